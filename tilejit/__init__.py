@@ -1,4 +1,5 @@
-"""tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python, compiled per call site and testable without a GPU."""
+"""tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python,
+compiled per call site and testable without a GPU."""
 
 import builtins as _builtins
 from importlib import import_module as _import_module

@@ -1,5 +1,5 @@
-"""All names of the language. The module is loaded at the first use of one of them, which a process that finds its kernels in the
-cache does not need."""
+"""All names of the language. The module is loaded at the first use of one of them, which a process that finds its
+kernels in the cache does not need."""
 
 from .frontend.ranges import pipelined, range_ as range, static_range
 from .frontend.scopes import each_warpgroup, elect, thread, warp, warpgroup

@@ -11,7 +11,8 @@ from .errors import TileError
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command of `argv`; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tilejit", description="GPU kernels in Python, lowered per call site.")
+    parser = argparse.ArgumentParser(prog="python -m tilejit",
+                                     description="GPU kernels in Python, lowered per call site.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="compile four kernels, say how each copy was lowered, run and check them")
     cache = commands.add_parser("cache", help="what the on-disk cache holds")
@@ -23,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         status = {"demo": _demo, "cache": _cache, "ptx": _ptx}[arguments.command](arguments)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; redirect, or the interpreter's last flush would fail too
+    # the reader has closed the pipe, as `head` does; redirect, or the interpreter's last flush would fail too
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except TileError as error:

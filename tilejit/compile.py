@@ -1,6 +1,8 @@
-"""The compilation pipeline: `lower` goes from source to the lowered graph, `assemble_graph` on to LLVM IR, PTX and cubin.
+"""The compilation pipeline: `lower` goes from source to the lowered graph, `assemble_graph` on to LLVM IR,
+PTX and cubin.
 
-Each stage's text can be written to a file (``TILEJIT_DUMP=folder``) and replaced from a file (``TILEJIT_OVERRIDE=folder``).
+Each stage's text can be written to a file (``TILEJIT_DUMP=folder``) and replaced from a file
+(``TILEJIT_OVERRIDE=folder``).
 """
 
 from __future__ import annotations
@@ -96,19 +98,20 @@ class Lowered:
 
 # Each by the name of its module in passes/.
 PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
-          ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines), ("layouts", assign_layouts),
-          ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))), ("variants", choose_variants),
-          ("tokens", complete_tokens),
-          ("proxy_fences", insert_proxy_fences), ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
+          ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines),
+          ("layouts", assign_layouts),
+          ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
+          ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
+          ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
           ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 
 
 @contextmanager
 def pause_garbage_collection():
-    """A context without the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of which live until its end.
-    Their number triggers the collector again and again, which scans all objects of the process: in one that has compiled before, this takes
-    a third of the frontend's time."""
+    """A context without the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of
+    which live until its end. Their number triggers the collector again and again, which scans all objects of the
+    process: in one that has compiled before, this takes a third of the frontend's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -119,9 +122,10 @@ def pause_garbage_collection():
 
 
 def in_one_piece(function):
-    """Decorator: the frames of `function` and all that it calls share one chunk of CPython's frame stack, by a large ``co_stacksize``. CPython
-    allocates the stack in chunks of 16 KB, or of the size that a frame needs, and frees each when it is empty. A compiler calls and returns
-    across the ends of chunks all the time: 1300 chunks were allocated for one kernel."""
+    """Decorator: the frames of `function` and all that it calls share one chunk of CPython's frame stack, by a large
+    ``co_stacksize``. CPython allocates the stack in chunks of 16 KB, or of the size that a frame needs, and frees
+    each when it is empty. A compiler calls and returns across the ends of chunks all the time: 1300 chunks were
+    allocated for one kernel."""
     function.__code__ = function.__code__.replace(co_stacksize=1 << 15)
     return function
 
@@ -137,7 +141,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     if built.spare:
         graph = replace(graph, body=without_dead_code(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
-    find_loops = partial(loop_records, graph, facts) if candidate_loops(graph) else tuple  # computed on request, while the assembler runs
+    # computed on request, while the assembler runs
+    find_loops = partial(loop_records, graph, facts) if candidate_loops(graph) else tuple
     warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails))
     checked = config().check or _under_pytest()
     body = None
@@ -151,7 +156,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         body = graph.body
         clock(name)
     return Lowered(graph, (*warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
-                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed, find_loops)
+                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed,
+                   find_loops)
 
 
 def _under_pytest() -> bool:
@@ -174,17 +180,20 @@ class _Clock:
 def lowering_warnings(graph: Graph) -> list[Warning_]:
     """The warnings of the passes and of the chosen plans."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
-    plans = (Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None))
+    plans = (Warning_(c.choice.plan.warning, c.loc)
+             for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None))
     warnings = list(dict.fromkeys((*graph.warnings, *plans)))
     warnings += _slower_products(calls)
     if graph.launch.pdl and not any(map(waits_for_grids, calls)):
-        warnings.append(Warning_("with pdl=True this kernel may begin before the previous one in the stream has ended, and it never waits for "
-                                 "that: call tile.griddepcontrol_wait() before it accesses memory that the two share"))
+        warnings.append(Warning_("with pdl=True this kernel may begin before the previous one in the stream has ended, "
+                                 "and it never waits for that: call tile.griddepcontrol_wait() before it accesses "
+                                 "memory that the two share"))
     return warnings
 
 
 def _slower_products(calls: list[Call]) -> list[Warning_]:
-    """A warning for each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call names its variant."""
+    """A warning for each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call
+    names its variant."""
     found = {}
     for call in calls:
         for missed, cure in call.told.cures[:1] if call.told is not None else ():
@@ -194,7 +203,7 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     return list(found.values())
 
 
-# -- to code -------------------------------------------------------------------------------------------------------------
+# -- to code -----------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Code:
@@ -214,8 +223,8 @@ class Code:
 @pause_garbage_collection()
 @in_one_piece
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
-    """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler runs, in another process and
-    for longer than any stage before it."""
+    """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler
+    runs, in another process and for longer than any stage before it."""
     from .toolchain.assembler import SLOW_CODE, start_assembler
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
@@ -267,19 +276,22 @@ def _dump(name: str, suffix: str, text: str) -> None:
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
-    """CompilationError if the kernel exceeds its `spills` or `max_registers`. With `jitter` it may: idle time takes registers too."""
+    """CompilationError if the kernel exceeds its `spills` or `max_registers`. With `jitter` it may:
+    idle time takes registers too."""
     launch: Launch = graph.launch
     if launch.jitter is not None:
         return
     if launch.spills is not None and spill_bytes > launch.spills:
-        raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
-                               "use smaller tiles or more warps", graph.loc)
+        raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, "
+                               f"and spills={launch.spills} allows no more; use smaller tiles or more warps", graph.loc)
     if launch.max_registers is not None and registers > launch.max_registers:
-        raise CompilationError(f"the kernel uses {registers} registers a thread, more than max_registers={launch.max_registers} allows", graph.loc)
+        raise CompilationError(f"the kernel uses {registers} registers a thread, "
+                               f"more than max_registers={launch.max_registers} allows", graph.loc)
 
 
 def graph_key(lowered: Lowered) -> str:
-    """A digest of everything that determines the code: the graph's text, constants' dtypes, plans and source locations."""
+    """A digest of everything that determines the code: the graph's text, constants' dtypes,
+    plans and source locations."""
     graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode(errors="surrogatepass"))
     digest.update(str(graph.loc).encode(errors="surrogatepass"))
     for node in walk(graph.body):

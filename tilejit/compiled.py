@@ -20,12 +20,12 @@ PREPOSITIONS = {"load": "from", "store": "to"}
 
 @dataclass(frozen=True)
 class TensorMapRecord:
-    """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``, innermost
-    dimension first. With an empty `box`, the map is one of ``cuTensorMapEncodeIm2col``, with `lower`, `upper`, `channels` and
-    `pixels`.
+    """A tensor map, for the arrays that the kernel was compiled for: the arguments of ``cuTensorMapEncodeTiled``,
+    innermost dimension first. With an empty `box`, the map is one of ``cuTensorMapEncodeIm2col``, with `lower`,
+    `upper`, `channels` and `pixels`.
 
-    `argument` is the array's name. `base_offset` (from its data pointer) and `global_strides` (one fewer than the rank) are
-    in bytes. `origin` is "host" if the launch encodes the map, "device" if the kernel writes it.
+    `argument` is the array's name. `base_offset` (from its data pointer) and `global_strides` (one fewer than the
+    rank) are in bytes. `origin` is "host" if the launch encodes the map, "device" if the kernel writes it.
     """
 
     argument: str
@@ -52,8 +52,8 @@ class TensorMapRecord:
 class CompiledKernel:
     """One compiled version of a kernel.
 
-    `registers` are per thread, `spills` and `shared_bytes` in bytes, `compile_time` in seconds per stage. If the kernel was
-    found in the cache, `graph`, `llvm_ir` and `ptx` are read from it when they are first used.
+    `registers` are per thread, `spills` and `shared_bytes` in bytes, `compile_time` in seconds per stage. If the
+    kernel was found in the cache, `graph`, `llvm_ir` and `ptx` are read from it when they are first used.
     """
 
     name: str
@@ -92,11 +92,13 @@ class CompiledKernel:
         return self.texts()["ptx"]
 
     def launcher(self, device: int) -> Any:
-        """The launcher of the kernel on a device, loaded at the first call. LaunchError if the device cannot run the kernel."""
+        """The launcher of the kernel on a device, loaded at the first call.
+        LaunchError if the device cannot run the kernel."""
         if device not in self.launchers:
             from .runtime.launcher import load
             from .runtime.store import open_store
-            self.launchers[device] = load(self.recipe, self.cubin if self.cubin is not None else self.ptx, device, store=open_store())
+            self.launchers[device] = load(self.recipe, self.cubin if self.cubin is not None else self.ptx, device,
+                                          store=open_store())
         return self.launchers[device]
 
     def active_ctas(self, device: int = 0) -> int:
@@ -106,25 +108,28 @@ class CompiledKernel:
         return driver.active_ctas(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"], device)
 
     def active_clusters(self, device: int = 0) -> int:
-        """How many clusters of the kernel fit on the GPU at once, which is the size of a persistent grid of clusters: they may not
-        fill all multiprocessors. (CUDA driver API, ``cuOccupancyMaxActiveClusters``.)"""
+        """How many clusters of the kernel fit on the GPU at once, which is the size of a persistent grid of clusters:
+        they may not fill all multiprocessors. (CUDA driver API, ``cuOccupancyMaxActiveClusters``.)"""
         from .runtime import driver
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
     def told_for(self, bound) -> CompiledKernel:
         """The same kernel, with the records of its tensor maps for these arguments."""
-        return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps else self
+        return (replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps
+                else self)
 
     def sass(self) -> str:
-        """The disassembled machine code. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
+        """The disassembled machine code. ToolchainError without the disassembler (``pip install
+        nvidia-cuda-nvdisasm``)."""
         from .toolchain.disassembler import sass
         return sass(self.cubin or b"")
 
     def explain(self) -> str:
         """A readable report: resources, layouts, the variant of each copy, access and product with the reasons,
         warnings, compile time."""
-        lines = [f"{self.name} for {self.target}: {self.registers} registers, {self.shared_bytes} bytes of shared memory"
+        lines = [f"{self.name} for {self.target}: {self.registers} registers, "
+                 f"{self.shared_bytes} bytes of shared memory"
                  + (f", {self.spills} bytes spilled" if self.spills else "")]
         for layout in self.layouts:
             lines += _explain_layout(layout)
@@ -145,8 +150,8 @@ class CompiledKernel:
 
 
 def _merge_lines(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
-    """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined loop has each of its copies
-    several times, ahead of it and in it."""
+    """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined
+    loop has each of its copies several times, ahead of it and in it."""
     return [line for part in dict(parts).values() for line in part]
 
 
@@ -202,35 +207,40 @@ def _article(scope: str) -> str:
     return "the CTA" if scope == "cta" else f"a {scope}"
 
 
-# -- the plain data that the cache stores, and the compiled kernel made from it ------------------------------------------
+# -- the plain data that the cache stores, and the compiled kernel made from it ----------------------------------------
 
 def describe_launch(lowered: Lowered, bound) -> dict[str, Any]:
-    """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The `RECORDS` are stored separately."""
+    """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The
+    `RECORDS` are stored separately."""
     from .emit.jitter import PRESSURE_BYTES
     graph, launch = lowered.graph, lowered.graph.launch
     perturbed = launch.jitter is not None
     shared = max(graph.shared_bytes, PRESSURE_BYTES) if perturbed and graph.shared_bytes else graph.shared_bytes
     arguments = []
     for p in graph.params:
-        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(element_type(p))])
-    recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
-              "shared": shared, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
+        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer)
+                         else ["scalar", str(element_type(p))])
+    recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads,
+              "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
+              "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
               "written": sorted(lowered.written)}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
-            "spills_allowed": 0 if perturbed else launch.spills}  # with jitter no number is refused, and none is worth a warning
+            # with jitter no number is refused, and none is worth a warning
+            "spills_allowed": 0 if perturbed else launch.spills}
 
 
 def describe_code(code: Code) -> dict[str, Any]:
     """The cached data of a kernel's code, from the emitter and the assembler."""
     a = code.assembled
-    return {"params": code.params, "maps": code.maps, "registers": a.registers, "spills": a.spill_bytes, "notes": list(a.notes),
-            "assembler": a.assembler}
+    return {"params": code.params, "maps": code.maps, "registers": a.registers, "spills": a.spill_bytes,
+            "notes": list(a.notes), "assembler": a.assembler}
 
 
-def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, Any], texts: Callable[[], dict[str, str]],
-            seconds: dict[str, float], bound) -> CompiledKernel:
-    """A compiled kernel, from the data of `describe_launch` (`lowered`) and `describe_code` (`code`), and its `RECORDS`."""
+def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, Any],
+            texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
+    """A compiled kernel, from the data of `describe_launch` (`lowered`) and `describe_code` (`code`),
+    and its `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
@@ -242,27 +252,30 @@ def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: d
 
 
 def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
-    """The warning that registers spill, unless the kernel has a budget (`spills`). `spilled` counts bytes stored plus bytes loaded."""
+    """The warning that registers spill, unless the kernel has a budget (`spills`).
+    `spilled` counts bytes stored plus bytes loaded."""
     if spilled <= 0 or allowed is not None:
         return ()
-    return (f"registers spill: {spilled} bytes are stored to memory and loaded again; smaller tiles or more warps avoid it, and "
-            f"spills={spilled} accepts it",)
+    return (f"registers spill: {spilled} bytes are stored to memory and loaded again; "
+            f"smaller tiles or more warps avoid it, and spills={spilled} accepts it",)
 
 
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
-    """Records of the kernel's tensor maps `maps`, with the sizes and strides of the arrays in `bound`; `names` are the arguments' names."""
+    """Records of the kernel's tensor maps `maps`, with the sizes and strides of the arrays in `bound`; `names` are
+    the arguments' names."""
     def number(data) -> int:
         return evaluate(expression(data), bound.runtime)
 
     records = []
     for m in maps:
-        patches = {} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"],
-                                         "pixels": m["pixels"], "wide": m.get("wide")}
+        patches = {} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]),
+                                         "channels": m["channels"], "pixels": m["pixels"], "wide": m.get("wide")}
         records.append(TensorMapRecord(
             argument=names[m["argument"]], base_offset=number(m["base_offset"]), dtype=m["dtype"], rank=m["rank"],
             global_dim=tuple(map(number, m["dims"])), global_strides=tuple(map(number, m["strides"])),
             box=tuple(m.get("box", ())), element_strides=tuple(m["element_strides"]), interleave=m["interleave"],
-            swizzle=m["swizzle"], l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"], **patches))
+            swizzle=m["swizzle"], l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"],
+            **patches))
     return tuple(records)
 
 

@@ -1,8 +1,9 @@
 """Keeps ``os.fork`` apart from compiling in other threads, and a cached property that takes no lock.
 
-A forked child has only the thread that forked, and a lock that another thread held then stays locked in it. Compiling takes such locks: of
-modules that are imported at their first use, of Python's parser, of LLVM. So a fork waits until no other thread compiles, and no thread
-begins to until the fork is over. CPython does the same for its global import lock only.
+A forked child has only the thread that forked, and a lock that another thread held then stays locked in it. Compiling
+takes such locks: of modules that are imported at their first use, of Python's parser, of LLVM. So a fork waits until
+no other thread compiles, and no thread begins to until the fork is over. CPython does the same for its global import
+lock only.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _waiting: list[int] = []         # threads that are about to fork; meanwhile no 
 
 
 class cached_property(Generic[T]):
-    """``functools.cached_property`` without the lock that it takes before Python 3.12, which all instances of a class share: another thread may
-    hold it at a fork."""
+    """``functools.cached_property`` without the lock that it takes before Python 3.12, which all instances of a class
+    share: another thread may hold it at a fork."""
 
     def __init__(self, function: Callable[[Any], T]):
         self.function, self.__doc__ = function, function.__doc__
@@ -79,7 +80,8 @@ def _resume() -> None:
 
 
 def _resume_in_child() -> None:
-    """The other threads that wait to fork or to compile do not exist here; the lock that this one holds is the child's own."""
+    """The other threads that wait to fork or to compile do not exist here;
+    the lock that this one holds is the child's own."""
     global _changing
     _waiting.clear()
     _changing = threading.Condition(threading.Lock())

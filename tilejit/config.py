@@ -72,7 +72,8 @@ class Config:
         try:
             return path.expanduser()
         except RuntimeError:
-            raise CacheError(f"no home folder is known for the cache {path}; set TILEJIT_CACHE_DIR to a folder") from None
+            raise CacheError(f"no home folder is known for the cache {path}; "
+                             "set TILEJIT_CACHE_DIR to a folder") from None
 
 
 def config() -> Config:

@@ -1,4 +1,5 @@
-"""``python -m tilejit demo``: compiles four kernels, explains their lowerings, runs them and compares the results with NumPy."""
+"""``python -m tilejit demo``: compiles four kernels, explains their lowerings,
+runs them and compares the results with NumPy."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def _cases():
     e = np.exp(rows - rows.max(axis=1, keepdims=True), dtype=np.float64)
     return (
         (vector_add, (1024,), (x, y), np.empty_like(x), {"BLOCK": 1024}, x + y, 0.0),
-        (softmax, (1024,), (rows,), np.empty_like(rows), {"BLOCK": 1024}, (e / e.sum(axis=1, keepdims=True)).astype(np.float32), 2e-6),
+        (softmax, (1024,), (rows,), np.empty_like(rows), {"BLOCK": 1024},
+         (e / e.sum(axis=1, keepdims=True)).astype(np.float32), 2e-6),
         (staged_copy, (32,), (matrix,), np.empty_like(matrix), {"ROWS": 128, "COLUMNS": 256}, matrix, 0.0),
         (staged_tma, (64,), (matrix,), np.empty_like(matrix), {"ROWS": 64, "COLUMNS": 256}, matrix, 0.0),
     )

@@ -1,5 +1,5 @@
-"""Choosing a lowering: variants with named needs are tested against a site (the facts of a call), and the choice keeps the reasons.
-Testing has no side effects, and no lowering is tried by catching its errors."""
+"""Choosing a lowering: variants with named needs are tested against a site (the facts of a call), and the choice
+keeps the reasons. Testing has no side effects, and no lowering is tried by catching its errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .errors import DispatchError, Loc
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if there is no such
-    change."""
+    """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if
+    there is no such change."""
 
     words: str
     cure: str = ""
@@ -54,8 +54,8 @@ class Site:
 class Need:
     """A named condition of a variant. `words` is a noun phrase for it, as in "needs <words>".
 
-    `test(site)` returns True (or None) if the condition holds; otherwise False, or what was found instead: a string, or a `Miss` with a
-    cure. If a `gate` does not hold, the needs after it are not tested, since they rely on it.
+    `test(site)` returns True (or None) if the condition holds; otherwise False, or what was found instead: a string,
+    or a `Miss` with a cure. If a `gate` does not hold, the needs after it are not tested, since they rely on it.
     """
 
     words: str
@@ -189,7 +189,8 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         else:
             chosen = variant
     if chosen is None:
-        header = f"no lowering of {op_name} accepts this call" if only is None else f"{op_name} cannot be lowered as {only!r} here"
+        header = (f"no lowering of {op_name} accepts this call" if only is None
+                  else f"{op_name} cannot be lowered as {only!r} here")
         shown = declined if only is None else [d for d in declined if d[0] == only]
         lines = [f"  {name}: {reason}" for name, reason in shown]
         raise DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))

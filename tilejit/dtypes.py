@@ -38,12 +38,13 @@ def _numpy(name: str) -> NumPyDType[Any]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DType:
-    """An element type; there is one object per name. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is an element's size in registers,
-    and in memory too unless elements are packed there (packed ones have 8).
+    """An element type; there is one object per name. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is an
+    element's size in registers, and in memory too unless elements are packed there (packed ones have 8).
 
-    Elements of fewer than 8 bits are packed in memory along the last dimension: `packing` = (elements, bytes) of one group.
-    There, shapes, strides, layouts and regions count bytes; a register holds one element. A dtype with `padded`, the name of its
-    elements' dtype, is their form in shared memory for the tensor cores: 16 elements, padded to 16 bytes.
+    Elements of fewer than 8 bits are packed in memory along the last dimension: `packing` = (elements, bytes) of one
+    group. There, shapes, strides, layouts and regions count bytes; a register holds one element. A dtype with
+    `padded`, the name of its elements' dtype, is their form in shared memory for the tensor cores: 16 elements,
+    padded to 16 bytes.
     """
 
     name: str
@@ -131,17 +132,20 @@ _PADDED = tuple(DType(f"{d.name}_p{pad}", "float", 8, "i8", d.mantissa, "uint8",
 
 DTYPES = {d.name: d for d in (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-    float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32, float64, *_PADDED)}
+    float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32,
+    float64, *_PADDED)}
 _ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name, of a byte with two elements
 
 
 def padded(dtype: Any) -> DType:
-    """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding take 16
-    bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
+    """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding
+    take 16 bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``,
+    ``.b6x16_p32``)."""
     dtype = dtype_of(dtype)
     found = next((d for d in _PADDED if d.padded == dtype.name), None)
     if found is None:
-        raise CompilationError(f"elements of 4 and 6 bits are padded, and {dtype} has {dtype.bits}: {', '.join(d.padded for d in _PADDED)}")
+        raise CompilationError(f"elements of 4 and 6 bits are padded, and {dtype} has {dtype.bits}: "
+                               f"{', '.join(d.padded for d in _PADDED)}")
     return found
 
 
@@ -151,13 +155,15 @@ def dtype_of(spec: Any) -> DType:
         return spec
     if isinstance(spec, type) and spec in (bool, int, float):
         return {bool: bool_, int: int32, float: float32}[spec]
-    name = spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec)
+    name = (spec if isinstance(spec, str)
+            else getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec))
     name = name.removeprefix("torch.")
     name = _ALIASES.get(name, name)
     if name in DTYPES:
         return DTYPES[name]
     named = [n for n, d in DTYPES.items() if not d.padded]
-    raise CompilationError(f"{spec!r} is not an element type of tilejit{nearest(name, named)}; the element types are {', '.join(named)}")
+    raise CompilationError(f"{spec!r} is not an element type of tilejit{nearest(name, named)}; "
+                           f"the element types are {', '.join(named)}")
 
 
 def named_dtype(x: Any) -> DType | None:
@@ -174,7 +180,8 @@ def unit_name(dtype: DType) -> str:
 
 
 def count_units(dtype: DType, n: int) -> int | None:
-    """The number of units of memory (`DType.unit`) of `n` consecutive elements; None if they do not fill whole groups of `packing`."""
+    """The number of units of memory (`DType.unit`) of `n` consecutive elements;
+    None if they do not fill whole groups of `packing`."""
     elements, units = dtype.packing
     return None if n % elements else n // elements * units
 
@@ -186,7 +193,8 @@ def count_elements(dtype: DType, units: int) -> int:
 
 
 def arriving(dtype: DType, nbytes: int) -> int:
-    """The transaction bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without padding."""
+    """The transaction bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the
+    elements, without padding."""
     if not dtype.padded:
         return nbytes
     units = count_units(DTYPES[dtype.padded], nbytes)
@@ -200,7 +208,8 @@ def integer_range(dtype: DType) -> tuple[int, int]:
 
 
 def keeps(source: DType, target: DType) -> bool:
-    """Whether a cast preserves integers. Casts to int32 and int64 count as preserving: index arithmetic that wraps is an error of the kernel."""
+    """Whether a cast preserves integers. Casts to int32 and int64 count as preserving: index arithmetic that wraps is
+    an error of the kernel."""
     if not source.is_int or not target.is_int:
         return False
     (low, high), (least, most) = integer_range(source), integer_range(target)
@@ -208,7 +217,8 @@ def keeps(source: DType, target: DType) -> bool:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The result dtype of an operation on `a` and `b`: as in NumPy, but an integer with a float gives the float's dtype."""
+    """The result dtype of an operation on `a` and `b`: as in NumPy,
+    but an integer with a float gives the float's dtype."""
     if a == b:
         return a
     if a.kind == "bool":

@@ -80,7 +80,8 @@ def _underline(loc: Loc) -> list[str]:
 
 
 class TileError(Exception):
-    """Base class of all errors for a user's mistakes. ``loc`` is the location in the kernel's source, if it is known."""
+    """Base class of all errors for a user's mistakes. ``loc`` is the location in the kernel's source,
+    if it is known."""
 
     def __init__(self, message: str, loc: Loc | None = None):
         super().__init__(message)

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def jit(function=None, *, source: str | None = None, **options):
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
-    Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`, `spills`,
-    `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the function's text, for functions
-    whose text Python does not keep (``exec``, an old REPL).
+    Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
+    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the
+    function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
     if unknown:
@@ -59,8 +59,8 @@ def _simulator():
 
 @dataclass
 class Version:
-    """A version of a kernel, for one signature, one set of facts and one set of captured values. `lowered` is set once the
-    simulator or the compiler needed it, `compiled` once the machine code was made or found in the cache."""
+    """A version of a kernel, for one signature, one set of facts and one set of captured values. `lowered` is set
+    once the simulator or the compiler needed it, `compiled` once the machine code was made or found in the cache."""
 
     facts: dict[tuple, bool]
     captured: tuple[Capture, ...]
@@ -77,7 +77,8 @@ class Version:
         return all(c.current() == c.token for c in self.captured)
 
     def difference(self, bound: Bound) -> str:
-        """In words, the first captured value or fact because of which this version does not fit a call; "" if it fits."""
+        """In words, the first captured value or fact because of which this version does not fit a call;
+        "" if it fits."""
         for capture in self.captured:
             if capture.current() != capture.token:
                 return f"{capture.name} has changed"
@@ -140,7 +141,8 @@ class Kernel:
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
     def __getitem__(self, grid):
-        """A function that launches the kernel on a grid: one to three numbers of CTAs, or a function of the dict of arguments."""
+        """A function that launches the kernel on a grid: one to three numbers of CTAs,
+        or a function of the dict of arguments."""
         grid = padded_grid(grid)
 
         def launch(*args, **kwargs):
@@ -161,7 +163,8 @@ class Kernel:
     __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
 
     def prepared(self, grid: Any, /, **kwargs: Any) -> Callable[..., None]:
-        """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining, positional arguments."""
+        """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining,
+        positional arguments."""
         grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))
 
         def launch(*args):
@@ -178,8 +181,9 @@ class Kernel:
         """Split and bind a call's arguments: (arguments, launch options, call options)."""
         starred = self.source.tree.args.vararg
         if self.source.rest is not None:
-            raise CompilationError(f"a kernel's parameters are named one by one, and `*{self.source.rest.name}` takes any number: that is for the "
-                                   "functions that a kernel calls", None if starred is None else self.source.loc(starred))
+            raise CompilationError(f"a kernel's parameters are named one by one, and `*{self.source.rest.name}` takes "
+                                   "any number: that is for the functions that a kernel calls",
+                                   None if starred is None else self.source.loc(starred))
         names = {p.name for p in self.parameters}
         options = {k: v for k, v in kwargs.items() if k in LAUNCH_OPTIONS}
         call = {k: v for k, v in kwargs.items() if k in CALL_OPTIONS}
@@ -190,11 +194,13 @@ class Kernel:
         rest = {k: v for k, v in kwargs.items() if k not in options and k not in call}
         for name in rest:
             if name not in names:
-                raise LaunchError(f"{self.name} has no parameter {name!r}{misspelt((name,), sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
+                raise LaunchError(
+                    f"{self.name} has no parameter {name!r}{misspelt((name,), sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
-        """As `bind`, for methods that do not launch: call options, such as a stream, raise a LaunchError that begins with `words`."""
+        """As `bind`, for methods that do not launch: call options, such as a stream,
+        raise a LaunchError that begins with `words`."""
         bound, options, call = self.bind(args, kwargs)
         if call:
             raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")
@@ -260,7 +266,8 @@ class Kernel:
 
     def _frontend_inputs(self, bound: Bound, options: dict[str, Any], target: str) -> dict[str, Any]:
         facts = Facts(lambda fact: answer(fact, bound), bound.runtime)
-        return dict(arguments=self._arguments(bound, facts), target=target, launch=make_launch({**self.options, **options}), facts=facts)
+        return dict(arguments=self._arguments(bound, facts), target=target,
+                    launch=make_launch({**self.options, **options}), facts=facts)
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
         """The `ParamSpec` of each parameter, for the frontend."""
@@ -279,38 +286,42 @@ class Kernel:
 
     def _hold_to_expectations(self, copies: tuple) -> None:
         for argument, variant in self.expectations:
-            held = [record for record in copies if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
+            held = [record for record in copies
+                    if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
             if not held and argument not in self.names:
-                raise CompilationError(f"assert_variant wants copies of {argument} to be {variant!r}, and {self.name} has no copy of that name"
-                                       f"{nearest(argument, {*self.names, *(name for record in copies for name in record.buffers)})}")
+                raise CompilationError(
+                    f"assert_variant wants copies of {argument} to be {variant!r}, and {self.name} has no copy of that "
+                    f"name{nearest(argument, {*self.names, *(name for record in copies for name in record.buffers)})}")
             for record in held:
                 if record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
-                    raise CompilationError(f"assert_variant wants the copy of {argument} to be {variant!r}, and it was lowered as "
-                                           f"{record.variant!r}: {reasons}\n  line {record.line}: {record.source}")
+                    raise CompilationError(f"assert_variant wants the copy of {argument} to be {variant!r}, "
+                                           f"and it was lowered as {record.variant!r}: {reasons}\n"
+                                           f"  line {record.line}: {record.source}")
 
     def _say(self, told: tuple, printed: tuple | None = None, cause: str = "") -> None:
-        """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache (`printed`), and in the
-        log why it was needed (`cause`)."""
+        """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache
+        (`printed`), and in the log why it was needed (`cause`)."""
         for line in printed or ():
             print_text(line)
         self._warn_of(told)
         if config().log:
-            how = f"compiled {self.name}: {cause or 'first call'}" if printed is None else f"loaded {self.name} from the cache"
+            how = (f"compiled {self.name}: {cause or 'first call'}" if printed is None
+                   else f"loaded {self.name} from the cache")
             print(f"tilejit: {how}", file=sys.stderr)
 
     def _warn_of(self, told: tuple) -> None:
         for text in told:
             warn(f"{self.name}: {text}")
 
-    # -- without a GPU ---------------------------------------------------------------------------------------------------
+    # -- without a GPU -------------------------------------------------------------------------------------------------
 
     @_plain
     def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
-        A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options are given by
-        keyword. Raises CompilationError.
+        A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options are
+        given by keyword. Raises CompilationError.
         """
         target = checked_target(target or config().target or "sm_90a")
         bound, options = self.bind_alone("compile launches nothing", specs, kwargs)
@@ -319,16 +330,18 @@ class Kernel:
     @_plain
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
                  max_steps: int | None = None, **kwargs: Any) -> Report:
-        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After `max_steps` operations of the
-        lowered kernel it stops, with a finding that says where.
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
+        `max_steps` operations of the lowered kernel it stops, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
         for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
             if given and name in self.names[len(args):]:
-                raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
+                raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: "
+                                  "give that by position")
         bound, options = self.bind_alone("simulate runs on the simulator", args, kwargs)
-        return self._simulate(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks, max_steps=max_steps)
+        return self._simulate(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks,
+                              max_steps=max_steps)
 
     def _simulate(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
         simulate = _simulator()
@@ -337,19 +350,22 @@ class Kernel:
         return simulate(version.needed().graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
-        """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and for all copies whose source line
-        contains that name. Otherwise compiling fails from now on, and also if `argument` is not a parameter and has no copies."""
+        """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
+        for all copies whose source line contains that name. Otherwise compiling fails from now on, and also if
+        `argument` is not a parameter and has no copies."""
         from . import ops  # noqa: F401  # the names of variants are theirs
         if not isinstance(argument, str) or not argument:
-            raise LaunchError(f"assert_variant takes the name of an array or of an allocation of the kernel, as in 'A', not {argument!r}")
+            raise LaunchError("assert_variant takes the name of an array or of an allocation of the kernel, "
+                              f"as in 'A', not {argument!r}")
         if variant not in variant_names():
-            raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; the variants are {', '.join(variant_names())}")
+            raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; "
+                              f"the variants are {', '.join(variant_names())}")
         self.expectations.append((argument, variant))
         for versions in self.versions.values():
             for version in versions:
                 self._hold_to_expectations(version.copies)
 
-    # -- launch ------------------------------------------------------------------------------------------------------------
+    # -- launch --------------------------------------------------------------------------------------------------------
 
     @_plain
     def launch(self, grid, args: tuple, kwargs: dict):
@@ -380,7 +396,8 @@ class Kernel:
         launcher = compiled.launcher(device)
         arguments = launch_arguments(bound)
         if not launcher(grid, call.get("stream"), arguments):
-            raise LaunchError(f"{self.name}: the call does not fit what was compiled for it: {'; '.join(launcher.mismatch(arguments, bound.names))}")
+            raise LaunchError(f"{self.name}: the call does not fit what was compiled for it: "
+                              f"{'; '.join(launcher.mismatch(arguments, bound.names))}")
         for name, (host, there) in copies.items():
             if name in written:
                 host[...] = there.numpy()
@@ -401,4 +418,5 @@ class Kernel:
 def _say_once_that_a_gpu_is_there() -> None:
     from .runtime.libcuda import device_files
     if device_files():
-        print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU", file=sys.stderr)
+        print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU",
+              file=sys.stderr)

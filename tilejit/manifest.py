@@ -1,14 +1,14 @@
 """The on-disk cache of kernels, in two levels: a call looks up manifests, a lowered graph looks up code.
 
-Level 1, ``manifest/<key>``: the key is a digest of everything that is known about a call without compiling: the kernel's
-text and location, the kinds of its arguments, the compile-time values, the launch options, the target, this package and
-the tools. The entry has the manifests of up to 64 versions of the kernel. Each lists the captured values and the facts
-about the arguments for which it is valid, and all data of the compiled kernel except the code. A process that finds a
-valid manifest and its code loads no frontend, no passes, no LLVM and no assembler.
+Level 1, ``manifest/<key>``: the key is a digest of everything that is known about a call without compiling: the
+kernel's text and location, the kinds of its arguments, the compile-time values, the launch options, the target, this
+package and the tools. The entry has the manifests of up to 64 versions of the kernel. Each lists the captured values
+and the facts about the arguments for which it is valid, and all data of the compiled kernel except the code. A
+process that finds a valid manifest and its code loads no frontend, no passes, no LLVM and no assembler.
 
 Level 2, ``code/<key>``: the key is a digest of the lowered graph with its plans and source lines. The entry is the
-machine code with its parameters and resources; ``texts/<key>`` has the stages' texts, which are read on request. Versions
-with different values or facts but the same graph share an entry.
+machine code with its parameters and resources; ``texts/<key>`` has the stages' texts, which are read on request.
+Versions with different values or facts but the same graph share an entry.
 
 Entries are JSON, followed by machine code. They are checksummed and replaced atomically, so a race between processes
 costs at most a compilation, and a damaged entry counts as absent.
@@ -44,14 +44,17 @@ if TYPE_CHECKING:
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
 KEPT_BYTES = 1 << 30  # once a day, the least recently used entries are removed until the cache has at most this size
-CODE_FIELDS = frozenset(("params", "maps", "registers", "spills", "notes", "assembler"))  # of a code entry's JSON: those of `compiled.coded`
-MALFORMED = (LookupError, TypeError, ValueError, AttributeError)  # what reading an entry that is not as this version writes it raises
+# of a code entry's JSON: those of `compiled.coded`
+CODE_FIELDS = frozenset(("params", "maps", "registers", "spills", "notes", "assembler"))
+# what reading an entry that is not as this version writes it raises
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 _SEPARATOR = b"\n"    # between an entry's JSON, which is a single line, and its machine code
 
 
 @dataclass(frozen=True)
 class Found:
-    """A compiled kernel from the cache, the facts and captures for which it is valid, and the lines of `static_print`."""
+    """A compiled kernel from the cache, the facts and captures for which it is valid,
+    and the lines of `static_print`."""
 
     compiled: CompiledKernel
     facts: dict[tuple, bool]
@@ -60,10 +63,11 @@ class Found:
 
 
 class Shelf:
-    """The part of the cache for one kernel and one signature. `find` looks up a version; `compile` makes and stores one.
+    """The part of the cache for one kernel and one signature. `find` looks up a version;
+    `compile` makes and stores one.
 
-    If the cache is off, `find` finds nothing and `compile` stores nothing. `missed` says why the last `find` failed: which
-    value or fact differs from the newest manifest.
+    If the cache is off, `find` finds nothing and `compile` stores nothing. `missed` says why the last `find` failed:
+    which value or fact differs from the newest manifest.
     """
 
     def __init__(self, source: Source, bound: Bound, launch: Launch, target: str):
@@ -86,8 +90,8 @@ class Shelf:
     # -- level 1 -----------------------------------------------------------------------------------------------------
 
     def find(self, bound: Bound, rebuild: Callable[[], dict[str, str]]) -> Found | None:
-        """The version that is valid for these arguments and the current captured values. `rebuild` makes the stages' texts
-        again if the cache has lost them."""
+        """The version that is valid for these arguments and the current captured values. `rebuild` makes the stages'
+        texts again if the cache has lost them."""
         if self.store is None:
             return None
         start = perf_counter()
@@ -101,7 +105,8 @@ class Shelf:
                 return found
         return None
 
-    def _version(self, manifest: dict, bound: Bound, rebuild: Callable[[], dict[str, str]], start: float) -> Found | None:
+    def _version(self, manifest: dict, bound: Bound, rebuild: Callable[[], dict[str, str]],
+                 start: float) -> Found | None:
         """The version that a manifest describes, if it is valid here and its code is in the cache."""
         captured, differs = find_changed_capture(manifest["captured"], self.source, self.constants)
         facts = {tuple(fact): held for fact, held in manifest["lowered"]["recipe"]["guards"]}
@@ -142,7 +147,8 @@ class Shelf:
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
     def compile(self, lowered: Lowered, bound: Bound) -> CompiledKernel:
-        """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores manifest and code."""
+        """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores
+        manifest and code."""
         from .compile import assemble_graph, check_budgets
         description = json.loads(_json(describe_launch(lowered, bound)))
         key = code_key(lowered)
@@ -191,7 +197,8 @@ def difference(facts: dict[tuple, bool], bound: Bound) -> str:
 
 @dataclass(frozen=True)
 class _Code:
-    """An entry of level 2: its JSON data and the machine code. `cubin` is None if only the driver can assemble; it compiles the PTX."""
+    """An entry of level 2: its JSON data and the machine code. `cubin` is None if only the driver can assemble; it
+    compiles the PTX."""
 
     says: dict[str, Any]
     cubin: bytes | None
@@ -253,7 +260,8 @@ def _digest(*parts: str) -> str:
 
 
 def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: Launch, target: str) -> str:
-    signature = [text_of(token(constants[name])) if name in constants else repr(kind) for name, kind in zip(bound.values, bound.key)]
+    signature = [text_of(token(constants[name])) if name in constants else repr(kind)
+                 for name, kind in zip(bound.values, bound.key)]
     return _digest(str(FORMAT), package(), tools(), identity(source), *signature, repr(launch), target)
 
 
@@ -265,7 +273,8 @@ def code_key(lowered: Lowered) -> str:
 
 @cache
 def package() -> str:
-    """The identity of this package: its version if it is installed, otherwise also a digest of its files' sizes and times."""
+    """The identity of this package: its version if it is installed,
+    otherwise also a digest of its files' sizes and times."""
     from . import __version__
     here = os.path.dirname(os.path.abspath(__file__))
     if os.path.isdir(os.path.join(os.path.dirname(here), f"tilejit-{__version__}.dist-info")):

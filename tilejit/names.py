@@ -1,4 +1,5 @@
-"""Suggestions for names that do not exist, names of allocations and kernels, and the base class of instruction names."""
+"""Suggestions for names that do not exist, names of allocations and kernels,
+and the base class of instruction names."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def misspelt(given: Iterable[str], names: Collection[str]) -> str:
-    """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the closest of `names`; "" if
-    there is none."""
+    """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the
+    closest of `names`; "" if there is none."""
     unknown = next((name for name in given if name not in names), None)
     return "" if unknown is None else f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:
-    """The variable to which a line of source assigns the expression at `loc`, also in ``full, empty = tile.mbarrier(), tile.mbarrier()``; ''
-    if there is none."""
+    """The variable to which a line of source assigns the expression at `loc`, also in ``full, empty =
+    tile.mbarrier(), tile.mbarrier()``; '' if there is none."""
     text = loc.source_line
     if loc.end_line > loc.line:
         alone = re.fullmatch(r"\s*(\w+)\s*=\s*", text[:loc.column])
@@ -56,8 +57,9 @@ def is_allocation(loc: Loc | None) -> bool:
 
 
 def allocation_name(name: str, loc: Loc | None) -> str:
-    """The name in the kernel's source of the shared memory or mbarriers allocated at `loc`: ``s``, or for a ring ``r.A`` and ``r.full``, where
-    `name` is that of the ring's buffer or barriers. '' if the source does not show a name."""
+    """The name in the kernel's source of the shared memory or mbarriers allocated at `loc`: ``s``, or for a ring
+    ``r.A`` and ``r.full``, where `name` is that of the ring's buffer or barriers. '' if the source does not show a
+    name."""
     call = _allocating(loc)
     if loc is None or call is None:
         return ""
@@ -65,12 +67,14 @@ def allocation_name(name: str, loc: Loc | None) -> str:
     return f"{own}.{name}" if own and call[1] == "ring" else own
 
 
-# Names that a kernel's entry cannot have: the emitter's other symbols, libdevice's functions, and reserved names of PTX (PTX ISA, "Identifiers").
+# Names that a kernel's entry cannot have: the emitter's other symbols, libdevice's functions, and reserved names of PTX
+# (PTX ISA, "Identifiers").
 _TAKEN = re.compile(r"_|smem|text\d+|vprintf|__nv_\w*|WARP_SZ")
 
 
 def entry_name(kernel: str) -> str:
-    """The name of a kernel's entry point in machine code: the kernel's name, or an encoding of it if PTX does not allow it."""
+    """The name of a kernel's entry point in machine code: the kernel's name,
+    or an encoding of it if PTX does not allow it."""
     if kernel.isascii() and not _TAKEN.fullmatch(kernel):
         return kernel
     return "kernel_" + re.sub(r"[^A-Za-z0-9_]", lambda other: f"_{ord(other[0]):x}", kernel)
@@ -115,13 +119,16 @@ ELSEWHERE = {
     "sqrt_rn":                "tile.sqrt(x)",
     **dict.fromkeys(("umulhi", "mulhi", "mul_hi"), "(tile.uint64(x) * y) >> 32"),
     **dict.fromkeys(("rand", "randn", "randint", "randint4x", "philox"),
-                    "a counter-based generator such as Philox, of integers: (tile.uint64(x) * y) >> 32 is a product's upper half"),
+                    "a counter-based generator such as Philox, of integers: "
+                    "(tile.uint64(x) * y) >> 32 is a product's upper half"),
     **dict.fromkeys(("sort", "argsort"),
-                    "v, stored to a buffer, compared with tile.load(buffer[tile.arange(N) ^ j]) by tile.minimum and tile.maximum"),
+                    "v, stored to a buffer, compared with tile.load(buffer[tile.arange(N) ^ j]) by tile.minimum "
+                    "and tile.maximum"),
     "topk":                   "tile.max(x), tile.argmax(x) and tile.where, k times",
     **dict.fromkeys(("math", "libdevice", "extra"), "the function itself, as in tile.exp(x)"),
     "atomic_sub":             "tile.atomic_add(place, -value)",
-    **{f"atomic{name}": f"tile.atomic_{name.lower()}(place, value)" for name in ("Add", "Max", "Min", "And", "Or", "Xor", "Exch")},
+    **{f"atomic{name}": f"tile.atomic_{name.lower()}(place, value)"
+       for name in ("Add", "Max", "Min", "And", "Or", "Xor", "Exch")},
     "atomic_xchg":            "tile.atomic_exch(place, value)",
     "atomicCAS":              "tile.atomic_cas(place, compare, value)",
     **dict.fromkeys(("debug_barrier", "syncthreads", "sync_threads", "syncwarp", "sync_warp"), "tile.sync()"),
@@ -183,7 +190,8 @@ ELSEWHERE = {
     "reciprocal":             "1 / x",
     "cummax":                 "tile.scan(x, axis, tile.maximum)",
     "cummin":                 "tile.scan(x, axis, tile.minimum)",
-    **dict.fromkeys(("nonzero", "compress"), "tile.store(buffer[tile.cumsum(n) - n], x, mask=n > 0), where n = tile.int32(condition)"),
+    **dict.fromkeys(("nonzero", "compress"),
+                    "tile.store(buffer[tile.cumsum(n) - n], x, mask=n > 0), where n = tile.int32(condition)"),
     **dict.fromkeys(("popc", "popcount"), "tile.ptx.popc.b32(x)"),
     "clz":                    "tile.ptx.clz.b32(x)",
     "brev":                   "tile.ptx.brev.b32(x)",
@@ -223,13 +231,15 @@ def find_counterpart(name: str) -> str:
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a name that the package does not have: its counterpart, or the closest of `names`; "" if there is none."""
+    """A suggestion for a name that the package does not have: its counterpart, or the closest of `names`;
+    "" if there is none."""
     instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
     return f"; write {instead}" if instead else nearest(name, names)
 
 
 def counterpart(function: object) -> str:
-    """The text ``a function of numpy; in a kernel write tile.exp`` for a library function with a counterpart; "" for others."""
+    """The text ``a function of numpy; in a kernel write tile.exp`` for a library function with a counterpart;
+    "" for others."""
     library = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
@@ -238,5 +248,5 @@ def counterpart(function: object) -> str:
 
 
 class InstructionName:
-    """Base class of names under ``tile.ptx``, which kernels call; ``.form`` is the instruction form. It is defined here so that calls can be
-    recognised without loading the instruction table."""
+    """Base class of names under ``tile.ptx``, which kernels call; ``.form`` is the instruction form. It is defined
+    here so that calls can be recognised without loading the instruction table."""

@@ -32,9 +32,10 @@ ADDRESS = 256  # the assumed alignment of an array's address, in bytes
 class BufferSpec:
     """A buffer and its region that is copied (`region`: a tuple of slices and indices; by default the whole buffer).
 
-    `scope` is "global", "shared", "tmem", or "local" for a register tile. `layout` is the layout of a shared buffer (by
-    default row-major) or of tensor memory. A global array has `strides` in elements (by default row-major), or a layout with
-    one stride per dimension, whose offset is that of the first element. A region of an array may extend beyond its bounds.
+    `scope` is "global", "shared", "tmem", or "local" for a register tile. `layout` is the layout of a shared buffer
+    (by default row-major) or of tensor memory. A global array has `strides` in elements (by default row-major), or a
+    layout with one stride per dimension, whose offset is that of the first element. A region of an array may extend
+    beyond its bounds.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +50,8 @@ class BufferSpec:
         object.__setattr__(self, "shape", _whole_numbers("extents", shape))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.scope not in ("global", "shared", "tmem", "local"):
-            raise CompilationError(f"a BufferSpec's scope is 'global', 'shared', 'tmem' or, for registers, 'local', not {self.scope!r}")
+            raise CompilationError("a BufferSpec's scope is 'global', 'shared', 'tmem' or, for registers, 'local', "
+                                   f"not {self.scope!r}")
         if self.strides is not None and (self.scope != "global" or self.layout is not None):
             raise CompilationError("strides are for a global buffer without a layout")
         if self.strides is not None:
@@ -65,11 +67,14 @@ class BufferSpec:
     def buffer(self, arg: int) -> tuple[Buffer, int]:
         """The type of the buffer, as argument number `arg`, and the offset of its first element."""
         if self.scope != "global":
-            layout = self.layout or (TileLayout.row_major(self.shape) if self.scope == "shared" else default_layout(self.shape))
+            layout = (self.layout
+                      or (TileLayout.row_major(self.shape) if self.scope == "shared" else default_layout(self.shape)))
             if layout is None:
-                raise CompilationError(f"tensor memory of shape {self.shape} needs a layout over axis.TLane and axis.TCol")
+                raise CompilationError(f"tensor memory of shape {self.shape} needs a layout over "
+                                       "axis.TLane and axis.TCol")
             if layout.size() != prod(self.shape):
-                raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {prod(self.shape)}")
+                raise CompilationError(f"the layout {layout} has {layout.size()} elements, "
+                                       f"the shape {self.shape} has {prod(self.shape)}")
             if self.scope == "shared":
                 check_in_memory(layout)
             shape, layout = in_memory(self.dtype, self.shape, layout)
@@ -79,32 +84,35 @@ class BufferSpec:
         return Buffer(self.dtype, shape, "global", strides=_strides(layout, shape), arg=arg), layout.offset.get("m", 0)
 
     def box(self) -> tuple[tuple[Const, ...], tuple[int, ...], tuple[int, ...]]:
-        """The region's starts, extents, and the dimensions that it keeps (those that are sliced rather than indexed)."""
+        """The region's starts, extents, and the dimensions that it keeps (those that are sliced
+        rather than indexed)."""
         region = self.region if self.region is not None else (slice(None),) * len(self.shape)
         region = region if isinstance(region, tuple) else (region,)
         if len(region) != len(self.shape):
-            raise CompilationError(f"a region has one slice for each of the {len(self.shape)} dimensions, not {len(region)}")
+            raise CompilationError(f"a region has one slice for each of the {len(self.shape)} dimensions, "
+                                   f"not {len(region)}")
         starts, extents, kept = [], [], []
         for d, (item, n) in enumerate(zip(region, self.shape)):
             if isinstance(item, slice):
                 kept.append(d)
                 if item.step not in (None, 1):
                     raise CompilationError("a region has step 1")
-                start, stop = _whole_numbers("the ends of a slice", (item.start or 0, n if item.stop is None else item.stop))
+                start, stop = _whole_numbers("the ends of a slice",
+                                             (item.start or 0, n if item.stop is None else item.stop))
             else:
                 (start,) = _whole_numbers("indices", (item,))
                 stop = start + 1
             if stop <= start:
                 raise CompilationError(f"a slice's stop is above its start, not {start}:{stop}")
             if self.scope != "global" and not 0 <= start < stop <= n:
-                raise CompilationError(f"a region of {self.scope} memory is inside of it, and {start}:{stop} of dimension {d} leaves its "
-                                       f"{n} elements")
+                raise CompilationError(f"a region of {self.scope} memory is inside of it, "
+                                       f"and {start}:{stop} of dimension {d} leaves its {n} elements")
             extent = stop - start
             if d == len(self.shape) - 1:
                 first, units = count_units(self.dtype, start), count_units(self.dtype, extent)
                 if first is None or units is None:
-                    raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} elements, and "
-                                           f"{region[-1]} does not")
+                    raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} "
+                                           f"elements, and {region[-1]} does not")
                 start, extent = first, units
             starts.append(Const(start, int32))
             extents.append(extent)
@@ -138,14 +146,17 @@ def _region_shape(region: Region) -> tuple[int, ...]:
 
 
 def _match_extents(to: tuple, of: tuple) -> tuple:
-    """Both sides of a copy with equal extents: the shared region is reshaped to those of the array's, as by ``buf.reshape`` in a kernel.
+    """Both sides of a copy with equal extents: the shared region is reshaped to those of the array's, as by
+    ``buf.reshape`` in a kernel.
 
     CompilationError unless the two have the same elements in the same order.
     """
     at = 0 if to[0].scope == "shared" else 1
     region, starts = (to, of)[at]
-    refusal = CompilationError(f"a copy's sides have equal extents (other than 1), and {list(of[0].shape)} is not {list(to[0].shape)}")
-    wanted, dims = list(_region_shape((of, to)[at][0])), list(zip(region.buffer.shape, (s.value for s in starts), region.extents))
+    refusal = CompilationError("a copy's sides have equal extents (other than 1), "
+                               f"and {list(of[0].shape)} is not {list(to[0].shape)}")
+    wanted, dims = (list(_region_shape((of, to)[at][0])),
+                    list(zip(region.buffer.shape, (s.value for s in starts), region.extents)))
     made: list[tuple[int, int, int]] = []  # (size, start, extent) of the reshaped dimensions
     while dims:
         n, start, extent = dims.pop(0)
@@ -206,13 +217,14 @@ THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
 def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
               target: str = "sm_90a",
               **options: Any) -> Choice:
-    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`, the reasons against other variants.
+    """How a copy from `src` to `dst` would be lowered: `.variant`, its `.plan`, and `.declined`,
+    the reasons against other variants.
 
-    `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads (needed for a CTA
-    and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True, and `peer` (a rank) says that
-    `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between registers ("local") and tensor memory, the
-    options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with all reasons if no variant accepts
-    the copy.
+    `scope` is the execution scope ("thread", "warp", "warpgroup" or "cta") and `threads` its number of threads
+    (needed for a CTA and for several warpgroups). `options` are those of copy_async; `mbar` may be omitted or True,
+    and `peer` (a rank) says that `dst` is ``buf.peer(rank)``. ``op="copy"`` has only the option `variant`. Between
+    registers ("local") and tensor memory, the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``.
+    DispatchError with all reasons if no variant accepts the copy.
     """
     if op not in OPS:
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
@@ -248,20 +260,22 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     if not isinstance(options.get("multicast"), (str, Integral, type(None))):
         raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {options['multicast']!r}")
     if isinstance(options.get("multicast"), str) and to.scope != "tmem":
-        raise CompilationError(f"multicast={options['multicast']!r} is for copies to tensor memory; for the CTAs of a cluster give a mask "
-                               "of their ranks")
+        raise CompilationError(f"multicast={options['multicast']!r} is for copies to tensor memory; "
+                               "for the CTAs of a cluster give a mask of their ranks")
     primitive = OPS[op]
     known = names(primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
     array = 1 if of.scope == "global" else 0
     site = CopySite(to, of, to_starts, of_starts, scope, wide, None, mbar, target, checked_options(options, known),
-                    _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0], src_align=align[1])
+                    _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0],
+                    src_align=align[1])
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
 
 
-def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str, options: dict) -> Choice:
-    """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`), besides hints, which
-    no move uses; the plan has the layout of the registers."""
+def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str,
+               options: dict) -> Choice:
+    """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`), besides
+    hints, which no move uses; the plan has the layout of the registers."""
     tensor, registers = (src, dst) if dst.scope == "local" else (dst, src)
     if tensor.scope != "tmem":
         raise CompilationError(f"registers are planned with tensor memory, and the other side is {tensor.scope} memory")
@@ -274,9 +288,10 @@ def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: i
     shape, pack = options.pop("shape", None), options.pop("pack", None)
     checked_options({hint: options.pop(hint) for hint in HINTS if hint in options}, ())
     if options or shape not in (None, *SHAPES):
-        raise CompilationError(f"a move of tensor memory has the options shape ({', '.join(SHAPES)}) and pack, not {options or shape!r}")
-    site = MoveSite(region, starts, Tile(tensor.dtype, region.shape), scope, threads, 0, Launch(-(-threads // 32)).registers, target,
-                    shape, pack, dst.scope == "local", _Numbers({}))
+        raise CompilationError(f"a move of tensor memory has the options shape ({', '.join(SHAPES)}) and pack, "
+                               f"not {options or shape!r}")
+    site = MoveSite(region, starts, Tile(tensor.dtype, region.shape), scope, threads, 0,
+                    Launch(-(-threads // 32)).registers, target, shape, pack, dst.scope == "local", _Numbers({}))
     return choose(op, MOVES, site, only=only)
 
 

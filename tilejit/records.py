@@ -1,4 +1,5 @@
-"""Records of a kernel's copies, memory accesses, products, layouts and loops, and their serialization as JSON, plans included."""
+"""Records of a kernel's copies, memory accesses, products, layouts and loops, and their serialization as JSON,
+plans included."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from .dtypes import DTYPES, DType
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """How one copy call was lowered: the `variant`, (variant, reason) for those `declined`, `instructions` per participating thread, and `bytes`.
-    `unused` has (hint, what takes it) for hints of the call that its lowering does not use. `buffers` are the names of the arrays and the
-    kernel's allocations that it copies between."""
+    """How one copy call was lowered: the `variant`, (variant, reason) for those `declined`, `instructions` per
+    participating thread, and `bytes`. `unused` has (hint, what takes it) for hints of the call that its lowering does
+    not use. `buffers` are the names of the arrays and the kernel's allocations that it copies between."""
 
     line: int
     op: str
@@ -34,12 +35,13 @@ class CopyRecord:
 
 @dataclass(frozen=True)
 class AccessRecord:
-    """How one load, store or atomic between registers and memory was lowered. `variant` is "vectorised", "scalar", or for matrices in shared memory
-    "ldmatrix" or "stmatrix"; `vec_bytes` are the bytes that one instruction moves per thread, `instructions` those that a thread issues, and
-    `declined` the reasons against wider ones. `tile` has dtype and extents, `scope` is the memory's, `buffer` its name in the kernel.
+    """How one load, store or atomic between registers and memory was lowered. `variant` is "vectorised", "scalar", or
+    for matrices in shared memory "ldmatrix" or "stmatrix"; `vec_bytes` are the bytes that one instruction moves per
+    thread, `instructions` those that a thread issues, and `declined` the reasons against wider ones. `tile` has dtype
+    and extents, `scope` is the memory's, `buffer` its name in the kernel.
 
-    A call that is compiled several times with the same result, in ``tile.static_range`` or in a helper, has one record with the instructions
-    and bytes of all.
+    A call that is compiled several times with the same result, in ``tile.static_range`` or in a helper, has one
+    record with the instructions and bytes of all.
     """
 
     line: int
@@ -58,9 +60,11 @@ class AccessRecord:
 
 @dataclass(frozen=True)
 class ProductRecord:
-    """How one matrix product was lowered: the `variant`, (variant, reason) for those `declined`, and `instructions` per warp or thread.
+    """How one matrix product was lowered: the `variant`, (variant, reason) for those `declined`,
+    and `instructions` per warp or thread.
 
-    `a`, `b` and `result` are descriptions with dtype, extents and memory. In a loop over k, the instructions are those of one trip.
+    `a`, `b` and `result` are descriptions with dtype, extents and memory. In a loop over k,
+    the instructions are those of one trip.
     """
 
     line: int
@@ -77,8 +81,8 @@ class ProductRecord:
 
 @dataclass(frozen=True)
 class LayoutRecord:
-    """The layout that the compiler chose for a shared buffer with ``tile.auto``: as `layout`, in words (`chosen`), and (name, reason) for those
-    `declined`."""
+    """The layout that the compiler chose for a shared buffer with ``tile.auto``: as `layout`, in words (`chosen`),
+    and (name, reason) for those `declined`."""
 
     line: int
     source: str
@@ -90,8 +94,8 @@ class LayoutRecord:
 
 @dataclass(frozen=True)
 class LoopRecord:
-    """An ordinary loop that could be pipelined: with ``tile.pipelined`` and that many `stages`, all operands of its products, loaded at the lines
-    `loads`, would be prefetched."""
+    """An ordinary loop that could be pipelined: with ``tile.pipelined`` and that many `stages`, all operands of its
+    products, loaded at the lines `loads`, would be prefetched."""
 
     line: int
     source: str

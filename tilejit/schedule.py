@@ -1,4 +1,5 @@
-"""Orders of tiles in which CTAs that run at the same time share operands in the L2 cache, and persistent loops over them."""
+"""Orders of tiles in which CTAs that run at the same time share operands in the L2 cache,
+and persistent loops over them."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from .types import Points, Region, Scalar
 LARGEST_GROUP = 1 << 15  # rows of tiles in a group, so that a group of up to 65535 columns has fewer than 2^31 tiles
 POWERS = tuple(1 << n for n in range(1, 8))  # powers of 2 by which numbers of tiles are shifted instead of divided
 
-# -- orders: functions of the tile's number t, which is not negative, and the extents of the grid of tiles --------------------
-# max(extent, 1) changes nothing, since extents are at least 1; it proves that divisions are unsigned, which take a third of the code.
+# -- orders: functions of the tile's number t, which is not negative, and the extents of the grid of tiles -------------
+# max(extent, 1) changes nothing, since extents are at least 1; it proves that divisions are unsigned,
+# which take a third of the code.
 
 def row(t, tiles_m, tiles_n, group):
     """Row by row."""
@@ -38,8 +40,8 @@ def column(t, tiles_m, tiles_n, group):
 
 @builtin
 def divide_by_count(g: Builder, t, count):
-    """(t % count, t // count), without a division if `count` is one of `POWERS`: each division before its first tile is known delays the first
-    copy of a CTA by 200 cycles."""
+    """(t % count, t // count), without a division if `count` is one of `POWERS`: each division before its first tile
+    is known delays the first copy of a CTA by 200 cycles."""
     return g.invoke(helper(by_one_shift), (t, count, POWERS), {})
 
 
@@ -67,9 +69,10 @@ def by_shift(t, count, powers):
 
 @builtin
 def in_group(g: Builder, t, tiles_m, tiles_n, group):
-    """(first row of the group that contains tile `t`, the tile's row in the group, its column), with groups of `group` rows in column-major
-    order."""
-    return g.invoke(helper(by_shifts), (t, tiles_m, tiles_n, group, tuple(1 << n for n in range(1, group.bit_length()))), {})
+    """(first row of the group that contains tile `t`, the tile's row in the group, its column), with groups of
+    `group` rows in column-major order."""
+    return g.invoke(helper(by_shifts),
+                    (t, tiles_m, tiles_n, group, tuple(1 << n for n in range(1, group.bit_length()))), {})
 
 
 @builtin
@@ -102,16 +105,18 @@ def grouped_order(t, tiles_m, tiles_n, group):
 
 
 def snake(t, tiles_m, tiles_n, group):
-    """As grouped, but every other group goes from the last column back to the first, so that it begins where the last one ended."""
+    """As grouped, but every other group goes from the last column back to the first,
+    so that it begins where the last one ended."""
     above, m, n = in_group(t, tiles_m, tiles_n, group)
     back = above // group % 2
     return above + m, max(n + back * (tiles_n - 1 - 2 * n), 0)
 
 
 def hilbert(t, tiles_m, tiles_n, group):
-    """A space-filling (generalised Hilbert) curve through a grid of any extents: each tile is a neighbour of the one before it
-    (with odd extents sometimes a diagonal one). The current box has `w` steps along direction a and `h` along b. A long box is
-    cut into two halves, any other into three parts that the curve enters and leaves at corners, until it is one step wide."""
+    """A space-filling (generalised Hilbert) curve through a grid of any extents: each tile is a neighbour of the one
+    before it (with odd extents sometimes a diagonal one). The current box has `w` steps along direction a and `h`
+    along b. A long box is cut into two halves, any other into three parts that the curve enters and leaves at
+    corners, until it is one step wide."""
     wide = tiles_n >= tiles_m
     m, n = 0, 0
     w, h = max(tiles_m, tiles_n), min(tiles_m, tiles_n)
@@ -144,15 +149,16 @@ ORDERS = {order.__name__: order for order in (row, column, grouped_order, snake,
 helper = lru_cache(jit)  # the functions above become kernels when they are first used
 
 
-# -- the language's names --------------------------------------------------------------------------------------------------
+# -- the language's names ----------------------------------------------------------------------------------------------
 
 @builtin
 def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
     """The coordinates (m, n) of the `t`-th tile in a grid of `tiles_m` by `tiles_n` tiles.
 
-    `order` is "row", "column", "grouped" (groups of `group` rows, each column by column), "snake" (the same with every other
-    group backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m, n).
-    A negative `t` counts as 0. From ``tiles_m * tiles_n`` on, the coordinates mean nothing, and may even be those of a tile.
+    `order` is "row", "column", "grouped" (groups of `group` rows, each column by column), "snake" (the same with
+    every other group backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group)
+    and returns (m, n). A negative `t` counts as 0. From ``tiles_m * tiles_n`` on, the coordinates mean nothing, and
+    may even be those of a tile.
     """
     _check_integers(g, t=t)
     _check_order(g, tiles_m, tiles_n, order, group)
@@ -160,7 +166,8 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
 
 
 def _place_tile(g: Builder, t, tiles_m, tiles_n, order, group: int):
-    place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order, (maximum.function(g, t, 0), tiles_m, tiles_n, group), {})
+    place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order,
+                     (maximum.function(g, t, 0), tiles_m, tiles_n, group), {})
     if not isinstance(place, tuple) or len(place) != 2 or not all(map(_is_integer, place)):
         raise g.error(f"an order returns (m, n), two integers, not {describe(place)}")
     return place
@@ -184,28 +191,32 @@ def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
         if isinstance(x, int) and x < 0:
             raise g.error(f"{what} is a number of tiles, at least 0, not {x}")
     if not isinstance(order, Kernel) and (not isinstance(order, str) or order not in ORDERS):
-        raise g.error(f"order is {', '.join(map(repr, ORDERS))} or a helper under @tile.jit, not {describe(order)}{nearest(order, ORDERS)}")
+        raise g.error(f"order is {', '.join(map(repr, ORDERS))} or a helper under @tile.jit, "
+                      f"not {describe(order)}{nearest(order, ORDERS)}")
     if isinstance(order, Kernel):
         params = order.source.params
         if not sum(p.default is MISSING for p in params) <= 4 or len(params) < 4 and order.source.rest is None:
-            raise g.error(f"an order takes (t, tiles_m, tiles_n, group), and {order.source.name} takes ({', '.join(p.name for p in params)})")
+            raise g.error("an order takes (t, tiles_m, tiles_n, group), "
+                          f"and {order.source.name} takes ({', '.join(p.name for p in params)})")
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST_GROUP:
-        raise g.error(f"group is a constant, 1 to {LARGEST_GROUP} rows of tiles, not {describe(group)}" + g.declared_constant(group))
+        raise g.error(f"group is a constant, 1 to {LARGEST_GROUP} rows of tiles, not {describe(group)}"
+                      + g.declared_constant(group))
 
 
 @builtin
 def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=None, stride=None):
     """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
 
-    The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. A run-time `first` below 0
-    or `stride` below 1 fails a device_assert. `order` and `group` are as in `tile_at`.
+    The share is every `stride`-th tile from `first` on; the defaults are ``program_id(0)`` and ``num_programs(0)``. A
+    run-time `first` below 0 or `stride` below 1 fails a device_assert. `order` and `group` are as in `tile_at`.
     """
     own = first is None
     first = g.call(program_id, axis=0) if own else first
     stride = g.call(num_programs, axis=0) if stride is None else stride
     _check_order(g, tiles_m, tiles_n, order, group)
     _check_integers(g, first=first, stride=stride)
-    total = tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int) else binary(g, "*", tiles_m, tiles_n)
+    total = (tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int)
+             else binary(g, "*", tiles_m, tiles_n))
     first, stride = (x.value if isinstance(x, Const) else x for x in (first, stride))
     if isinstance(stride, int) and stride < 1:
         raise g.error(f"stride is at least 1, not {stride}")
@@ -225,15 +236,16 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
 
 @builtin
 def next_tile(g: Builder, counter, tiles):
-    """Take the next tile: returns its number, counted by the uint32 element `counter` of global memory. A number of at least
-    `tiles` means that none is left.
+    """Take the next tile: returns its number, counted by the uint32 element `counter` of global memory. A number of
+    at least `tiles` means that none is left.
 
-    One scope of each CTA must call this until no tile is left. The counter must be 0 before the launch, and is 0 again after
-    it: ``atom.inc`` wraps it around at the last call.
+    One scope of each CTA must call this until no tile is left. The counter must be 0 before the launch, and is 0
+    again after it: ``atom.inc`` wraps it around at the last call.
     """
     t = type_of(counter)
     if not isinstance(t, (Region, Points)) or t.shape != () or t.scope != "global" or t.dtype != uint32:
         raise g.error(f"the counter is one uint32 element of global memory, as in counter[0], not {describe(counter)}")
-    asking = binary(g, "*", binary(g, "*", g.call(num_programs, axis=0), g.call(num_programs, axis=1)), g.call(num_programs, axis=2))
+    asking = binary(g, "*", binary(g, "*", g.call(num_programs, axis=0), g.call(num_programs, axis=1)),
+                    g.call(num_programs, axis=2))
     last = binary(g, "-", binary(g, "+", tiles, asking), 1)
     return strong_cast(g, ATOMICS["atomic_inc"].function(g, counter, strong_cast(g, last, uint32)), int32)

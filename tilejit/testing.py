@@ -29,8 +29,8 @@ ULPS = 8  # the default tolerance, in units of the dtype's epsilon
 class Difference:
     """The first element of an array in which a backend ("simulator" or "gpu") differs from the reference.
 
-    `count` of `size` elements differ. `writer` is the last write of the element on the simulator (`.loc`, `.cta`, `.thread`);
-    None if nothing or only atomics wrote it.
+    `count` of `size` elements differ. `writer` is the last write of the element on the simulator (`.loc`, `.cta`,
+    `.thread`); None if nothing or only atomics wrote it.
     """
 
     backend: str
@@ -43,14 +43,16 @@ class Difference:
     writer: Any = None
 
     def __str__(self) -> str:
-        text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, and {self.expected} by the reference "
-                f"({self.count} of {self.size} elements differ)")
-        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, only atomics if anything")
+        text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, "
+                f"and {self.expected} by the reference ({self.count} of {self.size} elements differ)")
+        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, "
+                                                                                     "only atomics if anything")
 
 
 @dataclass
 class Verification:
-    """The result of `verify`: the backends that ran, the simulator's findings, and the first difference of each array and backend."""
+    """The result of `verify`: the backends that ran, the simulator's findings,
+    and the first difference of each array and backend."""
 
     backends: tuple[str, ...]
     findings: list[Finding] = field(default_factory=list)
@@ -69,7 +71,8 @@ class Verification:
 
     def __str__(self) -> str:
         ran = " and ".join(self.backends)
-        return f"{ran}: as the reference" if self.passed else "\n".join([ran, *map(str, self.findings), *map(str, self.differences)])
+        return (f"{ran}: as the reference" if self.passed
+                else "\n".join([ran, *map(str, self.findings), *map(str, self.differences)]))
 
     __repr__ = __str__
 
@@ -77,17 +80,20 @@ class Verification:
 def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any],
            rtol: float | None = None, atol: float | None = None, seed: int = 0, target: str | None = None,
            **kwargs: Any) -> Verification:
-    """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with `reference`.
+    """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one,
+    and compare with `reference`.
 
-    `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array (or a tuple
-    of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal. Floats may differ
-    by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon, and `atol` that times the largest
-    element; for floats of at most eight bits, they are the epsilon and the smallest subnormal number, and float8_e8m0fnu must be
-    equal. The reference gets ``tile.Packed`` arguments as such; their elements are compared. The arrays in `args` are not changed.
+    `reference` is called with copies of `args`. It either modifies them as the kernel should, or returns the array
+    (or a tuple of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be
+    equal. Floats may differ by ``rtol * |expected| + atol``. By default, `rtol` is eight times the dtype's epsilon,
+    and `atol` that times the largest element; for floats of at most eight bits, they are the epsilon and the smallest
+    subnormal number, and float8_e8m0fnu must be equal. The reference gets ``tile.Packed`` arguments as such; their
+    elements are compared. The arrays in `args` are not changed.
     """
     from .runtime.driver import available
     if not isinstance(kernel, Kernel):
-        of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs") else ""
+        of_tuned = ("; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs")
+                    else "")
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
     if not callable(reference):
         raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
@@ -123,9 +129,10 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             if found is not None:
                 index, count = found
                 again, _ = _copy_call(kernel, args, kwargs)
-                writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer if arrays[name].size else None
-                result.differences.append(Difference(backend, name, index, results[name][index], want[name][index], count,
-                                                     results[name].size, writer))
+                writer = (run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
+                          if arrays[name].size else None)
+                result.differences.append(Difference(backend, name, index, results[name][index], want[name][index],
+                                                     count, results[name].size, writer))
     return result
 
 
@@ -172,8 +179,8 @@ def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str
         return {names[i]: _numpy(a) for i, a in enumerate(given) if names[i] in written}
     returned = returned if isinstance(returned, tuple) else (returned,)
     if len(returned) != len(written):
-        raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, and its reference returns {len(returned)} "
-                          f"array{'s' if len(returned) != 1 else ''}")
+        raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, "
+                          f"and its reference returns {len(returned)} array{'s' if len(returned) != 1 else ''}")
     want = {}
     for name, array in zip(written, returned):
         shape = _elements(bound.values[name].view).shape
@@ -189,7 +196,8 @@ def _numpy(array):
     import numpy as np
     if isinstance(array, Packed):
         return array.unpack()
-    return describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray) else np.asarray(array)
+    return (describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
+            else np.asarray(array))
 
 
 def _elements(view):

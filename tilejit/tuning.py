@@ -45,14 +45,15 @@ RECENT = 4096       # size of the table of choices by the signatures of calls (`
 class Tuned:
     """A kernel with several configurations, launched like a kernel. The first call of each kind times them all.
 
-    By kind of call: `chosen` has the chosen configuration, `timings` the milliseconds of those that ran, `rejected` the errors
-    of the others, both by index in `configs`.
+    By kind of call: `chosen` has the chosen configuration, `timings` the milliseconds of those that ran, `rejected`
+    the errors of the others, both by index in `configs`.
     """
 
     def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None,
                  prune: Callable[..., Any] | None):
         self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
-        self.__name__, self.__qualname__, self.__module__, self.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__module__, kernel.__doc__
+        self.__name__, self.__qualname__, self.__module__, self.__doc__ = (kernel.__name__, kernel.__qualname__,
+                                                                           kernel.__module__, kernel.__doc__)
         self.recent: dict[Any, dict[str, Any]] = {}  # choices by `_looks`, which avoids binding arguments
         self.chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.timings: dict[tuple[Any, ...], dict[int, float]] = {}
@@ -83,7 +84,8 @@ class Tuned:
     __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
 
     def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> list[CompiledKernel]:
-        """Compile all configurations for `target`, without a launch; returns the compiled kernels in the order of `configs`."""
+        """Compile all configurations for `target`, without a launch;
+        returns the compiled kernels in the order of `configs`."""
         self._check_free(kwargs)
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
@@ -95,10 +97,11 @@ class Tuned:
 
     def config(self, grid: Any, /, *args: Any, backend: str | None = None, device: int | None = None,
                **kwargs: Any) -> dict[str, Any]:
-        """The configuration for a call: chosen earlier (in this process, or in another one for the same GPU), or by timing now.
+        """The configuration for a call: chosen earlier (in this process, or in another one for the same GPU),
+        or by timing now.
 
-        On the simulator, which measures no time, it is the first configuration that compiles. Timing restores the contents of
-        the arrays that the kernel writes. Raises the first configuration's error if none runs.
+        On the simulator, which measures no time, it is the first configuration that compiles. Timing restores the
+        contents of the arrays that the kernel writes. Raises the first configuration's error if none runs.
         """
         bound = self._bound(args, kwargs)
         if (backend or config().backend or ("sim" if is_host(bound) else "cuda")) == "sim":
@@ -109,7 +112,8 @@ class Tuned:
         return self.chosen[kind]
 
     def _bound(self, args: tuple, kwargs: dict) -> Bound:
-        """Bind a call's arguments, together with the values of the first configuration. LaunchError if the call sets one of them itself."""
+        """Bind a call's arguments, together with the values of the first configuration. LaunchError if the call sets
+        one of them itself."""
         self._check_free(kwargs)
         return self.kernel.bind(args, {**kwargs, **self.configs[0]})[0]
 
@@ -119,13 +123,15 @@ class Tuned:
                 raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
 
     def _kind(self, bound: Bound) -> tuple:
-        """The kind of a call, for which one configuration is chosen: the numbers, and dtypes, shapes and strides of arrays, in `key`."""
+        """The kind of a call, for which one configuration is chosen: the numbers, and dtypes, shapes and strides of
+        arrays, in `key`."""
         fixed = set(self.configs[0])
         names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
         parts = []
         for name in names:
             value = bound.values[name]
-            parts.append((str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec) else repr(value))
+            parts.append((str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec)
+                         else repr(value))
         return tuple(parts)
 
     def _candidates(self, bound: Bound) -> dict[int, dict[str, Any]]:
@@ -134,16 +140,19 @@ class Tuned:
             return configs
         kept = self.prune(list(self.configs), bound.meta())
         if not isinstance(kept, Iterable):
-            raise LaunchError(f"{self.kernel.name}: prune= returns a list of the configurations worth timing, not {type(kept).__name__}")
+            raise LaunchError(f"{self.kernel.name}: prune= returns a list of the configurations worth timing, "
+                              f"not {type(kept).__name__}")
         kept = list(kept)
         configs = {i: c for i, c in configs.items() if c in kept}
         if not configs:
-            raise LaunchError(f"{self.kernel.name}: prune= keeps none of the {len(self.configs)} configurations for this call")
+            raise LaunchError(f"{self.kernel.name}: prune= keeps none of the {len(self.configs)} "
+                              "configurations for this call")
         return configs
 
-    # -- what compiles -----------------------------------------------------------------------------------------------------
+    # -- what compiles -------------------------------------------------------------------------------------------------
 
-    def _compile_configs(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict, target: str) -> dict[int, Any]:
+    def _compile_configs(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict,
+                         target: str) -> dict[int, Any]:
         """Compile the configurations in parallel; returns those that compile, and records the errors of the others."""
         from concurrent.futures import ThreadPoolExecutor
 
@@ -179,9 +188,10 @@ class Tuned:
         assert first is not None  # there is a configuration
         raise first
 
-    # -- what is fastest -----------------------------------------------------------------------------------------------------
+    # -- what is fastest -----------------------------------------------------------------------------------------------
 
-    def _fastest(self, kind: tuple, bound: Bound, grid, args: tuple, kwargs: dict, device: int | None) -> dict[str, Any]:
+    def _fastest(self, kind: tuple, bound: Bound, grid, args: tuple, kwargs: dict,
+                 device: int | None) -> dict[str, Any]:
         from .runtime import driver
         from .runtime.launch import device_of
         configs = self._candidates(bound)
@@ -206,13 +216,15 @@ class Tuned:
             store.put("tuned", place, json.dumps(best).encode())
         return configs[best]
 
-    def _time_configs(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int) -> dict[int, float]:
+    def _time_configs(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict,
+                      device: int) -> dict[int, float]:
         """The milliseconds per launch of each configuration that can be launched."""
         from .runtime import driver
         driver.synchronize(device)
         stream = driver.create_stream(device)
         try:
-            launches: dict[int, Callable[[], Any]] = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
+            launches: dict[int, Callable[[], Any]] = {i: partial(self.kernel[grid], *args, **kwargs, **chosen,
+                                                                 stream=stream) for i, chosen in configs.items()}
             times, failed = time_launches(launches, stream, device)
             self._reject(kind, failed)
             return times
@@ -226,13 +238,15 @@ class Tuned:
             what = identity(self.kernel.source)
         except Unrecorded:
             return None
-        parts = (package(), tools(), what, repr(self.configs), repr(sorted(self.kernel.options.items())), repr(kind), device)
+        parts = (package(), tools(), what, repr(self.configs), repr(sorted(self.kernel.options.items())), repr(kind),
+                 device)
         return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def time_launches(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> tuple[dict[int, float], dict[int, TileError]]:
-    """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the errors of launches
-    that fail."""
+def time_launches(launches: dict[int, Callable[[], Any]], stream: int,
+                  device: int) -> tuple[dict[int, float], dict[int, TileError]]:
+    """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the
+    errors of launches that fail."""
     from .runtime import driver
 
     def burst(launch: Callable[[], Any], count: int) -> float:
@@ -249,7 +263,8 @@ def time_launches(launches: dict[int, Callable[[], Any]], stream: int, device: i
     for i, launch in launches.items():
         try:
             burst(launch, 1)
-            once = min(burst(launch, 2) for _ in range(3))  # the second launch compiles the launcher to machine code, while the GPU waits
+            # the second launch compiles the launcher to machine code, while the GPU waits
+            once = min(burst(launch, 2) for _ in range(3))
         except LaunchError as error:
             failed[i] = error
             continue
@@ -263,7 +278,8 @@ def time_launches(launches: dict[int, Callable[[], Any]], stream: int, device: i
 
 
 def _looks(args: tuple, kwargs: dict) -> tuple | None:
-    """A cheap signature of a call: the types, values, shapes, dtypes and strides of its arguments. None if an argument has none."""
+    """A cheap signature of a call: the types, values, shapes, dtypes and strides of its arguments. None if an
+    argument has none."""
     try:
         looks = tuple(map(_look, args)), tuple((k, _look(v)) for k, v in kwargs.items() if k != "stream")
         hash(looks)
@@ -330,13 +346,15 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
              prune: Callable[..., Any] | None = None) -> Callable[[tile.Kernel[..., Any]], Tuned]:
     """Decorate a kernel with configurations: dicts of constexpr arguments and launch options.
 
-    What a configuration does not set, but others do, has its value from the kernel's decorator or the parameter's default.
+    What a configuration does not set, but others do, has its value from the kernel's decorator or the
+    parameter's default.
 
-    The first call of each kind compiles all configurations in parallel, times those that compile and fit the device in
-    bursts on the call's arguments, and remembers the fastest, on disk too. Budgets such as ``spills=0`` reject a
-    configuration. The kind of a call is given by the parameters named in `key`, by default all: their values if they are
-    numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations worth timing
-    for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is that of the launch.
+    The first call of each kind compiles all configurations in parallel, times those that compile and fit the device
+    in bursts on the call's arguments, and remembers the fastest, on disk too. Budgets such as ``spills=0`` reject a
+    configuration. The kind of a call is given by the parameters named in `key`, by default all: their values if they
+    are numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations
+    worth timing for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is
+    that of the launch.
     """
     listed = _checked_configs(configs)
     if prune is not None and not callable(prune):
@@ -354,25 +372,27 @@ def _checked_configs(configs: Any) -> list[dict[str, Any]]:
     """The configurations as a list of dicts. LaunchError if they are none."""
     listed = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
     if not all(isinstance(c, dict) for c in listed):
-        raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)]")
+        raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), "
+                          "dict(BLOCK=2048, num_warps=8)]")
     if not listed:
         raise LaunchError("autotune takes at least one configuration")
     return [dict(c) for c in listed]
 
 
 def _completed(configs: list[dict[str, Any]], kernel: Kernel) -> list[dict[str, Any]]:
-    """The configurations, each with all that one of them sets: what it lacks is the kernel's default. LaunchError for what a configuration cannot
-    set, or the kernel has no default for."""
+    """The configurations, each with all that one of them sets: what it lacks is the kernel's default. LaunchError for
+    what a configuration cannot set, or the kernel has no default for."""
     parameters = {p.name: p for p in kernel.parameters}
     defaults = {**kernel.defaults, **{f.name: f.default for f in fields(Launch)}, **kernel.options}
     every = dict.fromkeys(name for c in configs for name in c)
     for name in every:
         if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
-            raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none"
-                              f"{misspelt((name,), (*parameters, *LAUNCH_OPTIONS))}")
+            raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, "
+                              f"and {name!r} is none{misspelt((name,), (*parameters, *LAUNCH_OPTIONS))}")
         lacking = next((c for c in configs if name not in c and name not in defaults), None)
         if lacking is not None:
-            raise LaunchError(f"the configuration {lacking} does not set {name!r}, which others set and {kernel.name} has no default for")
+            raise LaunchError(f"the configuration {lacking} does not set {name!r}, "
+                              f"which others set and {kernel.name} has no default for")
     return [{n: c[n] if n in c else defaults[n] for n in every} for c in configs]
 
 

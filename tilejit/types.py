@@ -31,8 +31,8 @@ MEMORY = ("global", "shared", "tmem", "local")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One number per thread; it is the same in all threads of a group `uniform`. A `weak` number, like a Python number, takes the dtype of
-    what it is combined with."""
+    """One number per thread; it is the same in all threads of a group `uniform`. A `weak` number, like a Python
+    number, takes the dtype of what it is combined with."""
 
     dtype: DType
     uniform: Uniformity = Uniformity.THREAD
@@ -44,8 +44,8 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An immutable array in registers. `layout` maps the row-major index in `domain` (the padded shape) to registers, and to
-    lanes and warps of the scope that made it; both are None until the pass `layouts` has run."""
+    """An immutable array in registers. `layout` maps the row-major index in `domain` (the padded shape) to registers,
+    and to lanes and warps of the scope that made it; both are None until the pass `layouts` has run."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -85,8 +85,8 @@ class Sym:
 class Buffer:
     """A buffer in memory of `scope` (one of `MEMORY`). Global buffers have `strides` in elements, the others a layout.
 
-    `shape` and `strides` hold ints or Syms. `arg` is the index of a global buffer's launch argument. `peer` says that the
-    buffer is in the shared memory of another CTA of the cluster.
+    `shape` and `strides` hold ints or Syms. `arg` is the index of a global buffer's launch argument. `peer` says that
+    the buffer is in the shared memory of another CTA of the cluster.
     """
 
     dtype: DType
@@ -96,12 +96,14 @@ class Buffer:
     strides: tuple[Any, ...] | None = None
     arg: int | None = None
     peer: bool = False
-    narrowed: tuple[int, ...] | None = None  # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
+    # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
+    narrowed: tuple[int, ...] | None = None
     map: TensorMap | None = None  # the tensor map by name that copies of a global buffer use, if there is one
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes, including gaps in the layout; for tensor memory, that of the elements. Not for global buffers."""
+        """The size in bytes, including gaps in the layout; for tensor memory, that of the elements.
+        Not for global buffers."""
         assert self.layout is not None  # only global buffers have none
         elements: int = self.layout.size() if self.scope == "tmem" else self.layout.span("m")
         return elements * self.dtype.nbytes
@@ -111,7 +113,8 @@ class Buffer:
         if self.strides is not None:
             where = f":({', '.join(map(str, self.strides))})" + (f" by a {self.map}" if self.map is not None else "")
         kind = "window of " if self.narrowed is not None else ""
-        return f"{kind}{self.scope}{' of a peer' if self.peer else ''} {unit_name(self.dtype)}[{', '.join(map(str, self.shape))}]{where}"
+        return (f"{kind}{self.scope}{' of a peer' if self.peer else ''} "
+                f"{unit_name(self.dtype)}[{', '.join(map(str, self.shape))}]{where}")
 
 
 class _OfBuffer:
@@ -132,7 +135,8 @@ class _OfBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Region(_OfBuffer):
-    """A box in a buffer, with an extent for each of its dimensions; `kept` are the dimensions that the region has, in order.
+    """A box in a buffer, with an extent for each of its dimensions; `kept` are the dimensions that the region has,
+    in order.
 
     The values that define it (the buffer, and for each dimension the coordinate of its start) are the arguments of the
     `region` call. The bounds are those of the buffer.
@@ -167,7 +171,8 @@ class Points(_OfBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Selected(_OfBuffer):
-    """Elements of an array that TMA instructions select (im2col and gather modes); `extents` are those of the result."""
+    """Elements of an array that TMA instructions select (im2col and gather modes);
+    `extents` are those of the result."""
 
     buffer: Buffer
     extents: tuple[int, ...]
@@ -183,11 +188,12 @@ class Selected(_OfBuffer):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The positions of a convolution's filter. For each spatial dimension, in the order of the array: `lower` is the first
-    position of the filter's corner, `upper` the distance of the last one from the last element, `stride` the step between
-    positions, and `reach` the distance from the filter's first element to its last. `along` says how pixels follow each other:
-    through all dimensions (None), or along the last spatial one and on in the next image ("w", or "w128" for 128 pixels).
-    `halo` is the number of additional pixels after those of a copy, or with "w128" after each 32 of 128."""
+    """The positions of a convolution's filter. For each spatial dimension, in the order of the array: `lower` is the
+    first position of the filter's corner, `upper` the distance of the last one from the last element, `stride` the
+    step between positions, and `reach` the distance from the filter's first element to its last. `along` says how
+    pixels follow each other: through all dimensions (None), or along the last spatial one and on in the next image
+    ("w", or "w128" for 128 pixels). `halo` is the number of additional pixels after those of a copy, or with "w128"
+    after each 32 of 128."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
@@ -205,8 +211,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Patches(Selected):
-    """Pixels of images as rows: the input elements for one element of a convolution's filter (im2col). The values that define it are
-    the array, the first pixel (image, position of the filter's corner), the first channel, and the element's position in the filter."""
+    """Pixels of images as rows: the input elements for one element of a convolution's filter (im2col). The values
+    that define it are the array, the first pixel (image, position of the filter's corner), the first channel, and the
+    element's position in the filter."""
 
     window: Window | None = None
     def __str__(self) -> str:
@@ -215,7 +222,8 @@ class Patches(Selected):
 
 @dataclass(frozen=True, slots=True)
 class Rows(Selected):
-    """Rows of a matrix in any order (gather and scatter). The values that define it are the matrix, the first column, and each row."""
+    """Rows of a matrix in any order (gather and scatter). The values that define it are the matrix, the first
+    column, and each row."""
 
     def __str__(self) -> str:
         return f"rows {list(self.extents)} of {self.buffer}"
@@ -245,9 +253,9 @@ class BarrierRef:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor map by name (``tile.tensor_map``) of the global buffer `array`, with a `box` (an extent for each dimension; with a
-    `window`, of im2col patches, pixels and channels). `slot` is None for a kernel parameter that the launch encodes, or 'global'
-    or 'shared': the memory in which the kernel makes and edits the map."""
+    """A tensor map by name (``tile.tensor_map``) of the global buffer `array`, with a `box` (an extent for each
+    dimension; with a `window`, of im2col patches, pixels and channels). `slot` is None for a kernel parameter that
+    the launch encodes, or 'global' or 'shared': the memory in which the kernel makes and edits the map."""
 
     array: Buffer = field(repr=False)   # the printed graph shows it apart from the map
     box: tuple[int, ...]
@@ -264,7 +272,8 @@ class TensorMap:
 
     def __str__(self) -> str:
         what = "box" if self.window is None else "patches"
-        return f"tensor map {what} {list(self.box)} swizzle {self.swizzle}" + (f" in {self.slot} memory" if self.slot else "")
+        return (f"tensor map {what} {list(self.box)} swizzle {self.swizzle}"
+                + (f" in {self.slot} memory" if self.slot else ""))
 
 
 def layout_of(x: Tile | Buffer) -> TileLayout:

@@ -60,7 +60,8 @@ class Warm:
 
 
 def form_of(kwargs: dict) -> tuple:
-    """The key of a call's keywords: names, values and types, since 1, 1.0 and True are equal but different constants."""
+    """The key of a call's keywords: names, values and types, since 1,
+    1.0 and True are equal but different constants."""
     try:
         return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
     except RecursionError:

@@ -1,8 +1,8 @@
 """Accumulators of asynchronous products, pinned to PTX registers that are declared by name and that LLVM does not see.
 
-Instructions that write them are marked as convergent, which keeps LLVM from duplicating them: where a loop's test follows one that is the same,
-its jump threading would otherwise write the initial values on a path of their own, which joins that of the loop before the wait for its products
-(C7515).
+Instructions that write them are marked as convergent, which keeps LLVM from duplicating them: where a loop's test
+follows one that is the same, its jump threading would otherwise write the initial values on a path of their own,
+which joins that of the loop before the wait for its products (C7515).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ AT_ONCE = 32  # registers that one inline asm moves
 
 @dataclass(frozen=True)
 class Pins:
-    """A set of named 32-bit registers that holds a thread's `elements` elements of a tile; 16-bit elements are packed in pairs."""
+    """A set of named 32-bit registers that holds a thread's `elements` elements of a tile;
+    16-bit elements are packed in pairs."""
 
     name: str
     dtype: DType
@@ -46,7 +47,8 @@ class Pins:
 
 
 class AccumulatorMixin(EmitterParts):
-    """The part of the emitter that keeps accumulators in pinned registers. `passes.accumulators` decides which tiles share a set."""
+    """The part of the emitter that keeps accumulators in pinned registers.
+    `passes.accumulators` decides which tiles share a set."""
 
     lines: list[str]
     pinned: Mapping[Value, int] | None
@@ -69,8 +71,8 @@ class AccumulatorMixin(EmitterParts):
         return self.pin_sets[number]
 
     def accumulate(self, call: Call) -> tuple[Pins, bool]:
-        """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere. Returns the registers, and whether
-        the accumulator is zero instead (then they hold anything)."""
+        """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere.
+        Returns the registers, and whether the accumulator is zero instead (then they hold anything)."""
         pins, acc = self.pins_of(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
@@ -85,8 +87,9 @@ class AccumulatorMixin(EmitterParts):
         return made is not None and made.op is splat and isinstance(made.args[0], Const) and made.args[0].value == 0
 
     def handed(self, operands, targets, over=()) -> list:
-        """`operands` in the form that `targets` take over an edge of control flow: a pinned tile in its target's registers, anything else as
-        values. It is a parallel copy: all operands are read before a register is written. `over` are the tiles whose lives end here."""
+        """`operands` in the form that `targets` take over an edge of control flow: a pinned tile in its target's
+        registers, anything else as values. It is a parallel copy: all operands are read before a register is written.
+        `over` are the tiles whose lives end here."""
         pins = [self.pins_of(t) for t in targets]
         moves = [p is not None and self.pins_of(o) != p for o, p in zip(operands, pins)]
         values: list[Any] = [p if p is not None and not move else self.operand(o)
@@ -97,8 +100,10 @@ class AccumulatorMixin(EmitterParts):
         return [p if p is not None else v for p, v in zip(pins, values)]
 
     def _holds_unread(self, pins: Pins, over) -> bool:
-        """Whether the registers may hold a tile that nothing has read: one of `over`, or the result of a product or a loop before."""
-        return any(self.pins_of(v) == pins and (v in over or not carried and v in self.values) for v, carried in self.unread.items())
+        """Whether the registers may hold a tile that nothing has read: one of `over`,
+        or the result of a product or a loop before."""
+        return any(self.pins_of(v) == pins and (v in over or not carried and v in self.values)
+                   for v, carried in self.unread.items())
 
     def _write(self, pins: Pins, values: list[V], unread: bool) -> None:
         """Write a tile to its registers.
@@ -111,32 +116,36 @@ class AccumulatorMixin(EmitterParts):
         words = values if pins.dtype.bits == 32 else self.packed_words(values)
         for first in range(0, pins.words, AT_ONCE):
             some = words[first:first + AT_ONCE]
-            self.asm(" ".join(write.format(f"{pins.name}_{first + i}", i, pins.type) for i in range(len(some))), [], some, convergent=True)
+            self.asm(" ".join(write.format(f"{pins.name}_{first + i}", i, pins.type) for i in range(len(some))), [],
+                     some, convergent=True)
 
     def renew(self, call: Call) -> Pins:
-        """Copy the registers of the call's first operand to those of its result, by ``prmt``, which ptxas does not treat as a copy.
+        """Copy the registers of the call's first operand to those of its result, by ``prmt``,
+        which ptxas does not treat as a copy.
 
-        If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the product, and then finds no
-        registers to preserve it in (C7511).
+        If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the
+        product, and then finds no registers to preserve it in (C7511).
         """
         pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
             some = range(first, min(first + AT_ONCE, pins.words))
-            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some), convergent=True)
+            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some),
+                     convergent=True)
         return pins
 
     def read_pins(self, pins: Pins) -> list[V]:
         """Read the tile in pinned registers as values.
 
-        ptxas hoists instructions that unpack a pair of 16-bit elements above the wait, up to the product, and then adds a wait there (C7517).
-        Packed words are therefore read by ``prmt``, which it does not look through.
+        ptxas hoists instructions that unpack a pair of 16-bit elements above the wait, up to the product, and then
+        adds a wait there (C7517). Packed words are therefore read by ``prmt``, which it does not look through.
         """
         unit = float32 if pins.dtype == float32 else int32
         read = "mov.{0} ${1}, {2};" if pins.dtype.bits == 32 else "prmt.b32 ${1}, {2}, 0, 0x3210;"
         words: list[V] = []
         for first in range(0, pins.words, AT_ONCE):
             count = min(AT_ONCE, pins.words - first)
-            words += self.asm(" ".join(read.format(pins.type, i, f"{pins.name}_{first + i}") for i in range(count)), [unit] * count)
+            words += self.asm(" ".join(read.format(pins.type, i, f"{pins.name}_{first + i}") for i in range(count)),
+                              [unit] * count)
         return self._from_units(words, pins.dtype, pins.elements)
 
     def packed_words(self, values: list[V]) -> list[V]:
@@ -151,14 +160,15 @@ class AccumulatorMixin(EmitterParts):
     # -- matrices in shared memory -------------------------------------------------------------------------------------
 
     def matrix_address(self, region):
-        """The shared address of a region's first element without the swizzle: the hardware applies the swizzle to addresses."""
+        """The shared address of a region's first element without the swizzle:
+        the hardware applies the swizzle to addresses."""
         buffer = region.buffer
         layout, nbytes = buffer.type.layout.without_swizzle(), buffer.type.dtype.nbytes
         origin = layout.offset_of(*region.starts, shape=buffer.type.shape) * nbytes
         return self.shared_base() + (origin if isinstance(origin, int) else self.word(origin)) + buffer.offset
 
     def descriptor(self, address: V, bits: int) -> V:
-        """A matrix descriptor (PTX ISA, "Matrix descriptor") of `address`, with the other fields given as `bits`. The address is masked to
-        18 bits, since bits 24 and up of a shared address are the CTA's rank."""
+        """A matrix descriptor (PTX ISA, "Matrix descriptor") of `address`, with the other fields given as `bits`. The
+        address is masked to 18 bits, since bits 24 and up of a shared address are the CTA's rank."""
         low = self.ins(f"zext i32 {((address & 0x3FFFF) >> 4).text} to i64", int64)
         return self.ins(f"or i64 {low.text}, {bits - (bits >> 63 << 64)}", int64)

@@ -37,15 +37,17 @@ class BarrierMixin(EmitterParts):
 
     def barrier_at(self, block, at, rank=None) -> EBarrier:
         offset = int(at.text) if isinstance(at, V) and at.text.isdigit() else None
-        place = EBarrier(self.shared_base(), block.offset + 8 * offset) if offset is not None else EBarrier(self.shared_base() + at * 8, block.offset)
+        place = (EBarrier(self.shared_base(), block.offset + 8 * offset) if offset is not None
+                 else EBarrier(self.shared_base() + at * 8, block.offset))
         if rank is None:
             return place
-        address = self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [place.address + place.offset, rank], pure=True)[0]
+        address = self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [place.address + place.offset, rank],
+                           pure=True)[0]
         return EBarrier(address, 0, remote=True)
 
     def init_barriers(self) -> None:
-        """At the kernel's entry, one thread initialises all mbarriers, followed by a fence and a barrier of the CTA or cluster. It is a thread of
-        the last warp, since thread 0 prefetches tensor maps at the same time."""
+        """At the kernel's entry, one thread initialises all mbarriers, followed by a fence and a barrier of the CTA
+        or cluster. It is a thread of the last warp, since thread 0 prefetches tensor maps at the same time."""
         made = [(v, o) for v, o in self.graph.shared.items() if hasattr(v.type, "count")]
         if not made:
             return
@@ -55,7 +57,8 @@ class BarrierMixin(EmitterParts):
         self.start(first)
         for value, offset in made:
             for i in range(type_as(value, Barrier).n):
-                self.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {type_as(value, Barrier).count};", [], [self.shared_base()])
+                self.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {type_as(value, Barrier).count};", [],
+                         [self.shared_base()])
         if hopper:
             self.asm("fence.mbarrier_init.release.cluster;")
         self.branch(done)
@@ -67,7 +70,8 @@ class BarrierMixin(EmitterParts):
             self.cta_barrier()
 
     def _run_elected(self, then) -> None:
-        """Run `then` in the first thread of the scope, after a barrier that orders the accesses of the whole scope before it."""
+        """Run `then` in the first thread of the scope, after a barrier that orders the accesses of the
+        whole scope before it."""
         if self.first_thread() is not None:
             self.sync()
         self.by_first_thread(then)
@@ -78,7 +82,8 @@ class BarrierMixin(EmitterParts):
         state = "_" if self.architecture >= 90 else "s"
         text = f"mbarrier.arrive.{space}.b64 {state}, [$0 + {barrier.offset}]"
         if self.architecture < 90:
-            self._run_elected(lambda: [self.asm("{ .reg .b64 s; " + text + "; }", [], [barrier.address]) for _ in range(int(n.text))])
+            self._run_elected(lambda: [self.asm("{ .reg .b64 s; " + text + "; }", [], [barrier.address])
+                                       for _ in range(int(n.text))])
         elif n.text == "1":
             self._run_elected(lambda: self.asm(text + ";", [], [barrier.address]))
         else:
@@ -86,24 +91,29 @@ class BarrierMixin(EmitterParts):
 
     def mbarrier_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
-        self._run_elected(lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + "
-                                       f"{barrier.offset}], $1;", [], [barrier.address, nbytes]))
+        self._run_elected(
+            lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + "
+                             f"{barrier.offset}], $1;", [], [barrier.address, nbytes]))
 
     def mbarrier_arrive_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
-        self._run_elected(lambda: self.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
+        self._run_elected(lambda: self.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;", [],
+                                           [barrier.address, nbytes]))
 
     def mbarrier_wait(self, barrier: EBarrier, parity: V) -> None:
         """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``."""
         word = "try_wait" if self.architecture >= 90 else "test_wait"
-        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [],
+        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], "
+                 f"$1; @!p bra W; }}", [],
                  [barrier.address, parity])
 
     def mbarrier_test(self, barrier: EBarrier, parity: V) -> V:
-        return self.asm(f"mbarrier.test_wait.parity.shared::cta.b64 $0, [$1 + {barrier.offset}], $2;", [bool_], [barrier.address, parity])[0]
+        return self.asm(f"mbarrier.test_wait.parity.shared::cta.b64 $0, [$1 + {barrier.offset}], $2;", [bool_],
+                        [barrier.address, parity])[0]
 
     def arrive_on_copies(self, barrier: EBarrier, noinc: bool) -> None:
-        self.asm(f"cp.async.mbarrier.arrive{'.noinc' if noinc else ''}.shared::cta.b64 [$0 + {barrier.offset}];", [], [barrier.address])
+        self.asm(f"cp.async.mbarrier.arrive{'.noinc' if noinc else ''}.shared::cta.b64 [$0 + {barrier.offset}];", [],
+                 [barrier.address])
 
     def cp_async_commit(self) -> None:
         self.asm("cp.async.commit_group;")

@@ -33,7 +33,8 @@ class ERegion:
 
 @dataclass
 class EPoints:
-    """Points in emitted code: for each dimension of the buffer an index, which is one value or a list with one value per register."""
+    """Points in emitted code: for each dimension of the buffer an index,
+    which is one value or a list with one value per register."""
 
     type: Any
     buffer: EBuffer

@@ -14,8 +14,10 @@ BYTES = "mbarrier::complete_tx::bytes"
 class BulkMixin(EmitterParts):
     """The part of the emitter that issues bulk copies. A place is (address, constant byte offset)."""
 
-    def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None, policy=None) -> None:
-        """Global to shared memory. With a `mask` of ranks it is a multicast, to the same offset in each of those CTAs and to their barriers."""
+    def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None,
+                  policy=None) -> None:
+        """Global to shared memory. With a `mask` of ranks it is a multicast, to the same offset in each of those CTAs
+        and to their barriers."""
         text = f"cp.async.bulk.shared::cluster.global.{BYTES}{'.multicast::cluster' if mask is not None else ''}{HINT if policy is not None else ''} "
         text += f"{_place(0, to[1])}, [$1], {nbytes}, {_place(2, barrier.offset)}"
         inputs = [to[0], source, barrier.address]
@@ -24,19 +26,24 @@ class BulkMixin(EmitterParts):
             text += f", ${len(inputs) - 1}"
         self._emit_with_policy(text, inputs, policy)
 
-    def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy=None, reduce: tuple[str, str] | None = None) -> None:
+    def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy=None,
+                   reduce: tuple[str, str] | None = None) -> None:
         """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{HINT if policy is not None else ''}"
-        self._emit_with_policy(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]], policy)
+        self._emit_with_policy(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]],
+                               policy)
 
-    def bulk_to_peer(self, to: tuple[V, int], source: tuple[V, int], nbytes: int, barrier: V, *, reduce: tuple[str, str] | None = None) -> None:
-        """Shared memory to that of another CTA of the cluster, or a reduction there. `to` and `barrier` are shared::cluster addresses."""
+    def bulk_to_peer(self, to: tuple[V, int], source: tuple[V, int], nbytes: int, barrier: V, *,
+                     reduce: tuple[str, str] | None = None) -> None:
+        """Shared memory to that of another CTA of the cluster, or a reduction there. `to` and `barrier` are
+        shared::cluster addresses."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.shared::cluster.shared::cta.{BYTES}{_suffix(reduce)}"
         self.asm(f"{head} {_place(0, to[1])}, {_place(1, source[1])}, {nbytes}, [$2];", [], [to[0], source[0], barrier])
 
-    def remote(self, to: tuple[V, int], dtype: DType, values: list[V], barrier: V, predicate: V | None, kind: str | None, type_: str | None) -> None:
-        """``st.async`` of consecutive elements to the shared memory of a peer CTA, or with a reduction `kind` ``red.async`` of one element.
-        `to` and `barrier` are shared::cluster addresses."""
+    def remote(self, to: tuple[V, int], dtype: DType, values: list[V], barrier: V, predicate: V | None,
+               kind: str | None, type_: str | None) -> None:
+        """``st.async`` of consecutive elements to the shared memory of a peer CTA, or with a reduction `kind`
+        ``red.async`` of one element. `to` and `barrier` are shared::cluster addresses."""
         if kind is None:
             units = self._to_units(values, dtype)
             count, _, name = self._units(dtype, len(values))
@@ -50,14 +57,16 @@ class BulkMixin(EmitterParts):
 
     def bulk_prefetch(self, source: V, nbytes: int, *, policy=None) -> None:
         """Prefetch `nbytes` of global memory to L2."""
-        self._emit_with_policy(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}", [source], policy)
+        self._emit_with_policy(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}",
+                               [source], policy)
 
     def prefetch_line(self, source: V, test: V | None) -> None:
         """Prefetch the cache line of an address to L2, where `test` is true."""
         if test is None:
             self.asm("prefetch.global.L2 [$0];", [], [source])
         else:
-            self.asm("{ .reg .pred p; setp.ne.u32 p, $1, 0; @p prefetch.global.L2 [$0]; }", [], [source, self.flag(test)])
+            self.asm("{ .reg .pred p; setp.ne.u32 p, $1, 0; @p prefetch.global.L2 [$0]; }", [],
+                     [source, self.flag(test)])
 
     def flag(self, test: V) -> V:
         """A bool as 0 or 1 of 32 bits."""
@@ -65,7 +74,8 @@ class BulkMixin(EmitterParts):
 
     def map_to_rank(self, address: V, offset: int, rank) -> V:
         """The shared::cluster address in CTA `rank` that corresponds to this CTA's ``address + offset``."""
-        return self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [address + offset, self.word(rank)], pure=True)[0]
+        return self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [address + offset, self.word(rank)],
+                        pure=True)[0]
 
     def peer_barrier(self, barrier: EBarrier, rank) -> EBarrier:
         """The barrier of CTA `rank` at the same offset as a barrier of this CTA."""
@@ -85,12 +95,14 @@ class BulkMixin(EmitterParts):
         self.asm(text + ";", [], inputs)
 
     def policy(self, policy) -> V:
-        """An L2 cache policy as a value: from its 64 bits, or from (primary, fraction, secondary) by ``createpolicy``, once at entry."""
+        """An L2 cache policy as a value: from its 64 bits, or from (primary, fraction, secondary) by
+        ``createpolicy``, once at entry."""
         if isinstance(policy, int):
             return self.const(policy, int64)
         primary, fraction, secondary = policy
         text = f"createpolicy.fractional.L2::{primary}.L2::{secondary}.b64 $0, $1;"
-        return self.entry(("policy", policy), lambda: self.asm(text, [int64], [self.const(fraction, float32)], pure=True)[0])
+        return self.entry(("policy", policy),
+                          lambda: self.asm(text, [int64], [self.const(fraction, float32)], pure=True)[0])
 
 
 def _suffix(reduce: tuple[str, str] | None) -> str:

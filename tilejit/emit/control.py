@@ -26,11 +26,13 @@ class ControlMixin(EmitterParts):
             following = self.ins(f"add i32 {index.text}, 1", int32)
             again, latch = self.ins(f"icmp ult i32 {following.text}, {n}", int32), self.current
             self.branch_if(again, head, done)
-        self.lines[line] = f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, %{latch} ]{self.debug.mark(self.loc)}"
+        self.lines[line] = (f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, "
+                            f"%{latch} ]{self.debug.mark(self.loc)}")
         self.start(done)
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
-        """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here. No barrier comes before."""
+        """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here.
+        No barrier comes before."""
         first = self.first_thread()
         if first is None:
             then()

@@ -1,5 +1,5 @@
-"""The module's metadata: line tables, so that profilers show lines of the Python source (``DebugDirectivesOnly``: .file and .loc only),
-and the mark of loops that must not be unrolled."""
+"""The module's metadata: line tables, so that profilers show lines of the Python source (``DebugDirectivesOnly``:
+.file and .loc only), and the mark of loops that must not be unrolled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class DebugInfo:
         return table[key]
 
     def mark(self, loc: Loc | None) -> str:
-        """The ``!dbg`` suffix of an instruction. Its scope is the kernel; a line of an inlined helper keeps the helper's file."""
+        """The ``!dbg`` suffix of an instruction. Its scope is the kernel;
+        a line of an inlined helper keeps the helper's file."""
         loc = loc or self.graph.loc
         if loc is None:
             return ""
@@ -38,7 +39,8 @@ class DebugInfo:
         return f", !dbg !{self._number(self.lines, (loc.line, loc.column + 1, scope))}"
 
     def not_unrolled(self) -> str:
-        """The suffix of a loop's back edge that keeps LLVM, and ptxas (``.pragma "nounroll"``), from unrolling the loop."""
+        """The suffix of a loop's back edge that keeps LLVM, and ptxas (``.pragma "nounroll"``),
+        from unrolling the loop."""
         self.rolled = True
         return ", !llvm.loop !5"
 
@@ -53,15 +55,16 @@ class DebugInfo:
         loc = self.graph.loc
         if loc is None:
             return "\n".join(["!llvm.module.flags = !{!0}", f"!0 = {flags[0]}", *loops])
-        out = [*loops, f"!llvm.module.flags = !{{{', '.join(f'!{8 + i}' if i else '!0' for i in range(len(flags)))}}}", "!llvm.dbg.cu = !{!1}"]
+        out = [*loops, f"!llvm.module.flags = !{{{', '.join(f'!{8 + i}' if i else '!0' for i in range(len(flags)))}}}",
+               "!llvm.dbg.cu = !{!1}"]
         out += [f"!{8 + i if i else 0} = {flag}" for i, flag in enumerate(flags)]
         out += [
-            "!1 = distinct !DICompileUnit(language: DW_LANG_C, file: !2, producer: \"tilejit\", isOptimized: true, runtimeVersion: 0, "
-            "emissionKind: DebugDirectivesOnly)",
+            "!1 = distinct !DICompileUnit(language: DW_LANG_C, file: !2, producer: \"tilejit\", isOptimized: true, "
+            "runtimeVersion: 0, emissionKind: DebugDirectivesOnly)",
             f"!2 = {self._file(loc.file)}",
             "!3 = !DISubroutineType(types: !{})",
-            f"!4 = distinct !DISubprogram(name: \"{self.graph.name}\", scope: !2, file: !2, line: {loc.line}, type: !3, scopeLine: "
-            f"{loc.line}, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !1)",
+            f"!4 = distinct !DISubprogram(name: \"{self.graph.name}\", scope: !2, file: !2, line: {loc.line}, type: "
+            f"!3, scopeLine: {loc.line}, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !1)",
         ]
         numbered = []
         for file, number in self.scopes.items():

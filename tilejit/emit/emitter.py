@@ -39,8 +39,8 @@ from .warps import WarpMixin
 
 @dataclass
 class Emitted:
-    """The result of emission: the module's text, the recipes of its parameters in order, whether libdevice must be linked, the recipes of
-    the tensor maps, and whether accumulators are pinned to registers."""
+    """The result of emission: the module's text, the recipes of its parameters in order, whether libdevice must be
+    linked, the recipes of the tensor maps, and whether accumulators are pinned to registers."""
 
     llvm_ir: str
     params: list = field(default_factory=list)
@@ -54,9 +54,10 @@ class Emitted:
         return "short" if self.pinned and not self.libdevice else "light"
 
 
-class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
-              AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
-    """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values per nested region of code."""
+class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin,
+              BulkMixin, AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
+    """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values
+    per nested region of code."""
 
     def __init__(self, graph: Graph):
         self.graph, self.target = graph, graph.target
@@ -77,7 +78,8 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict = {}   # reserved hardware barriers, by owner: (first id, count)
-        self.pinned: Mapping[Value, int] | None = None  # pinned tile -> number of its register set; computed by the first `pins_of`
+        # pinned tile -> number of its register set; computed by the first `pins_of`
+        self.pinned: Mapping[Value, int] | None = None
         self.pin_sets: dict[int, Pins] = {}
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
@@ -125,10 +127,11 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     def branch_if(self, test: V, then: str, orelse: str) -> None:
         self.stmt(f"br i1 {test.text}, label %{then}, label %{orelse}")
 
-    # -- constants and scalars -------------------------------------------------------------------------------------------
+    # -- constants and scalars -----------------------------------------------------------------------------------------
 
     def const(self, value, dtype: DType) -> V:
-        """A literal. LLVM writes float16 and bfloat16 as the hexadecimal bits, and float32 as those of the equal double."""
+        """A literal. LLVM writes float16 and bfloat16 as the hexadecimal bits,
+        and float32 as those of the equal double."""
         if dtype.kind == "bool":
             return V(self, "true" if value else "false", dtype)
         if not dtype.is_float:
@@ -207,7 +210,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             elements = self.widened(elements, int64)
         return pointer + elements * nbytes
 
-    # -- arguments and memory ----------------------------------------------------------------------------------------------
+    # -- arguments and memory ------------------------------------------------------------------------------------------
 
     def param(self, recipe: tuple, dtype: DType) -> V:
         """The kernel parameter that a launch fills by `recipe`; declared at its first use."""
@@ -243,7 +246,8 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         return self.shared_base() + offset, buffer.offset
 
     def begin_scratch(self, call: Call) -> None:
-        """Synchronise the scope before the call's first write to its scratch, unless no thread can still be reading there."""
+        """Synchronise the scope before the call's first write to its scratch,
+        unless no thread can still be reading there."""
         if call.results[0] not in self.graph.scratch_unused:
             self.sync()
 
@@ -255,16 +259,18 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             address = address + self.operand(place) * nbytes
         return (address, base + offset) if isinstance(offset, int) else (address + offset, base)
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------------
+    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def operand(self, operand: Operand):
-        """An operand in the form that rules take: a value, a list of values for a tile (one per register), a buffer, None."""
+        """An operand in the form that rules take: a value, a list of values for a tile (one per
+        register), a buffer, None."""
         if operand is None:
             return None
         if isinstance(operand, Const):
             return self.const(operand.value, operand.dtype)
         value = self.values[operand]
-        return self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins) else value
+        return (self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins)
+                else value)
 
     def _index(self, operand: Operand):
         """An index of a region or of points: constants stay ints, so that address arithmetic folds."""
@@ -272,7 +278,8 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     @contextmanager
     def region_of_code(self):
-        """A context for code that does not dominate the code after it: values memoised inside are forgotten at the end."""
+        """A context for code that does not dominate the code after it:
+        values memoised inside are forgotten at the end."""
         self.memo.append({})
         try:
             yield
@@ -297,7 +304,8 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     def _call(self, call: Call) -> None:
         op = call.op
         pinned, indexed = op in (mma_async_, renew_registers), op in (region, points)
-        args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a) for a in call.args)
+        args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a)
+                     for a in call.args)
         result = op.rules.emit(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
@@ -305,7 +313,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             for value, emitted in zip(call.results, result or ()):
                 self.values[value] = emitted
 
-    # -- the module ------------------------------------------------------------------------------------------------------------
+    # -- the module ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Emitted:
         """Emit the whole graph."""
@@ -314,22 +322,26 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             t = value.type
             if isinstance(t, Scalar):
                 x = self.param(("scalar", n, str(t.dtype)), t.dtype)
-                self.values[value] = self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_)) if t.dtype == bool_ else x
+                self.values[value] = (self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_))
+                                      if t.dtype == bool_ else x)
             else:
                 assert isinstance(t, Buffer) and t.strides is not None  # an array
                 pointer = self.param(("ptr", n), int64)
-                self.values[value] = EBuffer(t, pointer, tuple(map(self.resolve, t.shape)), tuple(map(self.resolve, t.strides)))
+                self.values[value] = EBuffer(t, pointer, tuple(map(self.resolve, t.shape)),
+                                             tuple(map(self.resolve, t.strides)))
         self.init_barriers()
         self.init_tensor_memory()
         self.block(self.graph.body)
         self.loc = self.graph.loc
         self.leave_tensor_memory()
-        if self.graph.launch.cluster:  # a peer may still access this CTA's shared memory, so no CTA exits before the others are done
+        # a peer may still access this CTA's shared memory, so no CTA exits before the others are done
+        if self.graph.launch.cluster:
             self.cluster_arrive()
             self.cluster_wait()
         self.free_tensor_memory()
         self.stmt("ret void")
-        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps, bool(self.pin_sets))
+        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps,
+                       bool(self.pin_sets))
 
     def _used_params(self):
         return list(self.params)
@@ -361,8 +373,9 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 def _declare_parameter(recipe: tuple, v: V) -> str:
     """The LLVM type and attributes of a kernel parameter.
 
-    A tensor map is 128 bytes by value with ``grid_constant``: without it, LLVM copies them to local memory, where TMA cannot read them.
-    ``noundef`` saves compile time: with it LLVM takes 1.4 s for a kernel of 514 copies at computed addresses, without it 6.1 s."""
+    A tensor map is 128 bytes by value with ``grid_constant``: without it, LLVM copies them to local memory, where TMA
+    cannot read them. ``noundef`` saves compile time: with it LLVM takes 1.4 s for a kernel of 514 copies at computed
+    addresses, without it 6.1 s."""
     if recipe[0] == "map":
         return 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
     return f"{'i8' if v.dtype == bool_ else v.dtype.llvm} noundef"

@@ -1,4 +1,5 @@
-"""Single instructions: inline PTX, special functions, casts, vector loads and stores. Mnemonics are spelled as in the PTX ISA."""
+"""Single instructions: inline PTX, special functions, casts, vector loads and stores.
+Mnemonics are spelled as in the PTX ISA."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
 from .value import Part, V, Word, word_of
 
-CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
+CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q",
+              "float": "f", "double": "d"}
 
 _LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": ".L1::evict_first",
                "evict_last": ".L1::evict_last", "no_allocate": ".L1::no_allocate"}
@@ -20,16 +22,20 @@ class InstructionMixin(NarrowFloats):
 
     # -- inline asm ----------------------------------------------------------------------------------------------------
 
-    def asm(self, text: str, outputs: Sequence[DType] = (), inputs: Sequence[V] = (), ties: dict[int, V] | None = None, *,
-            pure: bool = False, convergent: bool = False) -> list[V]:
-        """One inline asm call: ``$0, $1, ...`` number the outputs, then the inputs. `ties` maps an output to its initial value.
+    def asm(self, text: str, outputs: Sequence[DType] = (), inputs: Sequence[V] = (), ties: dict[int, V] | None = None,
+            *, pure: bool = False, convergent: bool = False) -> list[V]:
+        """One inline asm call: ``$0, $1, ...`` number the outputs, then the inputs.
+        `ties` maps an output to its initial value.
 
-        Unless `pure`, the asm has side effects and clobbers memory, so LLVM neither removes it nor reorders it with other effects.
+        Unless `pure`, the asm has side effects and clobbers memory,
+        so LLVM neither removes it nor reorders it with other effects.
         """
         ties = ties or {}
-        constraints = [f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs] + [str(n) for n in ties]
+        constraints = ([f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs]
+                       + [str(n) for n in ties])
         arguments = [i.typed for i in inputs] + [v.typed for v in ties.values()]
-        result = "void" if not outputs else outputs[0].llvm if len(outputs) == 1 else "{" + ", ".join(o.llvm for o in outputs) + "}"
+        result = ("void" if not outputs else outputs[0].llvm if len(outputs) == 1
+                  else "{" + ", ".join(o.llvm for o in outputs) + "}")
         if not pure:
             constraints.append("~{memory}")
         effect = "" if pure else "sideeffect "
@@ -43,11 +49,11 @@ class InstructionMixin(NarrowFloats):
         packed = self.ins(call, outputs[0])
         return [self.ins(f"extractvalue {result} {packed.text}, {n}", o) for n, o in enumerate(outputs)]
 
-    # -- special functions -------------------------------------------------------------------------------------------------
+    # -- special functions ---------------------------------------------------------------------------------------------
 
     def approx(self, function: str, x: V) -> V:
-        """A function of float32 on the special function unit: ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp (which get ``.approx``), or a
-        full form such as "ex2.approx.ftz"."""
+        """A function of float32 on the special function unit: ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp (which get
+        ``.approx``), or a full form such as "ex2.approx.ftz"."""
         name = function if "." in function else f"{function}.approx"
         return self.asm(f"{name}.f32 $0, $1;", [float32], [x], pure=True)[0]
 
@@ -62,10 +68,12 @@ class InstructionMixin(NarrowFloats):
     def vprintf(self, text: str, values: list[V]) -> None:
         """``vprintf(format, values)`` (CUDA C++ Programming Guide, "Formatted Output")."""
         codes = {"double": "%g", "i64": "%lld", "i32": "%d"}
-        data = (text.replace("%", "%%") + "".join(" " + codes[v.dtype.llvm] for v in values) + "\n\0").encode(errors="backslashreplace")
+        data = (text.replace("%", "%%") + "".join(" " + codes[v.dtype.llvm] for v in values)
+                + "\n\0").encode(errors="backslashreplace")
         name = f"@text{len(self.globals)}"
         quoted = "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data)
-        self.globals.append(f'{name} = private unnamed_addr addrspace(1) constant [{len(data)} x i8] c"{quoted}", align 1')
+        self.globals.append(f'{name} = private unnamed_addr addrspace(1) constant [{len(data)} x i8] '
+                            f'c"{quoted}", align 1')
         self.declare("declare i32 @vprintf(ptr, ptr)")
         kind = "{ " + ", ".join(v.dtype.llvm for v in values) + " }"
         room = "null"
@@ -76,7 +84,7 @@ class InstructionMixin(NarrowFloats):
                 self.stmt(f"store {v.typed}, ptr {place.text}")
         self.stmt(f"call i32 @vprintf(ptr addrspacecast (ptr addrspace(1) {name} to ptr), ptr {room})")
 
-    # -- casts -----------------------------------------------------------------------------------------------------------------
+    # -- casts ---------------------------------------------------------------------------------------------------------
 
     def f32(self, x: V) -> V:
         return self.cast(x, float32)
@@ -107,14 +115,16 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
-        """Cast all registers of a tile: two or four at a time where the hardware converts several (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``) or
-        byte permutes do it, the rest one by one."""
+        """Cast all registers of a tile: two or four at a time where the hardware converts several
+        (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``) or byte permutes do it, the rest one by one."""
         source = values[0].dtype if values else target
         ways: list[tuple[int, Callable[..., list[V]], object]]
         ways = [(4, self._to_bytes, target.bits == 8 and target.kind in ("int", "uint") and source.is_float),
-                (4, self._from_bytes, source.bits == 8 and source.kind in ("int", "uint") and target.is_float and target.bits in (16, 32)),
+                (4, self._from_bytes,
+                 source.bits == 8 and source.kind in ("int", "uint") and target.is_float and target.bits in (16, 32)),
                 (4, self._from_narrow_fours, target.is_float and target.bits in (16, 32) and self._in_fours(source)),
-                (2, self._pair, source == float32 and target.is_float and (target.bits == 16 or target.bits == 8 and self._pairs(target)))]
+                (2, self._pair, source == float32 and target.is_float
+                 and (target.bits == 16 or target.bits == 8 and self._pairs(target)))]
         one: tuple[int, Callable[..., list[V]], object] = (1, lambda v, target: [self.cast(v, target)], True)
         count, way, _ = next((w for w in ways if w[2]), one)
         result = [made for n in range(0, len(values) - count + 1, count) for made in way(*values[n:n + count], target)]
@@ -135,24 +145,26 @@ class InstructionMixin(NarrowFloats):
         return self._unpack(self.asm(pack, [int32], [b, a, upper], pure=True)[0], "i8", 4, target)
 
     def _from_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
-        """Four 8-bit integers to floats. ``prmt`` puts a byte into the lowest mantissa bits of a power of two (2**23, or 1024 for float16), which
-        gives the power plus the byte; then the power is subtracted. Both instructions run at full rate, a conversion at a quarter of it
-        (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+        """Four 8-bit integers to floats. ``prmt`` puts a byte into the lowest mantissa bits of a power of two (2**23,
+        or 1024 for float16), which gives the power plus the byte; then the power is subtracted. Both instructions run
+        at full rate, a conversion at a quarter of it (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
         word, off = self._pack([a, b, c, d], "i8", int32), 0
         if a.dtype.kind == "int":  # flipping the sign bit adds 128, which makes the byte unsigned
             word, off = word ^ -0x7F7F7F80, 128
         if target.name == "float16":
             power = self.const(0x64006400 + off * 0x10001, int32)
-            pairs = [self.asm("sub.f16x2 $0, $1, $2;", [int32], [self.prmt(word, 0x64646464, selected), power], pure=True)[0]
+            pairs = [self.asm("sub.f16x2 $0, $1, $2;", [int32], [self.prmt(word, 0x64646464, selected), power],
+                              pure=True)[0]
                      for selected in (0x4140, 0x4342)]
             return [v for pair in pairs for v in self._unpack(pair, "half", 2, target)]
         power = self.const(2.0 ** 23 + off, float32)
-        sums = [self.ins(f"bitcast {self.prmt(word, 0x4B000000, 0x7540 + n).typed} to float", float32) for n in range(4)]
+        sums = [self.ins(f"bitcast {self.prmt(word, 0x4B000000, 0x7540 + n).typed} to float", float32)
+                for n in range(4)]
         return self.cast_many([self.ins(f"fsub float {v.text}, {power.text}", float32) for v in sums], target)
 
     def prmt(self, a: V, b: int, selected: int) -> V:
-        """Four of the eight bytes of `a` (0 to 3) and `b` (4 to 7); each hexadecimal digit of `selected`, the lowest first, selects one
-        (PTX ISA, ``prmt``)."""
+        """Four of the eight bytes of `a` (0 to 3) and `b` (4 to 7); each hexadecimal digit of `selected`, the lowest
+        first, selects one (PTX ISA, ``prmt``)."""
         return self.ins(f"call i32 @llvm.nvvm.prmt(i32 {a.text}, i32 {b}, i32 {selected})", int32)
 
     def _float_to_float(self, x: V, target: DType) -> V:
@@ -160,12 +172,14 @@ class InstructionMixin(NarrowFloats):
         if source.bits == 8:
             return self.cast(self._from_narrow(x), target)
         if target.bits == 8:
-            return self._to_narrow(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64 else x, target)
+            return self._to_narrow(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64
+                                   else x, target)
         if source.bits == 16 and target.bits == 16:
             return self.cast(self.f32(x), target)
         if source.bits == 64 and target.name == "bfloat16":
             return self.cast(self._narrow_odd(x), target)
-        if source.name == "bfloat16" and target == float32 and x.half_of is not None:  # LLVM would shift the half down and up again
+        # LLVM would shift the half down and up again
+        if source.name == "bfloat16" and target == float32 and x.half_of is not None:
             return self.ins(f"bitcast i32 {(x.half_of & -65536).text} to float", float32)
         word = "fptrunc" if source.bits > target.bits else "fpext"
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
@@ -173,21 +187,24 @@ class InstructionMixin(NarrowFloats):
     def hide(self, x: V) -> V:
         """The integer `x`, about whose value the assembler cannot know anything.
 
-        ptxas 13.0 takes registers of which it knows that they hold 0 or 1 (``selp 1, 0`` and what is computed from it) for these numbers also
-        where an instruction reads them as the bits of a float: it makes ``cvt.rzi.s32.f16`` of them 0 or 1, ``cvt.f32.f16``,
-        ``cvt.rn.f16.f32`` and ``cvt.rni.f32.f32`` 0.0 or 1.0, ``neg.f32`` 0 or -1; f32, bf16 and, behind ``neg``, f64 alike. It does so on every
-        target, with the value in a loop or computed of several such. It does not know that the highest bit of ``%lanemask_lt`` is 0.
+        ptxas 13.0 takes registers of which it knows that they hold 0 or 1 (``selp 1, 0`` and what is computed from
+        it) for these numbers also where an instruction reads them as the bits of a float: it makes
+        ``cvt.rzi.s32.f16`` of them 0 or 1, ``cvt.f32.f16``, ``cvt.rn.f16.f32`` and ``cvt.rni.f32.f32`` 0.0 or 1.0,
+        ``neg.f32`` 0 or -1; f32, bf16 and, behind ``neg``, f64 alike. It does so on every target, with the value in a
+        loop or computed of several such. It does not know that the highest bit of ``%lanemask_lt`` is 0.
 
-        ptxas 13.0 and 13.5 make ``selp d, 1 << n % 64, 0`` of ``selp s, 1, 0; shl.b64 d, s, n`` with a constant `n` of 64 and more, and the
-        same of any two constants. They fold ``shl.b32``, ``shl.b16`` and all ``shr`` correctly.
+        ptxas 13.0 and 13.5 make ``selp d, 1 << n % 64, 0`` of ``selp s, 1, 0; shl.b64 d, s, n`` with a constant `n`
+        of 64 and more, and the same of any two constants. They fold ``shl.b32``, ``shl.b16`` and all ``shr``
+        correctly.
         """
         zero = self.entry("a zero that ptxas does not know",
-                          lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [], pure=True)[0])
+                          lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [],
+                                           pure=True)[0])
         return self.ins(f"or {x.typed}, {self.cast(zero, x.dtype).text}", x.dtype)
 
     def _narrow_odd(self, x: V) -> V:
-        """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding `x` once. A number
-        beyond float32 becomes its largest one."""
+        """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding
+        `x` once. A number beyond float32 becomes its largest one."""
         near = self.ins(f"fptrunc double {x.text} to float", float32)
         back = self.ins(f"fpext float {near.text} to double", x.dtype)
         inexact = self.ins(f"fcmp one double {back.text}, {x.text}", bool_)
@@ -200,17 +217,20 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"bitcast i32 {self.select(inexact, odd, bits).text} to float", float32)
 
     def _float_to_int(self, x: V, target: DType) -> V:
-        """``cvt.rzi``, which truncates and saturates. NaN becomes 0; from float64 or to 64 bits the instruction gives the sign bit
-        alone instead (PTX ISA, "cvt"), so a select is added there."""
+        """``cvt.rzi``, which truncates and saturates. NaN becomes 0; from float64 or to 64 bits the instruction gives
+        the sign bit alone instead (PTX ISA, "cvt"), so a select is added there."""
         if x.dtype.bits == 8 or x.dtype.name == "bfloat16" and (self.architecture < 90 or target.bits == 8):
             x = self.f32(x)
         names = {"float16": "f16", "bfloat16": "bf16"}
-        text = f"cvt.rzi.{'s' if target.kind == 'int' else 'u'}{target.bits}.{names.get(x.dtype.name, f'f{x.dtype.bits}')} $0, $1;"
+        text = (
+            f"cvt.rzi.{'s' if target.kind == 'int' else 'u'}{target.bits}.{names.get(x.dtype.name, f'f{x.dtype.bits}')} "
+            "$0, $1;")
         nan = None
         if x.dtype.bits == 64 or target.bits == 64:
             nan = self.ins(f"fcmp uno {x.dtype.llvm} {x.text}, {x.text}", bool_)
         if nan is not None and x.dtype.bits < 64:
-            x, nan = self.select(nan, self.const(0.0, x.dtype), x), None  # selecting on the operand is cheaper: it is narrower than the result
+            # selecting on the operand is cheaper: it is narrower than the result
+            x, nan = self.select(nan, self.const(0.0, x.dtype), x), None
         bits = self.ins(f"bitcast {x.typed} to i16", int16) if x.dtype.bits == 16 else x
         register = {8: int16, 16: int16, 32: int32, 64: int64}[target.bits]
         value = self.asm(text, [register], [bits], pure=True)[0]
@@ -221,7 +241,8 @@ class InstructionMixin(NarrowFloats):
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
         far = target.name in ("bfloat16", "float8_e8m0fnu")
-        # Round once, through float64: it represents all 32-bit integers exactly, and 64-bit integers that it does not are out of float16's range.
+        # Round once, through float64: it represents all 32-bit integers exactly, and 64-bit integers that it does not
+        # are out of float16's range.
         if x.dtype.bits >= 32 and (target.bits == 16 or far):
             x = self._short(x) if x.dtype.bits == 64 and far else x
             return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
@@ -230,16 +251,17 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"{word} {x.typed} to {target.llvm}", target)
 
     def _short(self, x: V) -> V:
-        """A 64-bit integer that float64 represents exactly and that rounds to bfloat16 and to powers of two as `x` does: in large numbers,
-        the last 12 bits are replaced by a sticky bit above them."""
+        """A 64-bit integer that float64 represents exactly and that rounds to bfloat16 and to powers of two as `x`
+        does: in large numbers, the last 12 bits are replaced by a sticky bit above them."""
         shifted = self.ins(f"add i64 {x.text}, {1 << 32}", x.dtype) if x.dtype.kind == "int" else x
         large = self.ins(f"icmp ugt i64 {shifted.text}, {1 << 33}", bool_)
         low = self.ins(f"and i64 {x.text}, 4095", x.dtype)
         rest = self.ins(f"zext i1 {self.ins(f'icmp ne i64 {low.text}, 0', bool_).text} to i64", x.dtype)
         kept = self.ins(f"sub i64 {x.text}, {low.text}", x.dtype)
-        return self.select(large, self.ins(f"or i64 {kept.text}, {self.ins(f'shl i64 {rest.text}, 12', x.dtype).text}", x.dtype), x)
+        return self.select(large, self.ins(f"or i64 {kept.text}, {self.ins(f'shl i64 {rest.text}, 12', x.dtype).text}",
+                                           x.dtype), x)
 
-    # -- memory ------------------------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
 
     def _units(self, dtype: DType, n: int) -> tuple[int, DType, str]:
         """How a vector instruction moves `n` elements: (number of registers, their dtype, PTX type)."""
@@ -264,19 +286,22 @@ class InstructionMixin(NarrowFloats):
 
     def _pack(self, values: list[V], storage: str, unit: DType) -> V:
         if len(values) == 1:
-            return values[0] if storage == unit.llvm else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit)
+            return (values[0] if storage == unit.llvm
+                    else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit))
         word = word_of(values, unit)
         if word is not None:
             return word
         vector = "undef"
         for i, v in enumerate(values):
-            vector = self.ins(f"insertelement <{len(values)} x {storage}> {vector}, {storage} {v.text}, i32 {i}", unit).text
+            vector = self.ins(f"insertelement <{len(values)} x {storage}> {vector}, {storage} {v.text}, i32 {i}",
+                              unit).text
         return self.ins(f"bitcast <{len(values)} x {storage}> {vector} to {unit.llvm}", unit)
 
     def word_of(self, values: list[V], dtype: DType) -> V | int | None:
-        """The 32-bit word that consists of these 8- or 16-bit elements, if it exists without packing: an int if all are constants, a value if they
-        are the parts of one word, in order. Otherwise None."""
-        if len(values) * dtype.bits == 32 and all(v.text.lstrip("-").isdigit() for v in values if not isinstance(v, Part)):
+        """The 32-bit word that consists of these 8- or 16-bit elements, if it exists without packing: an int if all
+        are constants, a value if they are the parts of one word, in order. Otherwise None."""
+        if (len(values) * dtype.bits == 32
+            and all(v.text.lstrip("-").isdigit() for v in values if not isinstance(v, Part))):
             if not any(isinstance(v, Part) for v in values):
                 word = sum((int(v.text) & (1 << dtype.bits) - 1) << n * dtype.bits for n, v in enumerate(values))
                 return word - (1 << 32) if word >> 31 else word
@@ -302,8 +327,8 @@ class InstructionMixin(NarrowFloats):
 
     def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache,
                     order: str = "") -> list[V]:
-        """Load ``len(other)`` consecutive elements by one instruction; where `predicate` is false, the result is `other`. `order` is the
-        memory semantics, such as ".acquire.gpu"."""
+        """Load ``len(other)`` consecutive elements by one instruction; where `predicate` is false, the result is
+        `other`. `order` is the memory semantics, such as ".acquire.gpu"."""
         n = len(other)
         count, unit, name = self._units(dtype, n)
         vector = f".v{count}" if count > 1 else ""
@@ -319,8 +344,8 @@ class InstructionMixin(NarrowFloats):
             units = self.asm(text, [unit] * count, [address, predicate], ties)
         return self._from_units(units, dtype, n)
 
-    def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None, cache,
-                     order: str = "") -> None:
+    def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None,
+                     cache, order: str = "") -> None:
         """Store consecutive elements by one instruction, where `predicate` is true."""
         units = self._to_units(values, dtype)
         count, _, name = self._units(dtype, len(values))
@@ -334,9 +359,10 @@ class InstructionMixin(NarrowFloats):
         else:
             self.asm(f"@${count + 1} {text}", [], [*units, address, predicate])
 
-    def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None, *,
-                 prefetch: int | None = None, policy=None) -> None:
-        """``cp.async`` of `nbytes` by the thread: zero-filled where `inside` is false, not issued where `active` is false.
+    def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None,
+                 *, prefetch: int | None = None, policy=None) -> None:
+        """``cp.async`` of `nbytes` by the thread: zero-filled where `inside` is false,
+        not issued where `active` is false.
 
         `prefetch` is the L2 prefetch size in bytes (``.L2::128B``), `policy` an L2 cache policy.
         """

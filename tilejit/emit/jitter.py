@@ -1,13 +1,14 @@
-"""Perturbs the timing of a kernel's PTX, and nothing else: idle time and pressure on shared memory around its memory accesses
-and its synchronisation. What a kernel computes does not depend on it unless the kernel has a race.
+"""Perturbs the timing of a kernel's PTX, and nothing else: idle time and pressure on shared memory around its memory
+accesses and its synchronisation. What a kernel computes does not depend on it unless the kernel has a race.
 
-A *site* is an instruction that accesses memory, copies, arrives, waits or synchronises. The seed chooses at compile time which
-sites are perturbed, before or after, and how; at run time a hash of the site, the warp, the CTA and, at most sites, the clock
-decides whether and for how long. All lanes of a warp that are active together decide alike, so that converged warps stay
-converged.
+A *site* is an instruction that accesses memory, copies, arrives, waits or synchronises. The seed chooses at compile
+time which sites are perturbed, before or after, and how; at run time a hash of the site, the warp, the CTA and, at
+most sites, the clock decides whether and for how long. All lanes of a warp that are active together decide alike, so
+that converged warps stay converged.
 
-Nothing else can show some races. A load of shared memory that is issued in time may read late: it waits in the queue of the load
-and store unit behind others, and what refills its memory need not wait for it. Loads with bank conflicts fill that queue.
+Nothing else can show some races. A load of shared memory that is issued in time may read late: it waits in the queue
+of the load and store unit behind others, and what refills its memory need not wait for it. Loads with bank conflicts
+fill that queue.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ LONGEST = 14           # log2 of the longest sleep in nanoseconds: longer than a
 # The kinds of sites, by the instruction. The first one that fits counts.
 _SITES = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("commit",  r"cp\.async(?:\.bulk)?\.commit_group|tcgen05\.commit|wgmma\.commit_group"),
-    ("wait",    r"(?:try|test)_wait|\bwait_group|\.wait_group|barrier\.cluster\.wait|tcgen05\.wait|griddepcontrol\.wait"),
-    ("arrive",  r"mbarrier\.(?:arrive|expect_tx|complete_tx)|barrier\.cluster\.arrive|\bbar(?:rier)?(?:\.cta)?\.arrive"),
+    ("wait",
+     r"(?:try|test)_wait|\bwait_group|\.wait_group|barrier\.cluster\.wait|tcgen05\.wait|griddepcontrol\.wait"),
+    ("arrive",
+     r"mbarrier\.(?:arrive|expect_tx|complete_tx)|barrier\.cluster\.arrive|\bbar(?:rier)?(?:\.cta)?\.arrive"),
     ("barrier", r"\bbar(?:rier)?(?:\.cta|\.warp)?\.(?:sync|red)\b"),
     ("fence",   r"(?<!wgmma\.)\bfence\.|\bmembar\."),
     ("copy",    r"\bcp\.(?:reduce\.)?async\.|\b(?:st|red)\.async\.|\btcgen05\.(?:cp|mma|shift)\b"),
     ("shared",  r"\b(?:ld|st|atom|red)\.[\w.:]*shared|\b(?:ld|st)matrix\."),
-    ("global",  r"\b(?:ld|st|atom|red)\.[\w.:]*global|\b(?:ld|st|atom|red)\.(?:acquire|release|relaxed|acq_rel|volatile)\."),
+    ("global",
+     r"\b(?:ld|st|atom|red)\.[\w.:]*global|\b(?:ld|st|atom|red)\.(?:acquire|release|relaxed|acq_rel|volatile)\."),
     ("tensor",  r"\btcgen05\.(?:ld|st)\."),
 ))
 KINDS = ("entry", *(kind for kind, _ in _SITES))
@@ -59,8 +63,8 @@ def add_jitter(ptx: str, seed: int) -> str:
 
 
 def sites(lines: list[str]) -> list[Site]:
-    """The sites of a PTX text. An inline asm statement counts as one instruction. There is none between ``wgmma.fence`` and the
-    commit of its products: ptxas would serialise them."""
+    """The sites of a PTX text. An inline asm statement counts as one instruction. There is none between
+    ``wgmma.fence`` and the commit of its products: ptxas would serialise them."""
     found, begin, text, products = [], None, "", False
     for n, line in enumerate(lines):
         word = line.strip()
@@ -83,22 +87,25 @@ def sites(lines: list[str]) -> list[Site]:
 
 
 class _Style:
-    """What one seed does to a kernel: which kinds of sites it perturbs and how often, by what, and for how long. Styles differ a
-    lot on purpose: a race may need many late warps, or a single one, or that nothing at all happens in some other place."""
+    """What one seed does to a kernel: which kinds of sites it perturbs and how often, by what, and for how long.
+    Styles differ a lot on purpose: a race may need many late warps, or a single one, or that nothing at all happens
+    in some other place."""
 
     def __init__(self, random: Random, presses: bool):
         self.random = random
         self.idle = {(kind, after): random.choice((0, 0, 0.1, 0.3, 1)) for kind in KINDS for after in (False, True)}
         self.pressure = {(kind, after): random.choice((0, 0.3, 1)) if presses else 0
-                         for kind, after in (("shared", False), ("wait", False), ("barrier", True), ("copy", True), ("arrive", True))}
+                         for kind, after in (("shared", False), ("wait", False), ("barrier", True), ("copy", True),
+                                             ("arrive", True))}
         if random.random() < 0.5:
             self._hand_over_at_once()
         self.longest = random.randint(6, LONGEST)
         self.fresh = random.choice((0, 0.5, 1, 1))
 
     def _hand_over_at_once(self) -> None:
-        """Perturb nothing from the accesses to the copy that is issued behind them: to show that a load reads late, it must not
-        take long. A branch there also makes ptxas wait for the loads ahead of the barrier, not behind it."""
+        """Perturb nothing from the accesses to the copy that is issued behind them: to show that a load reads late,
+        it must not take long. A branch there also makes ptxas wait for the loads ahead of the barrier, not behind
+        it."""
         for kind in ("barrier", "arrive", "fence", "copy"):
             for after in (False, True):
                 self.idle[kind, after] = 0
@@ -106,7 +113,8 @@ class _Style:
         self.idle["shared", True] = 0
 
     def perturbations(self, site: Site) -> list[str]:
-        """The PTX of the perturbations at a site, in order: idle time, then pressure, which must be close to what follows."""
+        """The PTX of the perturbations at a site, in order: idle time, then pressure,
+        which must be close to what follows."""
         chance, found = self.random.random, []
         if chance() < self.idle[site.kind, site.after]:
             found.append(self._idle())
@@ -115,7 +123,8 @@ class _Style:
         return found
 
     def _idle(self) -> str:
-        """Sleep, or a loop that reads the clock. Both are behind a branch: ptxas moves loads across a mere ``nanosleep``."""
+        """Sleep, or a loop that reads the clock. Both are behind a branch:
+        ptxas moves loads across a mere ``nanosleep``."""
         random = self.random
         length = random.randint(4, self.longest)
         if random.random() < 0.5:
@@ -124,14 +133,16 @@ class _Style:
                       "AGAIN: mov.u32 jc, %clock; sub.u32 jc, jc, jb; setp.lt.u32 jp, jc, ja; @jp bra.uni AGAIN;")
 
     def _pressure(self, rounds: bool) -> str:
-        """Loads of shared memory whose lanes all hit one bank. ptxas keeps those that are volatile and have a register each, and
-        nothing waits for their results. Ahead of accesses their number is fixed, and at most a branch stands before them;
-        elsewhere it is a random number of rounds. The store at the end never happens, since every kernel with these loads has
-        dynamic shared memory; without it, ptxas would move the accesses that follow ahead of the loads."""
+        """Loads of shared memory whose lanes all hit one bank. ptxas keeps those that are volatile and have a
+        register each, and nothing waits for their results. Ahead of accesses their number is fixed, and at most a
+        branch stands before them; elsewhere it is a random number of rounds. The store at the end never happens,
+        since every kernel with these loads has dynamic shared memory; without it, ptxas would move the accesses that
+        follow ahead of the loads."""
         random = self.random
         address = "mov.u32 jb, %laneid; shl.b32 jb, jb, 7; mov.u32 jc, smem; add.u32 jb, jb, jc;"
         address += f" add.u32 jb, jb, {4 * random.randrange(32)};"
-        loads = " ".join("{ .reg .b32 jd; ld.volatile.shared.b32 jd, [jb]; }" for _ in range(random.choice((2, 4, 8, 16))))
+        loads = " ".join("{ .reg .b32 jd; ld.volatile.shared.b32 jd, [jb]; }"
+                         for _ in range(random.choice((2, 4, 8, 16))))
         behind = "mov.u32 jc, %dynamic_smem_size; setp.eq.u32 jp, jc, 0; @jp st.shared.b32 [jb], jc;"
         if not rounds and random.random() < 0.5:
             return f"{{ .reg .pred jp; .reg .b32 jb, jc; {address} {loads} {behind} }}"
@@ -143,8 +154,9 @@ class _Style:
 
 
 def _block(random: Random, fresh: float, *body: str) -> str:
-    """PTX that runs `body` or not, as a hash decides, whose other bits `body` finds in ``ja``. A `fresh` hash takes in the clock;
-    otherwise the same warps (or CTAs) are perturbed each time. Branches are uniform: the hash is the same in all active lanes."""
+    """PTX that runs `body` or not, as a hash decides, whose other bits `body` finds in ``ja``. A `fresh` hash takes
+    in the clock; otherwise the same warps (or CTAs) are perturbed each time. Branches are uniform: the hash is the
+    same in all active lanes."""
     number = random.getrandbits(32)
     if random.random() < fresh:
         parts = ["mov.u32 ja, %clock;", f"xor.b32 ja, ja, {number};"]

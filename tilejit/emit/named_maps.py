@@ -1,5 +1,5 @@
-"""Emits tensor maps by name (``tile.tensor_map``): initialising, editing, publishing and fencing them. PTX ISA, "tensormap.replace",
-"tensormap.cp_fenceproxy", "fence.proxy.tensormap"."""
+"""Emits tensor maps by name (``tile.tensor_map``): initialising, editing, publishing and fencing them. PTX ISA,
+"tensormap.replace", "tensormap.cp_fenceproxy", "fence.proxy.tensormap"."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .value import V
 
 @dataclass
 class EMap:
-    """A tensor map by name. `template` has the fields that the launch encodes. Copies read the map from `slot` in global memory, or if that
-    is None from a kernel parameter. `shared` is the place in shared memory where it is edited, if not in the slot."""
+    """A tensor map by name. `template` has the fields that the launch encodes. Copies read the map from `slot` in
+    global memory, or if that is None from a kernel parameter. `shared` is the place in shared memory where it is
+    edited, if not in the slot."""
 
     type: TensorMap
     template: Any
@@ -48,8 +49,9 @@ class NamedMapMixin(EmitterParts):
         return map_.slot if map_.slot is not None else self.tensor_map(map_.template)
 
     def map_seed(self, map_: EMap) -> None:
-        """Initialise a map from the one that the launch encoded: one thread copies all 128 bytes, 16 at a time, since a driver may have written
-        any of them. The loads name the parameter; by a generic address, each would wait for memory, one after the other between the stores."""
+        """Initialise a map from the one that the launch encoded: one thread copies all 128 bytes, 16 at a time, since
+        a driver may have written any of them. The loads name the parameter; by a generic address, each would wait for
+        memory, one after the other between the stores."""
         source, _ = self.map_parameter(map_.template)
         address, offset, space = self._edit_address(map_)
 
@@ -64,7 +66,8 @@ class NamedMapMixin(EmitterParts):
         self.by_first_thread(copy)
 
     def map_rebind(self, map_: EMap, place, *numbers) -> None:
-        """Replace the address, the dimensions and the strides (`numbers`: `rank` dimensions, then strides), by 2 * rank instructions."""
+        """Replace the address, the dimensions and the strides (`numbers`: `rank` dimensions, then strides), by 2 *
+        rank instructions."""
         address, offset, space = self._edit_address(map_)
         at, rank = f"[$0 + {offset}]" if offset else "[$0]", map_.rank
         base, moved = (place, 0) if isinstance(place, V) else self.place_address(place)
@@ -92,10 +95,12 @@ class NamedMapMixin(EmitterParts):
         self.asm(f"fence.proxy.tensormap::generic.acquire.{scope} [$0], 128;", [], [map_.in_global()])
 
     def map_publish(self, map_: EMap, scope: str) -> None:
-        """Copy an edited map from shared memory to its slot and release it: by the scope's first warp, between two barriers of the scope."""
+        """Copy an edited map from shared memory to its slot and release it: by the scope's first warp, between two
+        barriers of the scope."""
         assert map_.shared is not None  # it is edited there
         (address, offset), slot = map_.shared, map_.in_global()
-        text = f"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{scope}.sync.aligned [$0], [$1 + {offset}], 128;"
+        text = (f"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{scope}.sync.aligned [$0], "
+                f"[$1 + {offset}], 128;")
         self.sync()
         warp = self.scope_warp()
         if isinstance(warp, int):

@@ -12,15 +12,17 @@ from ..types import Scalar, Uniformity
 from .parts import EmitterParts
 from .value import V
 
-# Ranges of the grid's special registers, for LLVM: half-open, the upper bound wrapped to i32 (CUDA C++ Programming Guide,
-# "Compute Capabilities", the largest grid).
+# Ranges of the grid's special registers, for LLVM: half-open, the upper bound wrapped to i32 (CUDA C++ Programming
+# Guide, "Compute Capabilities", the largest grid).
 GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
         "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
 
 
 def has_lane_loops(body: Block) -> bool:
     """Whether a thread may stay somewhere in `body`, in a loop or at a wait, while others of its warp have left."""
-    return any(_divides_warp(node) and any(_may_stay(n) for n in (node, *(n for inner in blocks(node) for n in walk(inner)))) for node in walk(body))
+    return any(_divides_warp(node)
+               and any(_may_stay(n) for n in (node, *(n for inner in blocks(node) for n in walk(inner))))
+               for node in walk(body))
 
 
 def _may_stay(node) -> bool:
@@ -88,7 +90,8 @@ class PlaceMixin(EmitterParts):
         return self.entry("lane", lambda: self.absolute_thread() & 31)
 
     def warp_id(self) -> V:
-        """The warp's id in the CTA, passed through a shuffle so that the assembler can prove it uniform across the warp."""
+        """The warp's id in the CTA, passed through a shuffle so that the assembler can prove it
+        uniform across the warp."""
         text = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
         return self.entry("warp", lambda: self.asm(text, [int32], [self.absolute_thread() >> 5], convergent=True)[0])
 
@@ -103,7 +106,8 @@ class PlaceMixin(EmitterParts):
         """The id in the CTA of the current scope's first warp (an int or a value)."""
         scope = self.scope
         first = self.operand(scope.first) if isinstance(scope.first, (Value, Const)) else scope.first
-        return {"cta": 0, "warpgroup": first * 4, "warp": first, "thread": first // 32 if not scope.elected else 0}[scope.kind]
+        return {"cta": 0, "warpgroup": first * 4, "warp": first,
+                "thread": first // 32 if not scope.elected else 0}[scope.kind]
 
     def thread_warp(self):
         """The warp's id in the current scope, for addresses: computed without the shuffle of `warp_id`."""
@@ -138,10 +142,12 @@ class PlaceMixin(EmitterParts):
         return mask - (mask >> 31 << 32)
 
     def first_thread(self) -> V | None:
-        """Whether this is the first thread of the scope. None in a scope of one thread and in divergent code, where each thread acts for itself."""
+        """Whether this is the first thread of the scope. None in a scope of one thread and in divergent code, where
+        each thread acts for itself."""
         if self.threads == 1 or self.partial:
             return None
-        return self.memoize_for_region(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
+        return self.memoize_for_region(("first", self.scope_key()),
+                                       lambda: self.as_value(self.thread_id(), int32).equals(0))
 
     def sync(self) -> None:
         """Synchronise the threads of the current scope."""
@@ -158,10 +164,10 @@ class PlaceMixin(EmitterParts):
     def cta_barrier(self) -> None:
         """The barrier of all threads of the CTA.
 
-        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even after a loop or wait of
-        one lane. Such a loop contains YIELD, which lets the other lanes pass BSYNC without that lane, and the WARPSYNC that would gather
-        them is left out if the code between contains, say, a sine. The warp then arrives twice, and the kernel hangs. Scopes with
-        such a loop use the form that is not aligned.
+        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even after a
+        loop or wait of one lane. Such a loop contains YIELD, which lets the other lanes pass BSYNC without that lane,
+        and the WARPSYNC that would gather them is left out if the code between contains, say, a sine. The warp then
+        arrives twice, and the kernel hangs. Scopes with such a loop use the form that is not aligned.
         """
         self.asm("barrier.sync 0;" if self.kernel_lane_loops else "bar.sync 0;", convergent=True)
 
@@ -172,23 +178,26 @@ class PlaceMixin(EmitterParts):
         self._bar(f"bar.{what}", index + base, barriers.threads)
 
     def first_turn(self, barriers) -> None:
-        """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the last ones of the CTA, as many
-        as one member has."""
+        """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the
+        last ones of the CTA, as many as one member has."""
         base, member = self._reserve(barriers, barriers.n), barriers.threads // 2
         last = self.ins(f"icmp uge {self.absolute_thread().typed}, {self.graph.launch.threads - member}", bool_)
         self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
 
     def _bar(self, what: str, ident, threads: int) -> None:
-        text, inputs = (f"{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"{what} $0, {threads};", [ident])
+        text, inputs = ((f"{what} {ident}, {threads};", []) if isinstance(ident, int)
+                        else (f"{what} $0, {threads};", [ident]))
         self.asm(text, [], inputs, convergent=True)
 
     def _scope_barrier(self):
-        """The id of the hardware barrier of the current scope, a group of warps. Each set of warps that synchronises has its own."""
+        """The id of the hardware barrier of the current scope, a group of warps.
+        Each set of warps that synchronises has its own."""
         scope = self.scope
         first = scope.first.value if isinstance(scope.first, Const) else scope.first
         if isinstance(first, int):
             return self._reserve((scope.kind, first, scope.threads), 1)
-        return self.operand(first) + self._reserve((scope.kind, "any", scope.threads), self.graph.launch.threads // scope.threads)
+        return self.operand(first) + self._reserve((scope.kind, "any", scope.threads),
+                                                   self.graph.launch.threads // scope.threads)
 
     @cached_property
     def _named_by_number(self) -> set[int]:
@@ -198,13 +207,15 @@ class PlaceMixin(EmitterParts):
         return {int(number.value) for number in barriers if isinstance(number, Const)}
 
     def _reserve(self, key, n: int) -> int:
-        """The id of the first of `n` consecutive hardware barriers that are reserved for `key`. Barrier 0 is the CTA's."""
+        """The id of the first of `n` consecutive hardware barriers that are reserved for `key`.
+        Barrier 0 is the CTA's."""
         if key not in self.barrier_ids:
             first = max((start + count for start, count in self.barrier_ids.values()), default=1)
             while self._named_by_number & set(range(first, first + n)):
                 first += 1
             if first + n > HARDWARE_BARRIERS:
-                raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs {first + n} or more: one for the "
-                                       "CTA, one for each group of warps that synchronises, and those of named_barrier and turns", self.loc)
+                raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs "
+                                       f"{first + n} or more: one for the CTA, one for each group of warps that "
+                                       "synchronises, and those of named_barrier and turns", self.loc)
             self.barrier_ids[key] = first, n
         return self.barrier_ids[key][0]

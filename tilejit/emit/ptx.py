@@ -21,7 +21,8 @@ class PtxMixin(EmitterParts):
         return _REGISTER[operand.register.llvm]
 
     def ptx_register(self, operand, x: V) -> V:
-        """A value in the register class of an operand: floats are bit-cast to integers where it takes those, bytes zero-extended to 16 bits."""
+        """A value in the register class of an operand: floats are bit-cast to integers where it takes those, bytes
+        zero-extended to 16 bits."""
         wanted = self.ptx_dtype(operand)
         if x.dtype.llvm == wanted.llvm:
             return x
@@ -30,7 +31,8 @@ class PtxMixin(EmitterParts):
         return self.ins(f"bitcast {x.typed} to {wanted.llvm}", wanted)
 
     def ptx_result(self, operand, x: V, dtype: DType) -> list[V]:
-        """A result register as values of `dtype`: 128 bits as two 64-bit words, 16 bits truncated to a byte, bits as a float."""
+        """A result register as values of `dtype`: 128 bits as two 64-bit words, 16 bits truncated to a byte,
+        bits as a float."""
         if operand.type == "b128":
             high = self.ins(f"lshr i128 {x.text}, 64", INT128)
             return [V(self, self.ins(f"trunc i128 {part.text} to i64", int64).text, dtype) for part in (x, high)]
@@ -50,7 +52,8 @@ class PtxMixin(EmitterParts):
         return Access(self, place, None, AccessPlan(1, 0, ())).address(0)
 
     def ptx_address(self, operand, place) -> tuple[V, int]:
-        """(address, constant byte offset) for an address operand. `place` is an address, a tensor map, an mbarrier or a region."""
+        """(address, constant byte offset) for an address operand. `place` is an address, a tensor map,
+        an mbarrier or a region."""
         if isinstance(place, V):
             return place, 0
         if isinstance(place, EMap):

@@ -23,8 +23,8 @@ class StructureMixin(EmitterParts):
     scope: ExecScope
     lane_loops: bool
     def _pack_phi_values(self, values: list) -> list:
-        """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones would each occupy a 32-bit
-        register."""
+        """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones
+        would each occupy a 32-bit register."""
         return [self._to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
 
     def _unpack_phi_values(self, words: list, values: list) -> list:
@@ -32,8 +32,9 @@ class StructureMixin(EmitterParts):
         return [self._from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
 
     def _in_words(self, value) -> bool:
-        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words. Never in kernels where wgmma reads operands from
-        registers: a loop would move its packed words while products that read them are in flight, and ptxas serialises those (C7513)."""
+        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words. Never in kernels
+        where wgmma reads operands from registers: a loop would move its packed words while products that read them
+        are in flight, and ptxas serialises those (C7513)."""
         if not isinstance(value, list) or not value or self._multiplies_from_registers:
             return False
         dtype = value[0].dtype
@@ -41,13 +42,14 @@ class StructureMixin(EmitterParts):
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:
-        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(n.args[1].type, Tile) for n in walk(self.graph.body))
+        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(n.args[1].type, Tile)
+                   for n in walk(self.graph.body))
 
     def _phis(self, label: str, inits: list):
         """Start block `label` with a phi for each register of each carried value.
 
-        Returns the phis' values, and a function ``close(finals, latch)`` that writes the phis once the values at the end of block `latch`
-        (the loop's back edge) are known. Pinned accumulators need no phi.
+        Returns the phis' values, and a function ``close(finals, latch)`` that writes the phis once the values at the
+        end of block `latch` (the loop's back edge) are known. Pinned accumulators need no phi.
         """
         names: list[Any] = []
         places: list[tuple[int, list[V]]] = []
@@ -77,7 +79,8 @@ class StructureMixin(EmitterParts):
 
     @contextmanager
     def partial_on(self, *conditions):
-        """A context for code under `conditions`: it is divergent (`partial`) if one of them may differ between the scope's threads."""
+        """A context for code under `conditions`: it is divergent (`partial`) if one of them may differ between
+        the scope's threads."""
         outer = self.partial
         self.partial = outer or any(isinstance(c, Value) and c.type.uniform < self.scope.uniformity for c in conditions)
         try:
@@ -98,18 +101,22 @@ class StructureMixin(EmitterParts):
             else:
                 index, step = start, number(node.step)
                 reach = node.unroll * step - (1 if step > 0 else -1)
-                # Unrolled: trips of `unroll` bodies while the last of them is below the stop, then a loop of one body for the remainder.
+                # Unrolled: trips of `unroll` bodies while the last of them is below the stop,
+                # then a loop of one body for the remainder.
                 if node.unroll > 1 and abs(reach) <= integer_range(start.dtype)[1]:
-                    index, carried = self._loop(node, index, self._clamped_difference(stop, reach), carried, node.unroll)
+                    index, carried = self._loop(node, index, self._clamped_difference(stop, reach), carried,
+                                                node.unroll)
                 _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
 
     def _clamped_difference(self, stop: V, reach: int) -> V:
-        """``stop - reach``, clamped to the dtype's range: exactly the indices i below it have ``i + reach < stop`` (for a negative reach,
-        above and >)."""
+        """``stop - reach``, clamped to the dtype's range: exactly the indices i below it have ``i + reach < stop``
+        (for a negative reach, above and >)."""
         least, most = integer_range(stop.dtype)
-        return self.ins(f"sub {stop.dtype.llvm} {self._at_least(stop, (least if reach > 0 else most) + reach, reach > 0).text}, {reach}", stop.dtype)
+        return self.ins(
+            f"sub {stop.dtype.llvm} {self._at_least(stop, (least if reach > 0 else most) + reach, reach > 0).text}, "
+            f"{reach}", stop.dtype)
 
     def _at_least(self, x: V, end: int, least: bool = True) -> V:
         """``max(x, end)``, or ``min(x, end)`` if not `least`."""
@@ -117,11 +124,13 @@ class StructureMixin(EmitterParts):
         return self.ins(f"call {t} @llvm.{name}.{t}({t} {x.text}, {t} {end})", x.dtype)
 
     def _over_scopes(self, node: For) -> bool:
-        """Emit ``for i in range(a, b)`` around nothing but the scope of warpgroup, warp or thread i as one branch, in which i is the thread's
-        own id: different threads run the trips, so they run side by side. False, without effect, for any other loop."""
+        """Emit ``for i in range(a, b)`` around nothing but the scope of warpgroup, warp or thread i as one branch, in
+        which i is the thread's own id: different threads run the trips, so they run side by side. False, without
+        effect, for any other loop."""
         (*before, scope), start, stop = node.body.nodes or (None,), node.start, node.stop
-        if not (isinstance(scope, Scope) and scope.first is node.index and scope.count == 1 and not before and not node.carried
-                and isinstance(start, Const) and isinstance(stop, Const) and isinstance(node.step, Const) and node.step.value == 1):
+        if not (isinstance(scope, Scope) and scope.first is node.index and scope.count == 1 and not before
+                and not node.carried and isinstance(start, Const) and isinstance(stop, Const)
+                and isinstance(node.step, Const) and node.step.value == 1):
             return False
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[scope.kind]()
         inside, done = self.label("scopes"), self.label("after")
@@ -154,13 +163,14 @@ class StructureMixin(EmitterParts):
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
         """Emit a loop with `copies` bodies per trip; returns the index and the carried values after it.
 
-        The index may overflow its dtype after the last trip and compare below the stop again. If it is never negative, the comparison is
-        unsigned instead. Otherwise the test at the loop's end is ``index != end``, where `end` is the value that the index wraps to, and a
-        separate test decides whether there is a first trip. ptxas unrolls loops of these forms as it does others, but not loops that test the
-        distance to the stop before the increment.
+        The index may overflow its dtype after the last trip and compare below the stop again. If it is never
+        negative, the comparison is unsigned instead. Otherwise the test at the loop's end is ``index != end``, where
+        `end` is the value that the index wraps to, and a separate test decides whether there is a first trip. ptxas
+        unrolls loops of these forms as it does others, but not loops that test the distance to the stop before the
+        increment.
 
-        Loops with large steps are not to be unrolled: ptxas 13.0 unrolls by 4, and if four steps exceed the dtype's range, it compares wrapped
-        values, so that the loop may not end.
+        Loops with large steps are not to be unrolled: ptxas 13.0 unrolls by 4, and if four steps exceed the dtype's
+        range, it compares wrapped values, so that the loop may not end.
         """
         head, body, done = self.label("for"), self.label("body"), self.label("done")
         dtype, step = element_type(node.index), number(node.step)
@@ -194,8 +204,8 @@ class StructureMixin(EmitterParts):
         return index, inner
 
     def _emit_strided_loop(self, node: For, start: V, stop: V, carried: list) -> list:
-        """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which cannot overflow. Counting
-        the trips would take a division, which would delay the first one."""
+        """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which
+        cannot overflow. Counting the trips would take a division, which would delay the first one."""
         head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), element_type(node.index)
         def icmp(how, x, y):
             return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
@@ -292,7 +302,8 @@ class StructureMixin(EmitterParts):
     def _inside(self, node: Scope, first) -> None:
         """Emit the body of a scope."""
         elected = node.kind == "elect"
-        inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0, elected=elected, parent=self.scope)
+        inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0,
+                          elected=elected, parent=self.scope)
         outer, partial, lane_loops = self.scope, self.partial, self.lane_loops
         self.scope = inner
         self.partial = False
@@ -305,7 +316,8 @@ class StructureMixin(EmitterParts):
         self.lane_loops = lane_loops
 
     def _is_within(self, kind: str, first, count: int, size: int) -> V | None:
-        """Whether the thread is in the `count` warpgroups, warps or threads from `first`; None if that is the whole current scope."""
+        """Whether the thread is in the `count` warpgroups, warps or threads from `first`;
+        None if that is the whole current scope."""
         if size == self.threads and kind != "thread" and not isinstance(first, Value):
             return None
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
@@ -313,7 +325,8 @@ class StructureMixin(EmitterParts):
         return (ident - first).is_below(count) if count > 1 else ident.equals(first)
 
     def _elect(self) -> V | None:
-        """Whether this is the elected thread of the scope: in its first warp, the lane that ``elect.sync`` elects (lane 0 before sm_90)."""
+        """Whether this is the elected thread of the scope: in its first warp, the lane that ``elect.sync`` elects
+        (lane 0 before sm_90)."""
         if self.architecture < 90:
             return self.as_value(self.thread_id(), int32).equals(0)
         lane = self.asm(f"{{ .reg .b32 r; elect.sync r|$0, {self.scope_lanes()}; }}", [bool_], convergent=True)[0]
@@ -322,6 +335,7 @@ class StructureMixin(EmitterParts):
         return self.all_of([self.as_value(self.scope_warp(), int32).equals(0), lane])
 
     def set_registers(self, count: int) -> None:
-        """``setmaxnreg``: raise or lower the thread's registers from the number at launch (PTX ISA; sm_90a and later)."""
+        """``setmaxnreg``: raise or lower the thread's registers from the number at launch (PTX ISA;
+        sm_90a and later)."""
         word = "inc" if count > self.graph.launch.registers else "dec"
         self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)

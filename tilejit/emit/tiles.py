@@ -12,7 +12,8 @@ from .value import V
 
 
 class TileMixin(EmitterParts):
-    """The part of the emitter for register tiles: `t.layout` maps elements of `t.domain` (the padded shape) to lane, warp and register."""
+    """The part of the emitter for register tiles: `t.layout` maps elements of `t.domain` (the padded shape) to lane,
+    warp and register."""
 
     def registers(self, t: Tile) -> int:
         """The number of the tile's elements that a thread holds."""
@@ -38,7 +39,8 @@ class TileMixin(EmitterParts):
         total, warps = 0, max(1, self.threads // 32)
         lanes = next((s for s in shards if s[:3] == (32, 1, "laneid")), None)
         whole = lanes and (warps, 1, "warpid", 32 * lanes[3])
-        if warps > 1 and whole in shards:  # consecutive lanes, then consecutive warps: one multiplication of the thread's id
+        # consecutive lanes, then consecutive warps: one multiplication of the thread's id
+        if warps > 1 and whole in shards:
             shards = [s for s in shards if s not in (lanes, whole)]
             total = self.thread_id() * lanes[3]
         for extent, stride, axis, weight in shards:
@@ -50,7 +52,8 @@ class TileMixin(EmitterParts):
     def warp_coordinate(self, t: Tile, dim: int):
         """The part of the coordinate along `dim` that depends on the thread's warp (an int if it does not)."""
         shards = [s for s in dimension_shards(t.layout, t.domain)[dim] if s[2] == "warpid"]
-        return self.memoize_for_region(("warp", t.layout, t.domain, dim, self.scope_key()), lambda: self._thread_coordinate(shards))
+        return self.memoize_for_region(("warp", t.layout, t.domain, dim, self.scope_key()),
+                                       lambda: self._thread_coordinate(shards))
 
     def _axis(self, axis: str, extent: int, stride: int):
         """``(id // stride) % extent`` of the thread's id on the axis, "laneid" or "warpid"."""
@@ -83,8 +86,8 @@ class TileMixin(EmitterParts):
     # -- scratch ---------------------------------------------------------------------------------------------------
 
     def scratch_store(self, call, values: list[V], t: Tile, pitch: int | None = None) -> None:
-        """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements apart (contiguous if
-        None). Ends with a barrier of the scope."""
+        """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
+        apart (contiguous if None). Ends with a barrier of the scope."""
         self.begin_scratch(call)
         for word in self._words(t, self._in_a_word(t, pitch)):
             parts = [p for p in (self.first_replica(t), self.ghost(t, word[0])) if p is not None]
@@ -93,14 +96,16 @@ class TileMixin(EmitterParts):
         self.sync()
 
     def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
-        """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`. `place` maps coordinates in `t` to
-        coordinates in `shape`, if they differ."""
+        """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`. `place`
+        maps coordinates in `t` to coordinates in `shape`, if they differ."""
         zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
         found: dict[int, V] = {}
         for word in self._words(t, self._in_a_word(t, pitch) if place is None else 1):
             at = self.coordinates(t, word[0])
-            address, offset = self._scratch_place(call, shape, at if place is None else place(at), t.dtype.nbytes, pitch)
-            found |= zip(word, self.vector_load("shared", address, offset, t.dtype, [zero] * len(word), self.ghost(t, word[0]), None))
+            address, offset = self._scratch_place(call, shape, at if place is None else place(at), t.dtype.nbytes,
+                                                  pitch)
+            found |= zip(word, self.vector_load("shared", address, offset, t.dtype, [zero] * len(word),
+                                                self.ghost(t, word[0]), None))
         return [found[r] for r in range(self.registers(t))]
 
     def _in_a_word(self, t: Tile, pitch: int | None) -> int:
@@ -115,11 +120,13 @@ class TileMixin(EmitterParts):
         return gcd(beside, max(1, 4 // t.dtype.nbytes), t.shape[-1], pitch or t.shape[-1])
 
     def _words(self, t: Tile, count: int) -> list[tuple[int, ...]]:
-        """The registers in groups of `count` whose elements are consecutive in a row, from a column that is a multiple of `count`."""
+        """The registers in groups of `count` whose elements are consecutive in a row, from a column that is a
+        multiple of `count`."""
         table = register_table(t.layout, t.domain)
         if count == 1:
             return [(r,) for r in range(len(table))]
-        return [tuple(self.register_at(t, (*at[:-1], at[-1] + n)) for n in range(count)) for at in table if at[-1] % count == 0]
+        return [tuple(self.register_at(t, (*at[:-1], at[-1] + n)) for n in range(count))
+                for at in table if at[-1] % count == 0]
 
     def _scratch_place(self, call, shape, at, nbytes: int, pitch: int | None):
         flat = 0

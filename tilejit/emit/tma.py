@@ -1,4 +1,5 @@
-"""Emits tensor maps as kernel parameters, and the bulk tensor copies that read them. PTX ISA, ``cp.async.bulk.tensor``."""
+"""Emits tensor maps as kernel parameters, and the bulk tensor copies that read them. PTX ISA,
+``cp.async.bulk.tensor``."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from .value import V
 
 
 class TmaMixin(EmitterParts):
-    """The part of the emitter that issues bulk tensor copies. A place is (address, constant byte offset) in shared memory."""
+    """The part of the emitter that issues bulk tensor copies. A place is (address,
+    constant byte offset) in shared memory."""
 
     def tensor_map(self, tensor_map) -> V:
-        """The generic address of a tensor map: a kernel parameter (``grid_constant``), which equal maps share, or a map by name."""
+        """The generic address of a tensor map: a kernel parameter (``grid_constant``), which equal maps share,
+        or a map by name."""
         if isinstance(tensor_map, EMap):
             return self.map_address(tensor_map)
         parameter, n = self.map_parameter(tensor_map)
@@ -35,9 +38,11 @@ class TmaMixin(EmitterParts):
         text = "{ .reg .pred p; setp.eq.u32 p, $1, 0; @p prefetch.tensormap [$0]; }"
         self.entry(("prefetched", address.text), lambda: self.asm(text, [], [address, thread]))
 
-    def tma_load(self, tensor_map, coordinates: list, place: tuple[V, int], barrier: EBarrier, *, mode: str = "", offsets=(),
-                 mask=None, cta_group: int | None = None, space: str = "shared::cluster", policy=None) -> None:
-        """Global to shared memory. The box's bytes complete on the barrier; with a `mask` of ranks (multicast), on that of each of those CTAs.
+    def tma_load(self, tensor_map, coordinates: list, place: tuple[V, int], barrier: EBarrier, *, mode: str = "",
+                 offsets=(), mask=None, cta_group: int | None = None, space: str = "shared::cluster",
+                 policy=None) -> None:
+        """Global to shared memory. The box's bytes complete on the barrier; with a `mask` of ranks (multicast), on
+        that of each of those CTAs.
 
         `mode` is the load mode ("" for tiles), `offsets` are the im2col offsets.
         """
@@ -50,12 +55,13 @@ class TmaMixin(EmitterParts):
             text, inputs = f"{text}, ${len(inputs)}", [*inputs, self.half_word(mask)]
         self._emit_with_policy(text, inputs, policy)
 
-    def tma_store(self, tensor_map, coordinates: list, place: tuple[V, int], *, mode: str = ".tile", reduce: str | None = None,
-                  policy=None) -> None:
+    def tma_store(self, tensor_map, coordinates: list, place: tuple[V, int], *, mode: str = ".tile",
+                  reduce: str | None = None, policy=None) -> None:
         """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         inputs, at = self._coordinates([place[0], self.tensor_map(tensor_map)], coordinates)
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.tensor.{tensor_map.rank}d.global.shared::cta{f'.{reduce}' if reduce else ''}"
-        self._emit_with_policy(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs, policy)
+        self._emit_with_policy(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs,
+                               policy)
 
     def tma_prefetch(self, tensor_map, coordinates: list, *, mode: str = ".tile", offsets=(), policy=None) -> None:
         """Prefetch a box to L2."""
@@ -64,8 +70,8 @@ class TmaMixin(EmitterParts):
         self._emit_with_policy(*self._offsets(text, inputs, offsets), policy)
 
     def _coordinates(self, inputs: list[V], coordinates: list) -> tuple[list[V], str]:
-        """The inputs with the coordinates appended, and the coordinates' text. Coordinates have 32 bits; 64-bit ones saturate, which
-        keeps those that do not fit out of every map's bounds."""
+        """The inputs with the coordinates appended, and the coordinates' text. Coordinates have 32 bits; 64-bit ones
+        saturate, which keeps those that do not fit out of every map's bounds."""
         names = [f"${len(inputs) + i}" for i in range(len(coordinates))]
 
         def limited(c):

@@ -15,12 +15,12 @@ GROUP = ".cta_group::{}.sync.aligned"
 
 
 class TensorMemoryMixin(EmitterParts):
-    """The part of the emitter for tensor memory. An address has the lane in its upper 16 bits, and in its lower 16 the column (columns
-    are 32 bits wide)."""
+    """The part of the emitter for tensor memory. An address has the lane in its upper 16 bits, and in its lower 16
+    the column (columns are 32 bits wide)."""
 
     def init_tensor_memory(self) -> None:
-        """At the kernel's entry, the first warp allocates, which writes the addresses to shared memory, and after a barrier all threads read
-        them."""
+        """At the kernel's entry, the first warp allocates, which writes the addresses to shared memory, and after a
+        barrier all threads read them."""
         made = leaders(self.graph)
         self.tensor_addresses: dict[Value, V] = {}
         if not made:
@@ -29,7 +29,8 @@ class TensorMemoryMixin(EmitterParts):
 
         def allocate():
             for value, place in made:
-                self.asm(f"tcgen05.alloc{GROUP.format(place.cta_group)}.shared::cta.b32 [$0 + {self.graph.shared[value]}], {place.columns};",
+                self.asm(f"tcgen05.alloc{GROUP.format(place.cta_group)}.shared::cta.b32 [$0 + "
+                         f"{self.graph.shared[value]}], {place.columns};",
                          [], [base], convergent=True)
             self.asm(f"tcgen05.relinquish_alloc_permit{GROUP.format(made[0][1].cta_group)};", convergent=True)
 
@@ -38,7 +39,8 @@ class TensorMemoryMixin(EmitterParts):
         self.cta_barrier()
         self.tcgen05_fence("after_thread_sync")
         for value, _ in made:
-            self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32], [base])[0]
+            self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32],
+                                                    [base])[0]
 
     def _remaining_allocations(self) -> list[Value]:
         """The allocations that the kernel's own code does not deallocate."""
@@ -50,7 +52,8 @@ class TensorMemoryMixin(EmitterParts):
             self.tcgen05_fence("before_thread_sync")
 
     def free_tensor_memory(self) -> None:
-        """At the kernel's end, deallocate what is left: after the cluster's barrier, or without a cluster after one of the CTA."""
+        """At the kernel's end, deallocate what is left: after the cluster's barrier,
+        or without a cluster after one of the CTA."""
         left = self._remaining_allocations()
         if left and not self.graph.launch.cluster:
             self.cta_barrier()
@@ -61,8 +64,8 @@ class TensorMemoryMixin(EmitterParts):
         """``tcgen05.dealloc`` of the allocation that holds a buffer, by the first warp."""
         place = self.graph.tensor_memory[value]
         address = self.tensor_addresses[place.leader]
-        self._by_first_warp(lambda: self.asm(f"tcgen05.dealloc{GROUP.format(place.cta_group)}.b32 $0, {place.columns};", [], [address],
-                                             convergent=True))
+        self._by_first_warp(lambda: self.asm(f"tcgen05.dealloc{GROUP.format(place.cta_group)}.b32 $0, {place.columns};",
+                                             [], [address], convergent=True))
 
     def _by_first_warp(self, then) -> None:
         inside, done = self.label("warp"), self.label("all")
@@ -101,4 +104,5 @@ class TensorMemoryMixin(EmitterParts):
         lane = at.get("TLane", 0)
         column = at.get("TCol", 0)
         column = column * dtype.bits // 32 if isinstance(column, int) else self.word(column) * dtype.bits // 32
-        return buffer.pointer + (lane * 65536 if isinstance(lane, int) else self.word(lane) * 65536) + column + buffer.offset
+        return (buffer.pointer + (lane * 65536 if isinstance(lane, int) else self.word(lane) * 65536) + column
+                + buffer.offset)

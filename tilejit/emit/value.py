@@ -1,4 +1,5 @@
-"""Emitted values: LLVM operand text with a dtype. Python operators on integers emit instructions, so index arithmetic runs on them."""
+"""Emitted values: LLVM operand text with a dtype. Python operators on integers emit instructions,
+so index arithmetic runs on them."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # the spellings of zero of 8 and
 
 
 class V:
-    """An LLVM value of the thread. Arithmetic with neutral and absorbing ints folds; ``//`` and ``%`` are unsigned, since indices are.
-    `half_of` is the 32-bit word whose upper half is this 16-bit value, if there is one."""
+    """An LLVM value of the thread. Arithmetic with neutral and absorbing ints folds; ``//`` and ``%`` are unsigned,
+    since indices are. `half_of` is the 32-bit word whose upper half is this 16-bit value, if there is one."""
 
     __slots__ = ("e", "text", "dtype", "half_of")
 
@@ -96,8 +97,9 @@ class V:
 
 
 class Word:
-    """A register that holds `per` elements side by side. Instructions that extract an element are inserted at the word's definition, and only
-    for elements used on their own: most words go from a load, a conversion or a loop straight to something that takes whole words."""
+    """A register that holds `per` elements side by side. Instructions that extract an element are inserted at the
+    word's definition, and only for elements used on their own: most words go from a load, a conversion or a loop
+    straight to something that takes whole words."""
 
     __slots__ = ("value", "storage", "per", "lines", "place", "mark", "vector")
 
@@ -142,11 +144,12 @@ class Part(V):
 
 
 def word_of(values: list[V], unit: DType) -> V | None:
-    """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word` that they are the parts of, or
-    0 if all are zero."""
+    """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word`
+    that they are the parts of, or 0 if all are zero."""
     if not any(isinstance(v, Part) for v in values):
         return V(values[0].e, "0", unit) if unit.kind == "int" and all(v.text in ZEROS for v in values) else None
     word = values[0].word if isinstance(values[0], Part) else None
     if word is None or len(values) != word.per or word.value.dtype.llvm != unit.llvm:
         return None
-    return word.value if all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values)) else None
+    return (word.value if all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values))
+            else None)

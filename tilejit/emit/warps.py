@@ -11,15 +11,17 @@ class WarpMixin(EmitterParts):
     """The part of the emitter for warp-level instructions. PTX ISA, "shfl.sync", "redux.sync", "vote.sync"."""
 
     def members(self) -> V:
-        """The member mask of the current scope: all lanes, unless the scope is part of a warp. In a scope of one thread, it is the lanes
-        that are active together here (``activemask``)."""
+        """The member mask of the current scope: all lanes, unless the scope is part of a warp. In a scope of one
+        thread, it is the lanes that are active together here (``activemask``)."""
         if self.threads > 1:
             return self.const(self.scope_lanes(), int32)
-        return self.memoize_for_region(("members", self.scope_key()), lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
+        return self.memoize_for_region(("members", self.scope_key()),
+                                       lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
 
     def shuffle(self, kind: str, value: V, operand) -> V:
-        """The value that another lane has. `kind` selects the lane: 'idx' (lane `operand`), 'bfly' (own lane ^ `operand`), 'up' or
-        'down' (own lane - or + `operand`). For a lane outside the warp, the result is the thread's own value."""
+        """The value that another lane has. `kind` selects the lane: 'idx' (lane `operand`), 'bfly' (own lane ^
+        `operand`), 'up' or 'down' (own lane - or + `operand`). For a lane outside the warp, the result is the
+        thread's own value."""
         operand = self.as_value(operand, int32)
         if value.dtype.bits == 64:
             return self._shuffle_wide(kind, value, operand)
@@ -30,8 +32,8 @@ class WarpMixin(EmitterParts):
 
     def _shuffle_word(self, kind: str, value: V, operand: V, suffix: str, dtype: DType) -> V:
         clamp = 0 if kind == "up" else 31
-        return self.ins(f"call {dtype.llvm} @llvm.nvvm.shfl.sync.{kind}.{suffix}(i32 {self.members().text}, {value.typed}, "
-                        f"i32 {operand.text}, i32 {clamp})", dtype)
+        return self.ins(f"call {dtype.llvm} @llvm.nvvm.shfl.sync.{kind}.{suffix}(i32 {self.members().text}, "
+                        f"{value.typed}, i32 {operand.text}, i32 {clamp})", dtype)
 
     def _shuffle_wide(self, kind: str, value: V, operand: V) -> V:
         bits = value if value.dtype.llvm == "i64" else self.ins(f"bitcast {value.typed} to i64", int64)
@@ -64,19 +66,24 @@ class WarpMixin(EmitterParts):
         return self.ins(f"trunc i32 {word.text} to {dtype.llvm}", dtype)
 
     def redux(self, word: str, value: V) -> V:
-        """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32
-        bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
+        """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
+        of at most 32 bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of
+        bools."""
         dtype = value.dtype
         if dtype == bool_:
-            return self.ins(f"call i1 @llvm.nvvm.vote.{'any' if word == 'or' else 'all'}.sync(i32 -1, i1 {value.text})", bool_)
+            return self.ins(f"call i1 @llvm.nvvm.vote.{'any' if word == 'or' else 'all'}.sync(i32 -1, i1 {value.text})",
+                            bool_)
         if dtype == float32:
             return self.asm(f"redux.sync.{word}.NaN.f32 $0, $1, -1;", [float32], [value], convergent=True)[0]
-        wide = value if dtype.llvm == "i32" else self.ins(f"{'sext' if dtype.kind == 'int' else 'zext'} {value.typed} to i32", int32)
+        wide = value if dtype.llvm == "i32" else self.ins(f"{'sext' if dtype.kind == 'int' else 'zext'} "
+                                                          f"{value.typed} to i32", int32)
         name = "u" + word if dtype.kind == "uint" and word in ("min", "max") else word
-        return self._from_word(self.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32), dtype)
+        return self._from_word(self.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32),
+                               dtype)
 
     def digit(self, axis: str, extent: int, stride: int):
-        """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid', or 'warpid' (within the scope)."""
+        """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid',
+        or 'warpid' (within the scope)."""
         return 0 if extent == 1 else self.memoize_for_region(("digit", axis, extent, stride, self.scope_key()),
                                                  lambda: self._axis(axis, extent, stride))
 

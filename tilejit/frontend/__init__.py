@@ -8,7 +8,8 @@ from .source import Param, Source, constexpr
 if TYPE_CHECKING:
     from .building import Built, ParamSpec, build
 
-LATE = ("Built", "ParamSpec", "build")  # loaded only to compile: a process that finds its kernels in the cache does not need them
+# loaded only to compile: a process that finds its kernels in the cache does not need them
+LATE = ("Built", "ParamSpec", "build")
 
 
 def __getattr__(name: str) -> Any:

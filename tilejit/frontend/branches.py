@@ -1,4 +1,5 @@
-"""Conditions: a branch that is chosen at compile time, or an If node whose results are the names that differ between its branches."""
+"""Conditions: a branch that is chosen at compile time, or an If node whose results are the names that differ
+between its branches."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def _refuse_as_condition(w: Walker, x: Any) -> None:
 
 @statement(ast.If)
 def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
-    """An `if` statement. Returns whether `rest`, the statements after it, was walked too, as part of a branch: that is done if a branch leaves the
-    function or loop."""
+    """An `if` statement. Returns whether `rest`, the statements after it, was walked too, as part of a branch: that
+    is done if a branch leaves the function or loop."""
     test = truth(w, evaluate_condition(w, node.test))
     if isinstance(test, bool):
         taken = node.body if test else node.orelse
@@ -75,8 +76,8 @@ def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
 
 
 def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, ScopeSpec]]:
-    """The scopes to which ``if tile.warp_id() == a: ... elif tile.warp_id() == b: ...`` is equivalent, each with its If; [] for other
-    conditions."""
+    """The scopes to which ``if tile.warp_id() == a: ... elif tile.warp_id() == b: ...`` is equivalent, each with its
+    If; [] for other conditions."""
     found: list[tuple[ast.If, ScopeSpec]] = []
     while True:
         spec = meant_by(w.g, test)
@@ -93,7 +94,8 @@ def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, Sc
             return []
         node = node.orelse[0]
         brought: list[Any] = []
-        w.collect(lambda: brought.append(evaluate_condition(w, node.test)))  # walked only to be inspected: scopes need no condition
+        # walked only to be inspected: scopes need no condition
+        w.collect(lambda: brought.append(evaluate_condition(w, node.test)))
         test = brought[0]
 
 
@@ -116,12 +118,13 @@ def either(w: Walker, test: Value, then_body: Callable[[], None], else_body: Cal
     join_branches(w, test, then, orelse)
 
 
-# -- what the names hold afterwards --------------------------------------------------------------------------------------
+# -- what the names hold afterwards ------------------------------------------------------------------------------------
 
 def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
     """Append the If node of two walked branches; names that differ between them become its results."""
     met: dict[Any, Met] = {}
-    names = [n for n, entry in then.env.items() if orelse.env.get(n) is not entry] + [n for n in orelse.env if n not in then.env]
+    names = ([n for n, entry in then.env.items() if orelse.env.get(n) is not entry]
+             + [n for n in orelse.env if n not in then.env])
     for name in names:
         found = _join_name(w, name, then, orelse, test)
         if isinstance(found.plan, Clash):
@@ -137,13 +140,14 @@ def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
         lacks = dict([pair for e in (a, b) if e is not None for pair in e.lacks] + list(found.lacks))
         w.put(name, joins.rebuild(found.plan, iter(values)), _home(w, a, b), tuple(lacks.items()))
     w.frame.gone = then.gone | orelse.gone if then.gone and orelse.gone else frozenset()
-    w.g.append(If(test, Block(tuple(then.nodes), then_yields), Block(tuple(orelse.nodes), else_yields), tuple(results), w.g.loc))
+    w.g.append(If(test, Block(tuple(then.nodes), then_yields), Block(tuple(orelse.nodes), else_yields), tuple(results),
+                  w.g.loc))
 
 
 @dataclass(frozen=True)
 class Met:
-    """How the values of a name after two branches become one: the join, the two values, and each exit past which the name has no value, with the
-    reason."""
+    """How the values of a name after two branches become one: the join, the two values, and each exit past which the
+    name has no value, with the reason."""
 
     plan: joins.Join
     sides: tuple[Any, Any] = (None, None)
@@ -162,13 +166,15 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
         return _one_sided(w, lacking[0], a, b, test, None)
     plan = Clash(_why_lacking(a, b)) if any(lacking) else joins.join(a.value, b.value)
     if isinstance(plan, Clash) and not any(lacking):
-        plan = Clash(f"{plan.why}, after a condition that is decided at run time" + where("on one path", a.loc) + where("on the other", b.loc))
+        plan = Clash(f"{plan.why}, after a condition that is decided at run time" + where("on one path", a.loc)
+                     + where("on the other", b.loc))
     if not (is_cell(name) or name == RESULT or name in EXITS):
         for first, gone, kept, nodes in ((True, then.gone, b, orelse.nodes), (False, orelse.gone, a, then.nodes)):
             if _matters_past_only(plan, gone, kept, nodes):
                 why = plan.why if isinstance(plan, Clash) else ""
                 return _one_sided(w, first, a, b, test, nodes, tuple((word, why) for word in sorted(gone)))
-            if lacking == (not first, first) and ("break" in gone or isinstance((a if first else b).past(ONWARD), Undefined)):
+            if (lacking == (not first, first)
+                and ("break" in gone or isinstance((a if first else b).past(ONWARD), Undefined))):
                 side, other = (then, orelse) if first else (orelse, then)
                 found = _one_sided(w, not first, a, b, test, side.nodes, _lacks_unless_left(plan, other))
                 return Met(plan) if isinstance(found.plan, Clash) else found
@@ -179,7 +185,8 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
 
 
 def _lacks_unless_left(plan: Clash, other: Branch) -> tuple[tuple[str, str], ...]:
-    """Where a name has no value that only a branch that leaves assigns: where the other branch leads, onward and by the exits that it may take."""
+    """Where a name has no value that only a branch that leaves assigns: where the other branch leads, onward and by
+    the exits that it may take."""
     return tuple((word, plan.why) for word in (ONWARD, *(e for e in EXITS if other.env[e].value is not False)))
 
 
@@ -198,9 +205,9 @@ def _why_lacking(a: Entry | None, b: Entry | None) -> str:
 
 
 def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | None, nodes: list[Node]) -> bool:
-    """Whether the code after two branches takes the value of the one that may get there, and what the other holds, which leaves by one of the
-    exits `gone`, counts only where they lead to: if the two have no join, or nothing in the function follows the exit. The value that is `kept`
-    is from a branch of these nodes."""
+    """Whether the code after two branches takes the value of the one that may get there, and what the other holds,
+    which leaves by one of the exits `gone`, counts only where they lead to: if the two have no join, or nothing in
+    the function follows the exit. The value that is `kept` is from a branch of these nodes."""
     if not gone or _is_lacking(kept):
         return False
     alone = joins.pending(kept.value, nodes)
@@ -209,8 +216,8 @@ def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | Non
 
 def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: Value, nodes: list[Node] | None,
                lacks: tuple = ()) -> Met:
-    """The join of a name of which the first or the second value does not count: a filler may take its place. The other one is from a branch of
-    these nodes, or (None) a function's result."""
+    """The join of a name of which the first or the second value does not count: a filler may take its place. The
+    other one is from a branch of these nodes, or (None) a function's result."""
     left, kept = (a, b) if first else (b, a)
     plan = joins.pending(kept.value, nodes)
     if isinstance(plan, Clash):
@@ -226,8 +233,8 @@ def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: V
 def _narrow_join(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
     uniform = type_as(test, Scalar).uniform
     if uniform < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
-        return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the condition on {test.name} that changes it differs "
-                     "between its threads; choose element by element with tile.where")
+        return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the condition on {test.name} that "
+                     "changes it differs between its threads; choose element by element with tile.where")
     return joins.cap(plan, uniform)
 
 
@@ -249,7 +256,7 @@ def graph_name(name: Any) -> str:
     return {RESULT: "result", CHOSEN: "chosen"}.get(name) or str(name.partition(" ")[0])
 
 
-# -- expressions ---------------------------------------------------------------------------------------------------------
+# -- expressions -------------------------------------------------------------------------------------------------------
 
 @expression(ast.IfExp)
 def conditional(w: Walker, node: ast.IfExp) -> Any:
@@ -271,7 +278,8 @@ def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[],
 
 @expression(ast.BoolOp)
 def bool_op(w: Walker, node: ast.BoolOp) -> Any:
-    """``and``, ``or``: the operand that decides, as in Python. After a compile-time operand that decides, the rest is not walked."""
+    """``and``, ``or``: the operand that decides, as in Python. After a compile-time operand that decides,
+    the rest is not walked."""
     return _constant_condition(w, node, w.value, True)
 
 
@@ -298,9 +306,9 @@ def _constant_condition(w: Walker, node: ast.BoolOp, value: Callable[[ast.expr],
 
 
 def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbers: bool = False) -> Any:
-    """``left and right()`` or ``left or right()`` with a run-time `left`. What `right` walks goes into a branch, unless it
-    is pure. With `numbers`, the result of two numbers is the operand that decides, in their common dtype; otherwise it is
-    a bool."""
+    """``left and right()`` or ``left or right()`` with a run-time `left`. What `right` walks goes into a branch,
+    unless it is pure. With `numbers`, the result of two numbers is the operand that decides, in their common dtype;
+    otherwise it is a bool."""
     value, test = left, _side(w, word, left)
     if isinstance(test, bool):
         return (value if numbers else test) if test == (word == "or") else right()
@@ -325,7 +333,8 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
             return test if condition == (word == "and") else condition
         return operators.logical(w.g, word, test, condition)
     with w.partial_on(test):
-        w.resume(branch, lambda: w.put(CHOSEN, alike(entry.value) if numbers else promotion.as_condition(w.g, entry.value)))
+        w.resume(branch,
+                 lambda: w.put(CHOSEN, alike(entry.value) if numbers else promotion.as_condition(w.g, entry.value)))
         decided = w.collect(lambda: w.put(CHOSEN, alike(value) if numbers else word == "or"))
     then, orelse = (branch, decided) if word == "and" else (decided, branch)
     join_branches(w, test, then, orelse)

@@ -24,8 +24,9 @@ from .walker import Home, Walker
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel's graph with the warnings, the captured values, the lines of `static_print`, the values that are removed if nothing reads
-    them (`spare`), and the scans over loads that may be out of bounds, for a warning after the passes (`tails`)."""
+    """A kernel's graph with the warnings, the captured values, the lines of `static_print`, the values that are
+    removed if nothing reads them (`spare`), and the scans over loads that may be out of bounds, for a warning after
+    the passes (`tails`)."""
 
     graph: Graph
     warnings: tuple[Warning_, ...]

@@ -27,13 +27,16 @@ from .python import PYTHON
 from .source import Source
 from .walker import Walker, expression, runtime, where
 
-OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"               # layers whose functions cannot be called in kernels
-OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # functions whose first argument is a condition
+# layers whose functions cannot be called in kernels
+OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"
+# functions whose first argument is a condition
+OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume
 
 
 @expression(ast.Call)
 def call_(w: Walker, node: ast.Call) -> Any:
-    discarded = node is w.discarded  # read before the arguments are walked: helpers in them have expression statements too
+    # read before the arguments are walked: helpers in them have expression statements too
+    discarded = node is w.discarded
     function = w.value(node.func)
     first = []
     if node.args and isinstance(node.args[0], ast.BoolOp) and any(function is f for f in OF_A_CONDITION):
@@ -78,7 +81,8 @@ def _hashable(x: Any) -> bool:
 _CAST = inspect.signature(lambda x: None)
 
 
-def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple[Any, ...],
+           kwargs: dict[str, Any]) -> tuple[Any, ...]:
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -87,7 +91,8 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple[Any, 
     return tuple(bound.arguments.values())
 
 
-def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict[str, Any], error: TypeError) -> CompilationError:
+def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict[str, Any],
+            error: TypeError) -> CompilationError:
     shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
     return w.error(f"{name}{inspect.Signature(shown)}: {error}{misspelt(kwargs, signature.parameters)}")
 
@@ -98,15 +103,17 @@ def cast(w: Walker, dtype: DType, x: Any) -> Any:
     return promotion.strong_cast(w.g, x, dtype)
 
 
-# -- Python's own functions ----------------------------------------------------------------------------------------------
+# -- Python's own functions --------------------------------------------------------------------------------------------
 
 def _python_call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function or class of Python or of this package on compile-time arguments. CompilationError if a kernel cannot call it."""
+    """Call a function or class of Python or of this package on compile-time arguments.
+    CompilationError if a kernel cannot call it."""
     name: str = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or ""
     if not callable(function):
         raise w.error(f"{describe(function)} cannot be called")
     ours = of_tilejit(function) or of_tilejit(type(getattr(function, "__self__", None)))
-    if isinstance(function, (MethodType, BuiltinMethodType)) and isinstance(getattr(function, "__self__", None), (str, tuple, int, float)):
+    if (isinstance(function, (MethodType, BuiltinMethodType))
+        and isinstance(getattr(function, "__self__", None), (str, tuple, int, float))):
         return _folded_call(w, name, function, args, kwargs, function.__self__)
     short: str = getattr(function, "__name__", "")
     if getattr(function, "__module__", None) == "math" and getattr(math, short, None) is function:
@@ -115,29 +122,36 @@ def _python_call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[s
         return _folded_call(w, name, function, args, kwargs)
     if ours:
         if (getattr(function, "__module__", None) or "").removeprefix("tilejit.").partition(".")[0] in OF_THE_HOST:
-            raise w.error(f"tile.{name} is called outside of kernels" + (f"; in a kernel write {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
+            raise w.error(f"tile.{name} is called outside of kernels"
+                          + (f"; in a kernel write {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
         if not isinstance(function, type) or "__init__" in vars(function):
             _bound(w, f"tile.{name}", inspect.signature(function), args, kwargs)
         _check_known(w, f"tile.{name}", (*args, *kwargs.values()))
         return function(*args, **kwargs)
     if isinstance(function, FunctionType):
-        raise w.error(f"{name} is {counterpart(function) or 'a plain Python function; decorate it with @tile.jit to call it in a kernel'}")
-    raise w.error(f"{name or describe(function)} is {counterpart(function) or 'not part of the language and cannot be called in a kernel'}")
+        raise w.error(
+            f"{name} is {counterpart(function) or 'a plain Python function; decorate it with @tile.jit to call it in a kernel'}")
+    raise w.error(
+        f"{name or describe(function)} is {counterpart(function) or 'not part of the language and cannot be called in a kernel'}")
 
 
-def _folded_call(w: Walker, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], of: Any = None) -> Any:
-    _check_known(w, name, (of, *args, *kwargs.values()), f"; use tile.{function.__name__}" if name.startswith("math.") else "")
+def _folded_call(w: Walker, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+                 of: Any = None) -> Any:
+    _check_known(w, name, (of, *args, *kwargs.values()),
+                 f"; use tile.{function.__name__}" if name.startswith("math.") else "")
     return fold(w, function, *args, **kwargs)
 
 
 def _check_known(w: Walker, name: str, values: tuple[Any, ...], other: str = "") -> None:
-    """CompilationError if one of `values`, the arguments of a compile-time function, is a run-time value; `other` says what to write instead."""
+    """CompilationError if one of `values`, the arguments of a compile-time function, is a run-time value; `other`
+    says what to write instead."""
     for x in values:
         if runtime(x):
-            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}" + w.g.declared_constant(x))
+            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}"
+                          + w.g.declared_constant(x))
 
 
-# -- helpers -------------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Walk a helper's body at its call, in a frame of its own; gives what it returns."""
@@ -158,12 +172,14 @@ def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, A
     frame = Frame(source, caller.cells(), w.home, w.g.loc, caller, places)
     for param, value in zip(source.params, values):
         if param.constexpr and runtime(value):
-            raise w.error(f"{param.name} of {source.name} is a tile.constexpr, and {describe(value)} is known at run time only"
+            raise w.error(f"{param.name} of {source.name} is a tile.constexpr, "
+                          f"and {describe(value)} is known at run time only"
                           + w.g.declared_constant(value))
     w.frame = frame
     try:
         for param, value in zip(source.params, values):
-            w.put(param.name, check_capture(f"{param.name} of {source.name}", value) if value is param.default else value)
+            w.put(param.name,
+                  check_capture(f"{param.name} of {source.name}", value) if value is param.default else value)
         result = run(w)
     finally:
         w.frame = caller

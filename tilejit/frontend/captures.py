@@ -1,4 +1,5 @@
-"""Values that a kernel reads from the code around it (captures): which are allowed, and what a cache key records of them.
+"""Values that a kernel reads from the code around it (captures): which are allowed,
+and what a cache key records of them.
 
 In memory, a value's *token* holds helpers, classes and functions as objects, which is exact and cheap to compare. The
 on-disk cache has the token's text (`text_of`), in which their source represents them.
@@ -26,7 +27,8 @@ from .source import MISSING, Source
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A value that compiling read from a global or closure: ``path`` is the name, followed by the attributes read from it."""
+    """A value that compiling read from a global or closure: ``path`` is the name,
+    followed by the attributes read from it."""
 
     source: Source
     path: tuple[str, ...]
@@ -53,21 +55,23 @@ class Capture:
 
     @property
     def may_change(self) -> bool:
-        """Whether the value may change within a process. Not if this package's own code reads it, or if it is an op, a builtin, a module or a
-        dtype."""
-        return not str(self.source.globals.get("__name__")).startswith("tilejit.") and self.token[0] not in ("Op", "Builtin", "module", "DType")
+        """Whether the value may change within a process. Not if this package's own code reads it, or if it is an op,
+        a builtin, a module or a dtype."""
+        return (not str(self.source.globals.get("__name__")).startswith("tilejit.")
+                and self.token[0] not in ("Op", "Builtin", "module", "DType"))
 
 
 class Watch:
-    """A captured value that each call checks: whether it has `find_changed_capture` since it was captured. If the token of the value is fixed, the usual check
-    is one comparison of identity."""
+    """A captured value that each call checks: whether it has `find_changed_capture` since it was captured. If the
+    token of the value is fixed, the usual check is one comparison of identity."""
 
     __slots__ = ("capture", "value")
 
     def __init__(self, capture: Capture):
         value = capture.meaning()
         known = value is not MISSING and _is_fixed(value) and token(value) == capture.token
-        self.capture, self.value = capture, value if known else self  # `self`: identical to no value, so tokens are compared
+        # `self`: identical to no value, so tokens are compared
+        self.capture, self.value = capture, value if known else self
 
     def has_changed(self) -> bool:
         return self.capture.meaning() is not self.value and self.capture.current() != self.capture.token
@@ -77,7 +81,8 @@ def _is_fixed(x: Any) -> bool:
     """Whether the token of a value cannot change during the object's life."""
     if isinstance(x, tuple):
         return all(map(_is_fixed, x))
-    plain = x is None or isinstance(x, (bool, int, float, complex, str, DType, Op, Builtin, ModuleType, type, FunctionType))
+    plain = (x is None
+             or isinstance(x, (bool, int, float, complex, str, DType, Op, Builtin, ModuleType, type, FunctionType)))
     return plain or source_of(x) is not None
 
 
@@ -97,14 +102,16 @@ def _python_number(x: Any) -> Any:
     """A NumPy number as Python's; anything else as it is."""
     if isinstance(x, ModuleType):  # reading attributes of a lazily loaded module would load it
         return x
-    is_scalar = hasattr(x, "item") and hasattr(x, "dtype") and getattr(x, "shape", None) == () and not hasattr(x, "__setitem__")
+    is_scalar = (hasattr(x, "item") and hasattr(x, "dtype") and getattr(x, "shape", None) == ()
+                 and not hasattr(x, "__setitem__"))
     return x.item() if is_scalar else x
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 def token(x: Any) -> Any:
-    """What a cache key records of a captured value: hashable, and equal for equal values. None if the value cannot be captured."""
+    """What a cache key records of a captured value: hashable, and equal for equal values.
+    None if the value cannot be captured."""
     if isinstance(x, enum.Enum):
         return "member", type(x), x.name
     if isinstance(x, (bool, int, float, complex, str)) or x is None or x is Ellipsis:
@@ -189,7 +196,8 @@ def identity(source: Source) -> str:
     The cells of a notebook have file names with the process id, which is left out.
     """
     file = re.sub(r"ipykernel_\d+", "ipykernel", source.file)
-    return f"{source.name} {source.fingerprint()} {file}:{source.first_line} {text_of(tuple(defaults_of(source).items()))}"
+    return (f"{source.name} {source.fingerprint()} {file}:{source.first_line} "
+            f"{text_of(tuple(defaults_of(source).items()))}")
 
 
 def _class_text(kind: type) -> str:
@@ -200,12 +208,14 @@ def _class_text(kind: type) -> str:
     parts = []
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in _SETTLED:
-            parts += [f"{base.__qualname__}.{n}={_member_text(v)}" for n, v in vars(base).items() if n not in _NOT_ITS_BODY]
+            parts += [f"{base.__qualname__}.{n}={_member_text(v)}"
+                      for n, v in vars(base).items() if n not in _NOT_ITS_BODY]
     return f"{name} {hashlib.sha256(' '.join(parts).encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 _SETTLED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"tilejit", "numpy"}  # change only with their versions
-_NOT_ITS_BODY = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
+_NOT_ITS_BODY = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__",
+                           "__static_attributes__",
                            "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"))
 
 
@@ -233,7 +243,8 @@ def _code_digest(code: CodeType) -> str:
         if isinstance(x, tuple):
             return f"({', '.join(map(text, x))})"
         return repr(sorted(map(repr, x))) if isinstance(x, frozenset) else repr(x)
-    return hashlib.sha256(code.co_code + text((code.co_consts, code.co_names, code.co_varnames)).encode(errors="surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(code.co_code + text((code.co_consts, code.co_names,
+                                               code.co_varnames)).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 # -- captures as data --------------------------------------------------------------------------------------------------
@@ -267,7 +278,8 @@ def record_captures(captured: tuple[Capture, ...], source: Source, constants: di
     return {"sources": ways, "values": values}
 
 
-def find_changed_capture(record: dict[str, Any], source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
+def find_changed_capture(record: dict[str, Any], source: Source,
+                         constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
     """The recorded captures with their current values, and the name of the first that has changed ("" if none has)."""
     sources = [source]
     for kind, owner, name, steps in record["sources"]:
@@ -294,17 +306,20 @@ def find_changed_capture(record: dict[str, Any], source: Source, constants: dict
 # -- what may be captured ----------------------------------------------------------------------------------------------
 
 def check_capture(name: str, x: Any) -> Any:
-    """`x` as a kernel may use it: a NumPy scalar becomes a Python number. CompilationError for a value whose changes would go unnoticed."""
+    """`x` as a kernel may use it: a NumPy scalar becomes a Python number. CompilationError for a value whose changes
+    would go unnoticed."""
     x = _python_number(x)
     if isinstance(x, int) and x.bit_length() > MAX_BITS:
         raise CompilationError(f"{name} has {x.bit_length()} bits, and a constant has at most {MAX_BITS}")
     if token(x) is not None:
         return x
     if hasattr(x, "__array_interface__") or hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):
-        raise CompilationError(f"{name} is an array of the code around the kernel; pass it as an argument of the kernel")
+        raise CompilationError(f"{name} is an array of the code around the kernel; "
+                               "pass it as an argument of the kernel")
     if isinstance(x, (list, set, dict, bytearray)):
         advice = "make it a tuple, or " if isinstance(x, list) else ""
         raise CompilationError(f"{name} is a {type(x).__name__}, which could change without the kernel noticing; "
                                f"{advice}pass what the kernel needs of it as a tile.constexpr argument")
-    raise CompilationError(f"{name} is " + (counterpart(x) or f"a {type(x).__name__}, which a kernel cannot read from the code around it; "
-                                            "pass it as a tile.constexpr argument"))
+    raise CompilationError(f"{name} is "
+                           + (counterpart(x) or f"a {type(x).__name__}, which a kernel cannot read from the code "
+                                                "around it; pass it as a tile.constexpr argument"))

@@ -34,8 +34,8 @@ class Ends(Enum):
 
 @dataclass
 class Trip:
-    """A loop's body, walked once: the nodes of its blocks, the uniformity of the condition that continues the loop, and whether the
-    body must be walked again in any case."""
+    """A loop's body, walked once: the nodes of its blocks, the uniformity of the condition that continues the loop,
+    and whether the body must be walked again in any case."""
 
     nodes: list[Node]
     control: Uniformity
@@ -45,9 +45,9 @@ class Trip:
 
 @dataclass
 class Last:
-    """The result of a loop's last search: what it carries (None: unknown), whether it is left early, and the same for its inner loops.
-    When an enclosing loop is walked again, less is known before this loop than last time, so its search starts from this result. If more
-    is known, the enclosing loop discards it."""
+    """The result of a loop's last search: what it carries (None: unknown), whether it is left early, and the same for
+    its inner loops. When an enclosing loop is walked again, less is known before this loop than last time, so its
+    search starts from this result. If more is known, the enclosing loop discards it."""
 
     plans: dict[Any, joins.Join] | None = None
     left: bool = False
@@ -56,9 +56,9 @@ class Last:
 
 @dataclass
 class Attempt:
-    """A loop's body, walked with a guess of what the loop carries: `plans`, in the values `inner`. It has the entries of names `before` the
-    loop, at the start of the body (`headers`, of carried names) and `after` the body. Once the guess is confirmed, `lost` says why a name
-    that the body changes has no value after the loop."""
+    """A loop's body, walked with a guess of what the loop carries: `plans`, in the values `inner`. It has the entries
+    of names `before` the loop, at the start of the body (`headers`, of carried names) and `after` the body. Once the
+    guess is confirmed, `lost` says why a name that the body changes has no value after the loop."""
 
     trip: Trip
     plans: dict[Any, joins.Join]
@@ -71,14 +71,17 @@ class Attempt:
     @property
     def exits(self) -> bool:
         """Whether the body may leave the loop early by an exit whose flag is not carried yet."""
-        return any(self.after[n].value is not False for n in LEFT if n not in self.plans and self.before[n].value is False)
+        return any(self.after[n].value is not False
+                   for n in LEFT if n not in self.plans and self.before[n].value is False)
 
     def is_untouched(self, name: Any) -> bool:
         return not self.headers[name].read and self.after[name] is self.headers[name]
 
     def constants(self, pinned: set[Any]) -> set[Any]:
-        """The guessed names that need not be carried: the body does not assign them, or assigns the constant that they have before the loop."""
-        return {n for n, plan in self.plans.items() if n not in pinned and any(joins.types(plan)) and self._is_constant(n)}
+        """The guessed names that need not be carried: the body does not assign them, or assigns the constant that
+        they have before the loop."""
+        return {n for n, plan in self.plans.items()
+                if n not in pinned and any(joins.types(plan)) and self._is_constant(n)}
 
     def _is_constant(self, name: Any) -> bool:
         header, end, held = self.headers[name], self.after[name], self.before[name].value
@@ -89,7 +92,8 @@ class Attempt:
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
 
     def demote_plans(self, pinned: set[Any], plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
-        """Smaller plans for those of `plans` that are tuples with elements that the body does not change: these are not carried."""
+        """Smaller plans for those of `plans` that are tuples with elements that the body does not change:
+        these are not carried."""
         found: dict[Any, joins.Join] = {}
         for name, plan in plans.items():
             if name not in pinned and isinstance(plan, joins.Group) and self.after[name] is not self.headers[name]:
@@ -101,10 +105,12 @@ class Attempt:
 
 def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Uniformity = Uniformity.GRID,
            stop_at_exits: bool = False) -> Attempt | None:
-    """Walk a loop's body repeatedly until the types of what it carries no longer change, and return the last walk. Earlier walks are undone.
+    """Walk a loop's body repeatedly until the types of what it carries no longer change, and return the last walk.
+    Earlier walks are undone.
 
-    `names` are those that the body assigns. `control` is the uniformity of the condition that continues the loop, as far as it is known
-    before the walk. With `stop_at_exits`, the result is None as soon as the body turns out to leave the loop early.
+    `names` are those that the body assigns. `control` is the uniformity of the condition that continues the loop, as
+    far as it is known before the walk. With `stop_at_exits`, the result is None as soon as the body turns out to
+    leave the loop early.
     """
     last = w.loops.setdefault((w.g.loc, tuple(w.copies)), Last())
     if last.left and stop_at_exits:
@@ -133,8 +139,8 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
         except CompilationError as error:
             if last.plans is not None:
                 return afresh()
-            # A constant that keeps its first value may lead to an error that does not exist at run time. Walk again with all names varying;
-            # if that fails too, the first error is raised.
+            # A constant that keeps its first value may lead to an error that does not exist at run time. Walk again
+            # with all names varying; if that fails too, the first error is raised.
             varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
             if failed is not None or varied == plans:
                 raise failed or error  # noqa: B904 - both are the kernel's, and the first is told
@@ -159,7 +165,8 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
         undo()
 
 
-def _attempt_body(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
+def _attempt_body(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict[Any, Entry],
+                  walk: Callable[[], Trip]) -> Attempt:
     headers, inner = _headers(w, plans, before)
     w.frame.env, w.frame.gone = {**before, **headers}, frozenset()
     around, w.loops = w.loops, last.inner
@@ -172,8 +179,9 @@ def _attempt_body(w: Walker, last: Last, plans: dict[Any, joins.Join], before: d
 
 def _judge_attempt(w: Walker, names: list[str], last: Last, attempt: Attempt,
             pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
-    """Judge an attempt: the plans for the next one (or the final ones), why names are lost that cannot be carried, and whether the guess
-    is confirmed. If not, names whose plans follow from what the body does to them are `pinned`: later attempts do not drop or demote them."""
+    """Judge an attempt: the plans for the next one (or the final ones), why names are lost that cannot be carried,
+    and whether the guess is confirmed. If not, names whose plans follow from what the body does to them are `pinned`:
+    later attempts do not drop or demote them."""
     constants, demoted = attempt.constants(pinned), attempt.demote_plans(pinned, attempt.plans)
     regained = any(attempt.headers[n].read for n in constants)
     wider, lost = _widen_plans(w, attempt, constants)
@@ -195,8 +203,8 @@ def _cap_plans(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, j
 
 
 def _add_ring_cursors(w: Walker, before: dict[Any, Entry], last: dict[Any, joins.Join] | None) -> list[tuple[str, Any]]:
-    """Cells that the loop's body may create: the cursors of rings in this scope. They are added to `before`, so that those that the body moves are
-    carried from the first walk on."""
+    """Cells that the loop's body may create: the cursors of rings in this scope. They are added to `before`, so that
+    those that the body moves are carried from the first walk on."""
     found = [("cell", key) for key, initial in cursors(w.g) if w.cells.initial.setdefault(key, initial) == initial]
     found = [name for name in found if name not in before and (last is None or name in last)]
     before.update({name: Entry(w.cells.initial[name[1]], w.g.loc, w.home) for name in found})
@@ -205,8 +213,8 @@ def _add_ring_cursors(w: Walker, before: dict[Any, Entry], last: dict[Any, joins
 
 def _first_guess(names: list[Any], before: dict[Any, Entry],
                  last: dict[Any, joins.Join] | None) -> dict[Any, joins.Join]:
-    """What to assume a loop carries on its first walk: the result of its last search, otherwise all assigned names and cells with run-time
-    values. Constants keep their values until the body changes them."""
+    """What to assume a loop carries on its first walk: the result of its last search, otherwise all assigned names
+    and cells with run-time values. Constants keep their values until the body changes them."""
     cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
     asked = dict.fromkeys((*names, *cells) if last is None else (*filter(last.__contains__, names), *last))
     held = {n: before[n].value for n in asked if n in before and not isinstance(before[n].value, Undefined)}
@@ -230,7 +238,8 @@ def _headers(w: Walker, plans: dict[Any, joins.Join],
 
 
 def _plan_uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins.Join]:
-    """Plans for what the body changed although it was not carried: constants, exit flags, the function's result and cells."""
+    """Plans for what the body changed although it was not carried: constants, exit flags,
+    the function's result and cells."""
     found: dict[Any, joins.Join] = {}
     before = attempt.before
     for name, entry in attempt.after.items():
@@ -244,7 +253,8 @@ def _plan_uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, 
             continue
         if is_cell(name):
             before.setdefault(name, Entry(w.cells.initial[name[1]], w.g.loc, w.home))
-        elif name not in LEFT and (name not in names or name not in before or isinstance(before[name].value, Undefined)):
+        elif (name not in LEFT
+              and (name not in names or name not in before or isinstance(before[name].value, Undefined))):
             continue
         if not joins.same(before[name].value, entry.value):
             found[name] = joins.varying(before[name].value)
@@ -252,8 +262,8 @@ def _plan_uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, 
 
 
 def _widen_plans(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str]]:
-    """The plans, widened to hold the values at the body's end, and why names are lost that cannot be carried. CompilationError if such a name
-    is read in the loop."""
+    """The plans, widened to hold the values at the body's end, and why names are lost that cannot be carried.
+    CompilationError if such a name is read in the loop."""
     wider: dict[Any, joins.Join] = {}
     lost: dict[Any, str] = {}
     for name, plan in attempt.plans.items():
@@ -310,8 +320,8 @@ def _returns(entry: Entry) -> tuple[tuple[str, str], ...]:
 
 
 def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity, nodes: list[Node] | None) -> joins.Join:
-    """What a name holds after the loop if only the loop's body, of these nodes, assigns it: the value of the last trip, if there certainly was one.
-    `nodes` is None for a function's result."""
+    """What a name holds after the loop if only the loop's body, of these nodes, assigns it: the value of the last
+    trip, if there certainly was one. `nodes` is None for a function's result."""
     value = entry.past("break") if ends is Ends.BY_AN_EXIT else entry.past("break", "continue", ONWARD)
     if isinstance(value, Undefined):
         return Clash(value.why)
@@ -324,6 +334,6 @@ def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity, nodes:
 def _alike(w: Walker, plan: joins.Join, control: Uniformity) -> joins.Join:
     """`plan` for what a loop changes: not a register tile if its threads do not all run the same trips."""
     if control < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
-        return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the loop that changes it does not run the same trips in all its "
-                     "threads; choose element by element with tile.where")
+        return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the loop that changes it does not run "
+                     "the same trips in all its threads; choose element by element with tile.where")
     return plan

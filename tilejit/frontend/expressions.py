@@ -32,16 +32,19 @@ SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv
            ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
            ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
 
-BINARY: dict[str, Callable[[Any, Any], Any]] = {"+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv, "//": python.floordiv, "%": python.mod,
-          "**": python.pow, "<<": python.lshift, ">>": python.rshift, "&": python.and_, "|": python.or_, "^": python.xor,
-          "@": python.matmul}
+BINARY: dict[str, Callable[[Any, Any], Any]] = {"+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv,
+                                                "//": python.floordiv, "%": python.mod,
+          "**": python.pow, "<<": python.lshift, ">>": python.rshift, "&": python.and_, "|": python.or_,
+                                                "^": python.xor, "@": python.matmul}
 UNARY: dict[str, Callable[[Any], Any]] = {"-": python.neg, "+": python.pos, "~": python.invert, "not": python.not_}
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">": python.gt, ">=": python.ge,
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le,
+                                                 ">": python.gt, ">=": python.ge,
            "is": python.is_, "is not": python.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}
 
 
 class by_python:
-    """A context in which exceptions of Python's operators and functions become errors at the kernel's source location."""
+    """A context in which exceptions of Python's operators and functions become errors at the
+    kernel's source location."""
 
     __slots__ = ("walker",)
 
@@ -127,8 +130,8 @@ def f_string(w: Walker, node: ast.JoinedStr) -> str:
 def format_string(w: Walker, node: ast.FormattedValue) -> str:
     value = w.value(node.value)
     if runtime(value):
-        raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, {describe(value)}, is not; "
-                      "print it with tile.device_print")
+        raise w.error(f"an f-string shows what is known while compiling, and `{ast.unparse(node.value)}`, "
+                      f"{describe(value)}, is not; print it with tile.device_print")
     value = value.value if isinstance(value, Const) else value
     conversions: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
     if node.conversion in conversions:
@@ -137,12 +140,12 @@ def format_string(w: Walker, node: ast.FormattedValue) -> str:
     return text
 
 
-# -- operators -----------------------------------------------------------------------------------------------------------
+# -- operators ---------------------------------------------------------------------------------------------------------
 
 @expression(ast.BinOp, placed=False)
 def bin_op(w: Walker, node: ast.BinOp) -> Any:
-    """A binary operation. A chain such as ``a + b + c`` nests to the left, one level for each operator; it is walked in a loop, since a
-    sum of thousands of terms would exceed Python's recursion limit."""
+    """A binary operation. A chain such as ``a + b + c`` nests to the left, one level for each operator; it is walked
+    in a loop, since a sum of thousands of terms would exceed Python's recursion limit."""
     chain = [node]
     while isinstance(chain[-1].left, ast.BinOp):
         chain.append(chain[-1].left)
@@ -160,7 +163,8 @@ def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
     if symbol in ("**", "<<") and isinstance(a, int) and isinstance(b, int) and b > 0:
         bits = a.bit_length() + b if symbol == "<<" else (a.bit_length() - 1) * b
         if bits > 2 * MAX_BITS:
-            raise w.error(f"{shown_integer(a)} {symbol} {shown_integer(b)} is a number of about {bits} bits, and a constant has at most {MAX_BITS}")
+            raise w.error(f"{shown_integer(a)} {symbol} {shown_integer(b)} is a number of about {bits} bits, "
+                          f"and a constant has at most {MAX_BITS}")
     return fold(w, BINARY[symbol], a, b)
 
 
@@ -215,18 +219,20 @@ def _compare_operands(w: Walker, symbol: str, a: Any, b: Any) -> Any:
 
 
 def _as_dtype(x: Any) -> Any:
-    """`x` for a comparison with a dtype: the dtype that it names, element by element in a tuple; `x` itself if it names none."""
+    """`x` for a comparison with a dtype: the dtype that it names, element by element in a tuple;
+    `x` itself if it names none."""
     return tuple(map(_as_dtype, x)) if isinstance(x, tuple) else named_dtype(x) or x
 
 
 DESCRIBES = "shape", "dtype", "ndim", "size"  # attributes of a tile that may be read in any scope
 
 
-# -- attributes and indices ----------------------------------------------------------------------------------------------
+# -- attributes and indices --------------------------------------------------------------------------------------------
 
 @expression(ast.Attribute)
 def attribute(w: Walker, node: ast.Attribute) -> Any:
-    """``x.name``: a member that the language defines for values and its own objects, Python's attribute for everything else."""
+    """``x.name``: a member that the language defines for values and its own objects,
+    Python's attribute for everything else."""
     x = describe_value(w, node.value) if node.attr in DESCRIBES else w.value(node.value)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
@@ -236,10 +242,13 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         if of_tilejit(x) and node.attr in ELSEWHERE:
             raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
         own = [name for kind, name in MEMBERS if kind is type(x)]
-        listed = getattr(x, "tile_names", None)  # if None, suggest all public names, except modules that a module imports
-        known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)] if isinstance(x, ModuleType)
+        # if None, suggest all public names, except modules that a module imports
+        listed = getattr(x, "tile_names", None)
+        known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)]
+                         if isinstance(x, ModuleType)
                          else [n for n in dir(x) if not n.startswith("_")] if listed is None else listed)]
-        there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
+        there = (nearest(node.attr, known)
+                 or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else ""))
         raise w.error(f"{_callee_name(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)
     if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
@@ -249,8 +258,8 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
 
 
 def describe_value(w: Walker, node: ast.expr) -> Any:
-    """The value of an expression of which only the shape, dtype or length is read: a name, or an element of a tuple that a name leads to, may
-    belong to an enclosing execution scope."""
+    """The value of an expression of which only the shape, dtype or length is read: a name, or an element of a tuple
+    that a name leads to, may belong to an enclosing execution scope."""
     if isinstance(node, ast.Name):
         return w.lookup(node, enters=False)
     if isinstance(node, ast.Subscript) and (around := _named_tuple(w, node.value)) is not None:

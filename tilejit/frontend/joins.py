@@ -79,8 +79,10 @@ def parts_of(x: Any) -> tuple[Any, ...]:
 
 
 def is_record(kind: type) -> bool:
-    """Whether `kind` is a frozen dataclass or named tuple: any of a user, of this package those with ``tile_record = True``."""
-    if not isinstance(kind, type) or (kind.__module__.partition(".")[0] == "tilejit" and not getattr(kind, "tile_record", False)):
+    """Whether `kind` is a frozen dataclass or named tuple: any of a user,
+    of this package those with ``tile_record = True``."""
+    if (not isinstance(kind, type)
+        or (kind.__module__.partition(".")[0] == "tilejit" and not getattr(kind, "tile_record", False))):
         return False
     return is_frozen(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
@@ -120,14 +122,16 @@ def same(x: Any, y: Any) -> bool:
 # -- types -----------------------------------------------------------------------------------------------------------
 
 def weak_dtype_fits(weak: DType, dtype: DType) -> bool:
-    """Whether a weak number of dtype `weak` may become a `dtype`: an integer any number, a float only a float, a bool only a bool."""
+    """Whether a weak number of dtype `weak` may become a `dtype`: an integer any number, a float only a float,
+    a bool only a bool."""
     if weak.kind == "bool" or dtype.kind == "bool":
         return weak.kind == dtype.kind
     return weak.is_int or dtype.is_float
 
 
 def join_types(a: Scalar | Tile, b: Scalar | Tile) -> Scalar | Tile | None:
-    """The type that holds either of two numbers; a weak scalar takes the other's dtype and shape. None if there is none."""
+    """The type that holds either of two numbers; a weak scalar takes the other's dtype and shape.
+    None if there is none."""
     if isinstance(a, Scalar) and isinstance(b, Scalar):
         uniform, weak = min(a.uniform, b.uniform), a.weak and b.weak
         if a.dtype == b.dtype:
@@ -190,7 +194,8 @@ def widen(plan: Join, y: Any) -> Join:
     assert isinstance(plan, Leaf)
     return Clash(f"is {_of_type(plan.type)}, and the loop makes it {describe(y)}")
 def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
-    """`plan` without carrying the numbers that a loop's body does not change (`end` is `header`): they keep their `original`s."""
+    """`plan` without carrying the numbers that a loop's body does not change (`end` is `header`):
+    they keep their `original`s."""
     if isinstance(plan, Leaf):
         return Keep(original) if end is header else plan
     parts = fields_of(end)
@@ -200,7 +205,8 @@ def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
 
 
 def regains_knowledge(plan: Join, less: Join) -> bool:
-    """Whether more is known of the numbers that `less` (`plan` after `demote`) no longer carries: they are constants, or of other types."""
+    """Whether more is known of the numbers that `less` (`plan` after `demote`) no longer carries: they are constants,
+    or of other types."""
     if isinstance(plan, Group) and isinstance(less, Group):
         return any(map(regains_knowledge, plan.parts, less.parts))
     return plan != less and isinstance(less, Keep) and varying(less.value, constants=False) != plan
@@ -280,9 +286,10 @@ def rebuild(plan: Join, values: Iterator[Value]) -> Any:
 
 
 def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
-    """The join of `x`, which a branch or trip of these nodes gives, with what a path gives that does not count. Buffers stay themselves, since they
-    are made ahead of everything; places in them are made where they stand. Without `nodes`, `x` is a function's result, and the other path
-    has not returned yet: it may return another buffer."""
+    """The join of `x`, which a branch or trip of these nodes gives, with what a path gives that does not count.
+    Buffers stay themselves, since they are made ahead of everything; places in them are made where they stand.
+    Without `nodes`, `x` is a function's result, and the other path has not returned yet: it may return another
+    buffer."""
     parts = fields_of(x)
     if parts is not None:
         return _group_joins(type(x), tuple(pending(part, nodes) for part in parts))

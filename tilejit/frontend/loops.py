@@ -32,7 +32,8 @@ INDEX = "index of the loop"
 def for_(w: Walker, node: ast.For) -> None:
     """A `for` statement over a range, a static range or a compile-time tuple."""
     if node.orelse:
-        raise w.error("`for ... else` is not supported; set a flag before `break` and test it after the loop", node.orelse[0])
+        raise w.error("`for ... else` is not supported; set a flag before `break` and test it after the loop",
+                      node.orelse[0])
     over = w.value(node.iter)
     with own_exits(w):
         if isinstance(over, LoopRange):
@@ -43,7 +44,8 @@ def for_(w: Walker, node: ast.For) -> None:
                 raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
             _unroll(w, node, items)
         elif isinstance(over, (ScopeSpec, EachScope)):
-            raise w.error(f"this opens a scope, which is not a loop; write `with {ast.unparse(node.iter)}:`, and a loop around or inside it",
+            raise w.error(f"this opens a scope, which is not a loop; write `with {ast.unparse(node.iter)}:`, "
+                          "and a loop around or inside it",
                           node.iter)
         else:
             raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, "
@@ -52,7 +54,8 @@ def for_(w: Walker, node: ast.For) -> None:
 
 @contextmanager
 def own_exits(w: Walker) -> Iterator[None]:
-    """A context for a loop: it has `break` and `continue` flags of its own; those of the enclosing loop are restored at the end."""
+    """A context for a loop: it has `break` and `continue` flags of its own;
+    those of the enclosing loop are restored at the end."""
     outer = {name: w.frame.env[name] for name in ("break", "continue")}
     for name in outer:
         w.put(name, False)
@@ -92,7 +95,7 @@ def _unroll(w: Walker, node: ast.For, items: list[Any], first: int = 0) -> None:
         w.rejoin("continue")
 
 
-# -- for on the device ---------------------------------------------------------------------------------------------------
+# -- for on the device -------------------------------------------------------------------------------------------------
 
 def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     known = all(isinstance(x, int) for x in (over.start, over.stop, over.step))
@@ -113,19 +116,21 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     with on_device(w):
         settled = settle(w, names, walk, control=t.uniform, stop_at_exits=True)
     if settled is None and over.pipeline is not None:
-        raise w.error("a pipelined loop cannot be left early, since its copies run ahead; leave out `break` and `return`, or shorten its range")
+        raise w.error("a pipelined loop cannot be left early, since its copies run ahead; "
+                      "leave out `break` and `return`, or shorten its range")
     if settled is None:
         _for_as_while(w, node, over, names, ends)
     else:
         carried, yields = carries(w, settled, ends)
-        w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc, over.unroll, over.pipeline))
+        w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc,
+                       over.unroll, over.pipeline))
     for name in targets:
         w.put(name, Undefined("is the index of a loop that has ended" + where("the loop is", w.loc(node.target))))
 
 
 def _index_type(over: LoopRange) -> Scalar:
-    """The type of the index: the common dtype of the bounds and a run-time step (wider if a constant needs it), as uniform as the least uniform
-    of them, weak if all are."""
+    """The type of the index: the common dtype of the bounds and a run-time step (wider if a constant needs it), as
+    uniform as the least uniform of them, weak if all are."""
     bounds = [type_as(x, Scalar) for x in (over.start, over.stop, *([] if isinstance(over.step, int) else [over.step]))]
     strong = [b.dtype for b in bounds if not b.weak]
     dtype = reduce(promote, strong or [b.dtype for b in bounds])
@@ -158,8 +163,8 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
 
 
 def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], ends: Ends) -> None:
-    """Append a `for` that may be left early as a While node, which carries the index and the exit flags. If the index may overflow after the last
-    trip, it also carries whether there is another trip."""
+    """Append a `for` that may be left early as a While node, which carries the index and the exit flags. If the index
+    may overflow after the last trip, it also carries whether there is another trip."""
     if over.unroll != 1:
         w.g.warn("a loop that may be left early is not unrolled")
     if not isinstance(over.step, int):
@@ -194,16 +199,18 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], e
         w.frame.env.pop(name, None)
 
 
-# -- while ---------------------------------------------------------------------------------------------------------------
+# -- while -------------------------------------------------------------------------------------------------------------
 
 @statement(ast.While)
 def while_(w: Walker, node: ast.While) -> None:
     """A `while` statement: a While node, or nothing if its condition is known to be false."""
     if node.orelse:
-        raise w.error("`while ... else` is not supported; set a flag before `break` and test it after the loop", node.orelse[0])
+        raise w.error("`while ... else` is not supported; set a flag before `break` and test it after the loop",
+                      node.orelse[0])
     for inner in ast.walk(node.test):
         if isinstance(inner, ast.NamedExpr):
-            raise w.error("`:=` in the condition of a `while` is not supported; write `while True:` with a `break`", inner)
+            raise w.error("`:=` in the condition of a `while` is not supported; write `while True:` with a `break`",
+                          inner)
 
     def test() -> Any:
         with w.place(node.test):
@@ -217,9 +224,10 @@ def while_(w: Walker, node: ast.While) -> None:
         _run_while(w, list(assigned_in(node)), test, body)
 
 
-def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None], ends: Ends = Ends.ANYWHERE) -> None:
-    """Append a While node. `test()` gives the condition: a bool if it is known at compile time, else a value. A loop whose condition is always
-    true ends by its exits only."""
+def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None],
+               ends: Ends = Ends.ANYWHERE) -> None:
+    """Append a While node. `test()` gives the condition: a bool if it is known at compile time, else a value. A loop
+    whose condition is always true ends by its exits only."""
     condition: Any = None
     endless = False
 
@@ -257,7 +265,8 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
     carried, yields = carries(w, settled, Ends.BY_AN_EXIT if endless else ends)
     with w.g.reopen(settled.trip.test):
         tested = w.coerce(condition, Scalar(bool_))
-    w.g.append(While(Block(tuple(settled.trip.test), (tested,)), carried, Block(tuple(settled.trip.nodes), yields), w.g.loc))
+    w.g.append(While(Block(tuple(settled.trip.test), (tested,)), carried, Block(tuple(settled.trip.nodes), yields),
+                     w.g.loc))
     if endless and settled.after["break"].value is False:
         w.leave("return")
 

@@ -13,7 +13,8 @@ from .source import Placed, Source
 N = TypeVar("N", bound=ast.AST)
 T = TypeVar("T")
 
-# Hidden names, which no kernel can spell: flags for the exits taken so far from the function or loop, and the function's result.
+# Hidden names, which no kernel can spell: flags for the exits taken so far from the function or loop,
+# and the function's result.
 EXITS = ("return", "break", "continue")
 ONWARD = "no exit"  # where control comes that has taken none of them
 RESULT = "result of the call"
@@ -23,9 +24,10 @@ BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # fields of stateme
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """The value of a name, the location of its assignment, and the scope instance that it belongs to (`Home`). `read` says whether it has
-    been read, `came_out` that it was assigned in an inner scope that has ended. `lacks` pairs each exit past which the name has no value (the
-    code that runs if the exit was not taken may read it) with the reason; `ONWARD` stands for that code, if only the exits have the value."""
+    """The value of a name, the location of its assignment, and the scope instance that it belongs to (`Home`). `read`
+    says whether it has been read, `came_out` that it was assigned in an inner scope that has ended. `lacks` pairs
+    each exit past which the name has no value (the code that runs if the exit was not taken may read it) with the
+    reason; `ONWARD` stands for that code, if only the exits have the value."""
 
     value: Any
     loc: Loc | None
@@ -52,7 +54,8 @@ def is_cell(name: Any) -> bool:
     return type(name) is tuple
 
 
-CONSTRUCTS = {"copy tokens": "how many copies these threads have issued", "ring": "the place of these threads in their ring"}
+CONSTRUCTS = {"copy tokens": "how many copies these threads have issued",
+              "ring": "the place of these threads in their ring"}
 
 
 def name_in_messages(name: Any) -> str:
@@ -71,7 +74,8 @@ class Frame:
     caller: Frame | None = None
     places: dict[Placed, Loc] = field(default_factory=dict)  # the locations of its nodes, memoised
     loops: list[Any] = field(default_factory=list)  # for each loop being walked, the `Home` that it is in
-    gone: frozenset[str] = frozenset()  # if control certainly does not reach this point: the exits of which one was taken
+    # if control certainly does not reach this point: the exits of which one was taken
+    gone: frozenset[str] = frozenset()
 
     def cells(self) -> dict[Any, Entry]:
         """The entries of cells."""
@@ -99,7 +103,8 @@ def memoize_on_node(function: Callable[[N], T]) -> Callable[[N], T]:
 
 def assigned_names(nodes: Iterable[ast.AST]) -> list[str]:
     """The names that these statements assign, in order, within each statement breadth first."""
-    return list(dict.fromkeys(name for node in nodes for _, name in sorted(_stores_by_depth(node), key=lambda found: found[0])))
+    return list(dict.fromkeys(name for node in nodes
+                              for _, name in sorted(_stores_by_depth(node), key=lambda found: found[0])))
 
 
 @memoize_on_node
@@ -107,7 +112,8 @@ def _stores_by_depth(node: ast.AST) -> tuple[tuple[int, str], ...]:
     """(depth, name) of each assignment in a piece of syntax, in the order of the text."""
     if isinstance(node, ast.Name):
         return ((0, node.id),) if isinstance(node.ctx, ast.Store) else ()
-    return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields for depth, name in _stores_by_depth(inner))
+    return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields
+                 for depth, name in _stores_by_depth(inner))
 
 
 @memoize_on_node
@@ -126,5 +132,6 @@ def _exits(node: ast.AST) -> frozenset[type]:
     """The kinds of exits in a statement that leave the code around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return frozenset((type(node),))
-    found: frozenset[type] = frozenset().union(*(_exits(inner) for blocks in BLOCKS for inner in getattr(node, blocks, ())))
+    found: frozenset[type] = frozenset().union(*(_exits(inner) for blocks in BLOCKS
+                                                 for inner in getattr(node, blocks, ())))
     return found - {ast.Break, ast.Continue} if isinstance(node, (ast.For, ast.While)) else found

@@ -1,4 +1,5 @@
-"""Removes results of branches and values carried by loops that nothing reads. Calls are kept, except for tiles of a constant."""
+"""Removes results of branches and values carried by loops that nothing reads. Calls are kept,
+except for tiles of a constant."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def _block(block: Block, needed: set[Value]) -> Block:
 
 
 def _is_unread_splat(node: Node, needed: set[Value]) -> bool:
-    """Whether a node makes a tile of one constant that nothing reads, such as the first value of a carry that is removed."""
+    """Whether a node makes a tile of one constant that nothing reads,
+    such as the first value of a carry that is removed."""
     return isinstance(node, Call) and node.op is splat and node.result not in needed
 
 

@@ -1,4 +1,5 @@
-"""Python's builtin functions in kernels: on constants Python computes them, on run-time values the language's ops do."""
+"""Python's builtin functions in kernels: on constants Python computes them,
+on run-time values the language's ops do."""
 
 from __future__ import annotations
 
@@ -77,8 +78,8 @@ def _(w: Walker, base: Any, exp: Any, mod: Any = None) -> Any:
     if mod is None:
         return operator(w, "**", base, exp)
     if any(map(runtime, (base, exp, mod))):
-        raise w.error("pow with a modulus is computed while compiling; at run time write pow(base, exp) % mod, or a loop whose "
-                      "products stay in range")
+        raise w.error("pow with a modulus is computed while compiling; at run time write pow(base, exp) % mod, "
+                      "or a loop whose products stay in range")
     return fold(w, pow, base, exp, mod)
 
 
@@ -106,7 +107,8 @@ def _conversion(kind: type, dtype: DType) -> Callable[..., Any]:
     return rule
 
 
-PYTHON[int], PYTHON[float], PYTHON[bool] = _conversion(int, int32), _conversion(float, float32), _conversion(bool, bool_)
+PYTHON[int], PYTHON[float], PYTHON[bool] = (_conversion(int, int32), _conversion(float, float32),
+                                            _conversion(bool, bool_))
 
 
 @python(tuple)
@@ -170,5 +172,6 @@ def _(w: Walker, x: Any, digits: Any = None) -> Any:
 @python(str)
 def _(w: Walker, x: Any = "") -> str:
     if runtime(x):
-        raise w.error(f"str is computed while compiling, and {describe(x)} is known at run time only; use tile.device_print")
+        raise w.error(f"str is computed while compiling, and {describe(x)} is known at run time only; "
+                      "use tile.device_print")
     return str(x)

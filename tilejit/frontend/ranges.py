@@ -26,8 +26,8 @@ Item = Callable[[Builder, Any], Any]
 class LoopRange:
     """A loop on the device. `unroll` is the number of copies of the body per trip (0: all trips).
 
-    `step` is a constant, or a run-time scalar known to be positive. `item(g, index)`, if given, makes the value of the loop's target from
-    the index; schedules and other constructs define their iteration by it.
+    `step` is a constant, or a run-time scalar known to be positive. `item(g, index)`, if given, makes the value of
+    the loop's target from the index; schedules and other constructs define their iteration by it.
     """
 
     start: Any
@@ -64,8 +64,8 @@ def _bounds(name: str, g: Builder, args: tuple[Any, ...]) -> tuple[Any, Any, Any
 def range_(g: Builder, *args: Any, unroll: Any = 1) -> LoopRange:
     """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device.
 
-    `unroll` is the number of copies of the body per trip, or True to unroll the loop fully (with bounds and step known at compile time).
-    Bounds and step may be run-time values; a step of 0 fails a device_assert."""
+    `unroll` is the number of copies of the body per trip, or True to unroll the loop fully (with bounds and step
+    known at compile time). Bounds and step may be run-time values; a step of 0 fails a device_assert."""
     start, stop, step = _bounds("range", g, args)
     unroll = _copies(g, unroll, start, stop, step)
     return loop_over(g, start, stop, step, unroll)
@@ -73,8 +73,8 @@ def range_(g: Builder, *args: Any, unroll: Any = 1) -> LoopRange:
 
 def loop_over(g: Builder, start: Any, stop: Any, step: Any, unroll: int = 1, item: Item | None = None,
               rising: bool = False) -> LoopRange:
-    """A device loop over any bounds and step: by its index if the step is a constant or a number of CTAs, otherwise by the numbers of its
-    trips. `rising` says that the caller has checked a run-time step to be at least 1."""
+    """A device loop over any bounds and step: by its index if the step is a constant or a number of CTAs, otherwise
+    by the numbers of its trips. `rising` says that the caller has checked a run-time step to be at least 1."""
     beyond = any(map(_unsigned_64, (start, stop)))
     if isinstance(step, int) and (step > 0 or not beyond):
         return LoopRange(start, stop, step, unroll, item)
@@ -91,10 +91,11 @@ def _unsigned_64(x: Any) -> bool:
 def _copies(g: Builder, unroll: Any, start: Any, stop: Any, step: Any) -> int:
     """The number of copies of the body that `unroll` asks for; 0 for all trips."""
     if not isinstance(unroll, bool) and (not isinstance(unroll, int) or unroll < 1):
-        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}" + g.declared_constant(unroll))
+        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}"
+                      + g.declared_constant(unroll))
     if unroll is True and not all(isinstance(x, int) for x in (start, stop, step)):
-        raise g.error("unroll=True unrolls all iterations, and their number is known at run time only; write unroll=4, say, for a loop of "
-                      "four copies")
+        raise g.error("unroll=True unrolls all iterations, and their number is known at run time only; write unroll=4, "
+                      "say, for a loop of four copies")
     copies = len(range(start, stop, step)) if unroll is True else int(unroll) or 1
     if copies > UNROLLED_AT_MOST:
         raise g.error(f"this loop would have {copies} copies of its body (at most {UNROLLED_AT_MOST})")
@@ -122,8 +123,8 @@ def by_number_of_trips(g: Builder, start: Any, stop: Any, step: Any, unroll: int
 
 
 def _trips(g: Builder, low: Any, high: Any, step: Any, down: bool = False) -> Operand:
-    """``ceil((high - low) / step)``, at least 0: the number of trips from `low` up to `high`. With `down`, `step` is negative and its magnitude
-    counts. The distance is computed unsigned, since it may overflow a signed integer."""
+    """``ceil((high - low) / step)``, at least 0: the number of trips from `low` up to `high`. With `down`, `step` is
+    negative and its magnitude counts. The distance is computed unsigned, since it may overflow a signed integer."""
     below = compare(g, "<", low, high)
     signed = reduce(promote, (weak_dtype(x) if isinstance(x, int) else element_type(x) for x in (low, high, step)))
     natural = uint64 if signed.bits == 64 else uint32
@@ -140,24 +141,28 @@ STAGES_AT_MOST = 64
 @builtin
 def pipelined(g: Builder, over: Any, stages: Any = 2, warp_specialize: Any = False, producer_regs: Any = None,
               consumer_regs: Any = None) -> LoopRange:
-    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory, run up to
-    ``stages - 1`` trips ahead of the rest of its body.
+    """A loop over a range or ``tile.tile_order(...)`` whose loads of tiles, and copies from global to shared memory,
+    run up to ``stages - 1`` trips ahead of the rest of its body.
 
-    A tile that the body loads from an array that the kernel does not write is prefetched by ``copy_async`` to a buffer that the compiler
-    allocates, if an asynchronous copy can move its rows and enough shared memory is left (otherwise it is loaded in its trip, with a
-    warning). These buffers, and those that ``tile.copy_async`` fills in the body, become rings of `stages` slots each. The compiler adds
-    the barriers or copy groups, the waits and the releases; in each trip, the body reads what that trip's copies brought. The regions of
-    copies may depend on the index and on values from before the loop, through any arithmetic, branches and loops, and through plain
-    loads of arrays that the kernel does not write.
-    With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the copies complete by bytes): the kernel gets one
-    warpgroup more than `num_warps` says (one warp more if that is 1 or 2), of which one thread runs through the kernel's
-    loops. `producer_regs` and `consumer_regs` are the registers per thread of the additional warps and of the others.
+    A tile that the body loads from an array that the kernel does not write is prefetched by ``copy_async`` to a
+    buffer that the compiler allocates, if an asynchronous copy can move its rows and enough shared memory is left
+    (otherwise it is loaded in its trip, with a warning). These buffers, and those that ``tile.copy_async`` fills in
+    the body, become rings of `stages` slots each. The compiler adds the barriers or copy groups, the waits and the
+    releases; in each trip, the body reads what that trip's copies brought. The regions of copies may depend on the
+    index and on values from before the loop, through any arithmetic, branches and loops, and through plain loads of
+    arrays that the kernel does not write.
+    With `warp_specialize`, separate warps issue the copies (sm_90 and later, if all of the copies complete by bytes):
+    the kernel gets one warpgroup more than `num_warps` says (one warp more if that is 1 or 2), of which one thread
+    runs through the kernel's loops. `producer_regs` and `consumer_regs` are the registers per thread of the
+    additional warps and of the others.
     """
     if not isinstance(over, LoopRange) or over.pipeline is not None:
         what = "a pipelined loop" if isinstance(over, LoopRange) else describe(over)
-        raise g.error(f"pipelined takes a range, as in tile.pipelined(range(0, K, BLOCK), stages=4), or tile.tile_order(..), not {what}")
+        raise g.error("pipelined takes a range, as in tile.pipelined(range(0, K, BLOCK), stages=4), "
+                      f"or tile.tile_order(..), not {what}")
     if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:
-        raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}" + g.declared_constant(stages))
+        raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}"
+                      + g.declared_constant(stages))
     if over.unroll != 1:
         raise g.error("a pipelined loop cannot be unrolled: its slots rotate at run time")
     if not isinstance(over.step, int):  # the pass needs indices of trips that are a constant apart
@@ -167,7 +172,8 @@ def pipelined(g: Builder, over: Any, stages: Any = 2, warp_specialize: Any = Fal
                       + g.declared_constant(warp_specialize))
     for regs in (producer_regs, consumer_regs):
         if regs is not None and (not warp_specialize or not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
-            raise g.error("producer_regs and consumer_regs are multiples of 8 from 24 to 256, with warp_specialize=True")
+            raise g.error("producer_regs and consumer_regs are multiples of 8 from 24 to 256, "
+                          "with warp_specialize=True")
     loop: LoopRange = replace(over, pipeline=Pipeline(stages, warp_specialize, (producer_regs, consumer_regs)))
     return loop
 
@@ -178,9 +184,11 @@ def static_range(g: Builder, *args: Any) -> StaticRange:
     start, stop, step = _bounds("static_range", g, args)
     for x in (start, stop, step):
         if not isinstance(x, int):
-            raise g.error(f"static_range is unrolled while compiling, and {describe(x)} is known at run time only; use range"
+            raise g.error(f"static_range is unrolled while compiling, and {describe(x)} is known at run "
+                          "time only; use range"
                           + g.declared_constant(x))
     numbers = range(start, stop, step)
     if len(numbers) > UNROLLED_AT_MOST:
-        raise g.error(f"static_range would write {len(numbers)} copies of the loop's body (at most {UNROLLED_AT_MOST}); use range")
+        raise g.error(f"static_range would write {len(numbers)} copies of the loop's body (at most "
+                      f"{UNROLLED_AT_MOST}); use range")
     return StaticRange(numbers)

@@ -1,4 +1,5 @@
-"""Execution scopes: the builtins that open them, the rules of nesting, and conditions that are equivalent to a scope."""
+"""Execution scopes: the builtins that open them, the rules of nesting,
+and conditions that are equivalent to a scope."""
 
 from __future__ import annotations
 
@@ -98,14 +99,15 @@ def elect(g: Builder) -> ScopeSpec:
 def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:
     if isinstance(i, LoopRange):
         if i.item is not None or i.unroll != 1 or i.pipeline is not None:
-            raise g.error(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop; "
-                          f"write `with tile.{kind}(..):` around the loop, or in it")
+            raise g.error(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, "
+                          f"and this is a loop; write `with tile.{kind}(..):` around the loop, or in it")
         if not isinstance(i.start, int) or not isinstance(i.stop, int) or i.step != 1 or i.stop <= i.start:
             raise g.error(f"{kind}(range(first, stop)) takes constant bounds, first below stop, and step 1"
                           + g.declared_constant((i.start, i.stop, i.step)))
         if kind == "thread" and (i.start % 32 or i.stop % 32) and i.start // 32 != (i.stop - 1) // 32:
-            raise g.error(f"threads {i.start} to {i.stop - 1} are parts of several warps, and a scope of threads must be whole warps, or lanes of "
-                          f"one; to select single threads write if tile.thread_id() < {i.stop}")
+            raise g.error(f"threads {i.start} to {i.stop - 1} are parts of several warps, "
+                          "and a scope of threads must be whole warps, or lanes of one; "
+                          f"to select single threads write if tile.thread_id() < {i.stop}")
         return ScopeSpec(kind, i.start, i.stop - i.start, regs)
     i = i.value if isinstance(i, Const) else i
     t = type_of(i)
@@ -117,7 +119,7 @@ def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:
     return ScopeSpec(kind, i, 1, regs)
 
 
-# -- nesting -------------------------------------------------------------------------------------------------------------
+# -- nesting -----------------------------------------------------------------------------------------------------------
 
 def open_scope(g: Builder, spec: ScopeSpec) -> ExecScope:
     """The execution scope that `spec` opens inside the current one. CompilationError if it does not fit there."""
@@ -133,7 +135,8 @@ def misfit(g: Builder, spec: ScopeSpec) -> str | None:
     """Why `spec` cannot open a scope inside the current one; None if it can."""
     outer = g.scope
     if outer.partial is not None and (spec.threads > 1 or spec.kind == "elect"):
-        return f"{spec} needs all threads of {describe_scope(outer)}, and the condition {source_text(outer.partial)} differs between them"
+        return (f"{spec} needs all threads of {describe_scope(outer)}, "
+                f"and the condition {source_text(outer.partial)} differs between them")
     if outer.threads == 1 and spec.kind == "elect":
         return "elect() chooses one of several threads, and only one thread runs here"
     if outer.kind != "cta" and (WIDTH[spec.kind] > WIDTH[outer.kind] or spec.threads >= outer.threads):
@@ -183,14 +186,14 @@ def first_operand(spec: ScopeSpec) -> Operand:
     return Const(spec.first, int32) if isinstance(spec.first, int) else spec.first
 
 
-# -- conditions that mean a scope ----------------------------------------------------------------------------------------
+# -- conditions that mean a scope --------------------------------------------------------------------------------------
 
 _IDS = {absolute_thread_id: "thread", warp_id: "warp", warpgroup_id: "warpgroup"}
 
 
 def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
-    """The scope to which a condition is equivalent: ``tile.warp_id() == c`` (or thread or warpgroup id) with a uniform `c`. None for other
-    conditions."""
+    """The scope to which a condition is equivalent: ``tile.warp_id() == c`` (or thread or warpgroup id) with a
+    uniform `c`. None for other conditions."""
     call = g.definitions.get(test) if isinstance(test, Value) else None
     if call is None or call.op is not eq or not type_of(call.args[0]).dtype.is_int:
         return None

@@ -57,8 +57,10 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
                       f"or a construct of the language, not {describe(manager)}", item.context_expr)
 
 
-def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast.stmt], items: list[ast.withitem]) -> None:
-    """Append a For node around one Scope node, for `each_warpgroup`. Its trips are run by different threads, so they run side by side."""
+def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast.stmt],
+             items: list[ast.withitem]) -> None:
+    """Append a For node around one Scope node, for `each_warpgroup`. Its trips are run by different threads, so they
+    run side by side."""
     problem = absent(w.g, ScopeSpec("warpgroup", each.first, each.count))
     if problem is not None:
         raise w.g.error(problem)
@@ -72,8 +74,8 @@ def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast
 
 def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: Sequence[ast.withitem] = (),
               before: Callable[[], None] | None = None) -> None:
-    """Append the Scope node of `body`; `before` is called inside it first. Names assigned in it that hold registers are undefined after
-    it."""
+    """Append the Scope node of `body`; `before` is called inside it first. Names assigned in it that hold registers
+    are undefined after it."""
     scope, loc = open_scope(w.g, spec), w.g.loc
     first = first_operand(spec)
     if isinstance(first, Value):
@@ -95,12 +97,13 @@ def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: Sequence[
 
 
 ASSIGNED = "was assigned inside an execution scope, and registers cannot leave it; pass it through a buffer"
-COUNTED = ("is counted inside an execution scope, and registers cannot leave it; write the loops around it inside the scope, with what these "
-           "threads do after it")
+COUNTED = ("is counted inside an execution scope, and registers cannot leave it; "
+           "write the loops around it inside the scope, with what these threads do after it")
 
 
 def _leave(w: Walker, branch: Branch) -> None:
-    """Bind the names that a scope assigned for the code after it: buffers, barriers and tokens keep their values, others become `Undefined`."""
+    """Bind the names that a scope assigned for the code after it: buffers, barriers and tokens keep their values,
+    others become `Undefined`."""
     made: set[Value] | None = None
     for name, entry in branch.env.items():
         if w.frame.env.get(name) is entry:
@@ -110,12 +113,14 @@ def _leave(w: Walker, branch: Branch) -> None:
         stays = isinstance(entry.value, Undefined) or not _comes_out(name, entry.value, made)
         value: Any = entry.value
         if stays and not isinstance(value, Undefined):
-            value = Undefined((COUNTED if is_cell(name) else ASSIGNED) + where("counted" if is_cell(name) else "assigned", entry.loc))
+            value = Undefined((COUNTED if is_cell(name) else ASSIGNED)
+                              + where("counted" if is_cell(name) else "assigned", entry.loc))
         w.frame.env[name] = type(entry)(value, entry.loc, w.home, came_out=True)
 
 
 def _comes_out(name: Any, value: Any, made: set[Value]) -> bool:
-    if (is_cell(name) or isinstance(value, Token)) and not any(joins.is_runtime(leaf) and leaf in made for leaf in joins.leaves(value)):
+    if ((is_cell(name) or isinstance(value, Token))
+        and not any(joins.is_runtime(leaf) and leaf in made for leaf in joins.leaves(value))):
         return True
     return all(not joins.is_number(leaf) and leaf not in made if isinstance(leaf, Value) else not joins.is_number(leaf)
                for leaf in joins.leaves(value))

@@ -1,4 +1,5 @@
-"""The source of a kernel or helper: its text, parsed once with positions in the file, its parameters, and the values of its free names."""
+"""The source of a kernel or helper: its text, parsed once with positions in the file, its parameters, and the values
+of its free names."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ else:
         """Annotation of a parameter that is a compile-time value: ``def kernel(x, BLOCK: tile.constexpr)``."""
 
         def __init__(self, *args, **kwargs):
-            raise CompilationError("tile.constexpr annotates a parameter, as in `BLOCK: tile.constexpr`; it is not called")
+            raise CompilationError("tile.constexpr annotates a parameter, as in `BLOCK: tile.constexpr`; "
+                                   "it is not called")
 
 MISSING = inspect.Parameter.empty
 
@@ -52,7 +54,8 @@ def parsed_expression(text: str) -> ast.Expression:
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter: its kind (of `inspect.Parameter`), whether it is annotated ``tile.constexpr``, its default, and the value of its annotation."""
+    """A parameter: its kind (of `inspect.Parameter`), whether it is annotated ``tile.constexpr``, its default, and
+    the value of its annotation."""
 
     name: str
     kind: Any
@@ -64,12 +67,13 @@ class Param:
 class Source:
     """The source of one function.
 
-    ``tree`` is its ``ast.FunctionDef``, whose positions are those in the file. ``locals`` are the function's local names as Python defines
-    them: its parameters and every name that it assigns.
+    ``tree`` is its ``ast.FunctionDef``, whose positions are those in the file. ``locals`` are the function's local
+    names as Python defines them: its parameters and every name that it assigns.
     """
 
     def __init__(self, name: str, text: str, file: str, first_line: int, namespace: Mapping[str, Any],
-                 cells: Mapping[str, CellType], code: CodeType, defaults: Mapping[str, Any] | None = None, tree: ast.FunctionDef | None = None):
+                 cells: Mapping[str, CellType], code: CodeType, defaults: Mapping[str, Any] | None = None,
+                 tree: ast.FunctionDef | None = None):
         self.name = name
         self.text = text
         self.file = file
@@ -97,14 +101,16 @@ class Source:
             raise CompilationError(f"@tile.jit compiles a Python function, not {type(function).__name__}")
         code = function.__code__
         if code.co_name == "<lambda>":
-            raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: a lambda cannot be a kernel; write a def")
+            raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: "
+                                   "a lambda cannot be a kernel; write a def")
         if _is_edited(code.co_filename) and not _stands(code):
-            raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: the text of {function.__name__} has changed since it was imported; "
-                                   "reload its module")
+            raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: the text of {function.__name__} has "
+                                   "changed since it was imported; reload its module")
         try:
             lines, first_line = inspect.getsourcelines(function)
             if code.co_filename == "<string>" and f"def {function.__name__}" not in "".join(lines):
-                raise OSError  # Python 3.13 keeps the text of `python -c` under this file name, which code from exec has too
+                # Python 3.13 keeps the text of `python -c` under this file name, which code from exec has too
+                raise OSError
         except (OSError, TypeError, SyntaxError, IndentationError):
             raise CompilationError(
                 f"the source of {function.__name__} cannot be read ({code.co_filename} holds no text that Python kept: "
@@ -113,7 +119,8 @@ class Source:
         signature = inspect.signature(function, follow_wrapped=False)
         defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not MISSING}
         cells = dict(zip(code.co_freevars, function.__closure__ or ()))
-        return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, code, defaults)
+        return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, code,
+                   defaults)
 
     @classmethod
     def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> Source:
@@ -122,7 +129,8 @@ class Source:
             raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")
         try:
             tree = parse(text)
-            module = compile(text, file, "exec", dont_inherit=True)  # finds errors that the parser does not, such as two parameters of one name
+            # finds errors that the parser does not, such as two parameters of one name
+            module = compile(text, file, "exec", dont_inherit=True)
         except SyntaxError as error:
             line = (error.text or "").rstrip("\n")
             place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)
@@ -147,8 +155,8 @@ class Source:
         try:
             module = parse("if True:\n" + self.text if indented else self.text)
         except SyntaxError as error:
-            raise CompilationError(f"{self.file}:{self.first_line}: the source of {self.name} cannot be parsed on its own "
-                                   f"({error.msg}); put its def on lines of its own") from None
+            raise CompilationError(f"{self.file}:{self.first_line}: the source of {self.name} cannot be parsed on its "
+                                   f"own ({error.msg}); put its def on lines of its own") from None
         ast.increment_lineno(module, self.first_line - 1 - indented)
         body = module.body
         if indented and isinstance(body[0], ast.If):
@@ -180,8 +188,8 @@ class Source:
         line = self.line(node.lineno)
         end_line = node.end_lineno or node.lineno
         last = line if end_line == node.lineno else self.line(end_line)
-        return (self.file, node.lineno, _characters(line, node.col_offset), end_line, _characters(last, node.end_col_offset or 0),
-                self.name, line)
+        return (self.file, node.lineno, _characters(line, node.col_offset), end_line,
+                _characters(last, node.end_col_offset or 0), self.name, line)
 
     def fingerprint(self) -> str:
         """A digest of the function's text."""
@@ -190,7 +198,8 @@ class Source:
     # -- names -------------------------------------------------------------------------------------------------------
 
     def resolve(self, name: str) -> Any:
-        """The current value of a free name of the function: of the closure, a global or a Python builtin. KeyError if there is none."""
+        """The current value of a free name of the function: of the closure, a global or a Python builtin.
+        KeyError if there is none."""
         if name in self.cells:
             try:
                 return self.cells[name].cell_contents
@@ -212,11 +221,13 @@ class Source:
 
     @cached_property
     def params(self) -> tuple[Param, ...]:
-        """The parameters, in order; ``*args`` is one parameter, whose value is a tuple. CompilationError for ``**kwargs``."""
+        """The parameters, in order; ``*args`` is one parameter, whose value is a tuple.
+        CompilationError for ``**kwargs``."""
         a = self.tree.args
         if a.kwarg is not None:
-            raise CompilationError(f"parameters that are given by keyword are named one by one, and `**{a.kwarg.arg}` is not supported: name them, "
-                                   "with defaults where they may be left out, or take a named tuple or a frozen dataclass", self.loc(a.kwarg))
+            raise CompilationError(f"parameters that are given by keyword are named one by one, and `**{a.kwarg.arg}` "
+                                   "is not supported: name them, with defaults where they may be left out, "
+                                   "or take a named tuple or a frozen dataclass", self.loc(a.kwarg))
         kinds = inspect.Parameter
         plain = [(p, kinds.POSITIONAL_ONLY) for p in a.posonlyargs] + [(p, kinds.POSITIONAL_OR_KEYWORD) for p in a.args]
         defaults = [None] * (len(plain) - len(a.defaults)) + list(a.defaults) + list(a.kw_defaults)
@@ -243,14 +254,17 @@ class Source:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        return inspect.Signature([inspect.Parameter(p.name, p.kind, default=MISSING if p is self.rest else p.default) for p in self.params])
+        return inspect.Signature([inspect.Parameter(p.name, p.kind, default=MISSING if p is self.rest else p.default)
+                                  for p in self.params])
 
     def taken(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
-        """How a call binds its arguments: for each parameter the index of its argument (counting first the `positional` ones, then
-        `keywords`), a tuple of indices for ``*args``, None for its default. TypeError if the arguments do not fit."""
+        """How a call binds its arguments: for each parameter the index of its argument (counting first the
+        `positional` ones, then `keywords`), a tuple of indices for ``*args``, None for its default. TypeError if the
+        arguments do not fit."""
         call = positional, keywords
         if call not in self._taken:
-            bound = self.signature.bind(*range(positional), **{name: n for n, name in enumerate(keywords, positional)}).arguments
+            bound = self.signature.bind(*range(positional),
+                                        **{name: n for n, name in enumerate(keywords, positional)}).arguments
             self._taken[call] = tuple(bound.get(p.name) for p in self.params)
         return self._taken[call]
 
@@ -283,7 +297,8 @@ def _is_edited(file: str) -> bool:
 
 
 def _stands(code: CodeType) -> bool:
-    """Whether a function's file, as it is now, still compiles to its code object. Also True if the file cannot be compiled."""
+    """Whether a function's file, as it is now, still compiles to its code object.
+    Also True if the file cannot be compiled."""
     linecache.checkcache(code.co_filename)
     try:
         module = compile("".join(linecache.getlines(code.co_filename)), code.co_filename, "exec", dont_inherit=True)

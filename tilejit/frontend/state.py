@@ -1,4 +1,5 @@
-"""Undoing a walk: the builder's state is saved and restored, so that a loop's body can be walked again with other types."""
+"""Undoing a walk: the builder's state is saved and restored,
+so that a loop's body can be walked again with other types."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .walker import Walker
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The builder's state at one moment. Restoring refills the same container objects, since other objects hold references to them."""
+    """The builder's state at one moment. Restoring refills the same container objects, since other objects hold
+    references to them."""
 
     blocks: tuple[list[Node], ...]
     warnings: list[Any]

@@ -37,7 +37,7 @@ def expr(w: Walker, node: ast.Expr) -> None:
         raise w.error(f"an execution scope has no effect on its own; write `with tile.{value}:`")
 
 
-# -- assignments ---------------------------------------------------------------------------------------------------------
+# -- assignments -------------------------------------------------------------------------------------------------------
 
 @statement(ast.Assign)
 def assign(w: Walker, node: ast.Assign) -> None:
@@ -65,18 +65,19 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
     kind = None if isinstance(node.annotation, ast.Constant) else w.value(node.annotation)
     if kind is constexpr:
         if runtime(value):
-            raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not" + w.g.declared_constant(value), node.value)
+            raise w.error("a tile.constexpr is known while compiling, "
+                          f"and {describe(value)} is not" + w.g.declared_constant(value), node.value)
     elif kind is not None and (dtype := named_dtype(kind)) is not None:
         value = call(w, dtype, (value,), {})
     bind(w, node.target, value)
 
 
-# -- assert ----------------------------------------------------------------------------------------------------------------
+# -- assert ------------------------------------------------------------------------------------------------------------
 
 @statement(ast.Assert)
 def assert_(w: Walker, node: ast.Assert) -> None:
-    """``assert``: checked at compile time if the condition is known then, else a `device_assert`. As in Python, the message of one that is known
-    to hold is not evaluated."""
+    """``assert``: checked at compile time if the condition is known then, else a `device_assert`. As in Python, the
+    message of one that is known to hold is not evaluated."""
     held = evaluate_condition(w, node.test)
     test = held if isinstance(type_of(held), Tile) else truth(w, held)
     if test is True:
@@ -96,7 +97,7 @@ def _message(w: Walker, node: ast.expr | None) -> str:
     return message
 
 
-# -- leaving -------------------------------------------------------------------------------------------------------------
+# -- leaving -----------------------------------------------------------------------------------------------------------
 
 @statement(ast.Break, ast.Continue)
 def leave_loop(w: Walker, node: ast.Break | ast.Continue) -> None:

@@ -9,7 +9,8 @@ from ..ir.builder import Builder, describe
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Value
 
-PRINTED = "static_print"  # the key in the builder's state of the printed lines; they are undone when a loop's body is walked again
+# the key in the builder's state of the printed lines; they are undone when a loop's body is walked again
+PRINTED = "static_print"
 
 
 @builtin

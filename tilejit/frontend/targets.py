@@ -12,8 +12,8 @@ from .walker import Walker
 
 
 def bind(w: Walker, target: ast.expr, value: Any, anew: bool = False) -> None:
-    """Assign `value` to a target: a name, or a tuple of targets. With `anew`, as for the target of a `for`, the names are new here, whatever
-    their value and scope before."""
+    """Assign `value` to a target: a name, or a tuple of targets. With `anew`, as for the target of a `for`, the names
+    are new here, whatever their value and scope before."""
     match target:
         case ast.Name(id=name):
             (w.put if anew else w.assign)(name, value)
@@ -46,6 +46,7 @@ def refuse_target(w: Walker, target: ast.expr) -> NoReturn:
         case Buffer() | Region() | Points():
             raise w.error("memory is written with tile.store(x[...], value), not by assigning to x[...]", target)
         case Tile():
-            raise w.error("a register tile cannot be changed in place; make another with tile.where(condition, value, x)", target)
+            raise w.error("a register tile cannot be changed in place; "
+                          "make another with tile.where(condition, value, x)", target)
     raise w.error(f"{describe(held)} cannot be changed in place; make another" if held is not None
                   else f"{type(target).__name__} cannot be assigned", target)

@@ -1,4 +1,5 @@
-"""The walk over a function's syntax tree: source locations, names, and the tables of rules for each kind of syntax node."""
+"""The walk over a function's syntax tree: source locations, names,
+and the tables of rules for each kind of syntax node."""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ from .source import Placed, Source
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 EXPRESSIONS: dict[type, Callable[[Walker, Any], Any]] = {}
-STATEMENTS: dict[type, Callable[..., Any]] = {}  # of the walker and a node; the rule of `if` takes the statements after it too
+# of the walker and a node; the rule of `if` takes the statements after it too
+STATEMENTS: dict[type, Callable[..., Any]] = {}
 
 
 def expression(*kinds: type, placed: bool = True) -> Callable[[Rule], Rule]:
-    """Register the rule that evaluates some kinds of expressions. If `placed`, the rule runs with the builder at the node's source location;
-    otherwise the rule sets a location where it needs one, which is faster for names and constants, the bulk of all expressions."""
+    """Register the rule that evaluates some kinds of expressions. If `placed`, the rule runs with the builder at the
+    node's source location; otherwise the rule sets a location where it needs one, which is faster for names and
+    constants, the bulk of all expressions."""
     def register(function: Rule) -> Rule:
         for kind in kinds:
             EXPRESSIONS[kind] = _stamp_location(function) if placed else function
@@ -53,8 +56,8 @@ def statement(*kinds: type) -> Callable[[Rule], Rule]:
 
 
 class Cells(MutableMapping[Any, Any]):
-    """The builder's hidden variables, such as counters of ring slots. They are stored among the names of the current frame, so that loops and
-    branches carry them like variables."""
+    """The builder's hidden variables, such as counters of ring slots. They are stored among the names of the current
+    frame, so that loops and branches carry them like variables."""
 
     def __init__(self, walker: Walker):
         self.walker = walker
@@ -93,16 +96,16 @@ def is_callable_of_the_language(x: Any) -> bool:
 
 @dataclass(eq=False)
 class Home:
-    """An instance of an execution scope, to which the names assigned in it belong. Divergent branches (partial scopes) have no home of their
-    own."""
+    """An instance of an execution scope, to which the names assigned in it belong. Divergent branches (partial
+    scopes) have no home of their own."""
 
     loc: Loc | None = None
 
 
 @dataclass
 class Branch:
-    """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end. If control certainly does not
-    reach its end, `gone` are the exits of which one was taken."""
+    """A block that was walked but is not part of a node yet: its nodes, and the values of the names at its end. If
+    control certainly does not reach its end, `gone` are the exits of which one was taken."""
 
     nodes: list[Node]
     env: dict[Any, Entry]
@@ -136,11 +139,14 @@ class Walker:
     frame: Frame
     home: Home
     captured: dict[tuple[Source, tuple[str, ...]], tuple[Capture, Any]] = field(default_factory=dict)
-    copies: list[int] = field(default_factory=list)       # for each enclosing unrolled loop, the trip that is being walked
+    # for each enclosing unrolled loop, the trip that is being walked
+    copies: list[int] = field(default_factory=list)
     discarded: ast.expr | None = None                     # the current expression statement, whose value nobody uses
-    places: dict[tuple[Source, Loc | None], dict[Placed, Loc]] = field(default_factory=dict)  # (function, call site): its nodes' locations, memoised
+    # (function, call site): its nodes' locations, memoised
+    places: dict[tuple[Source, Loc | None], dict[Placed, Loc]] = field(default_factory=dict)
     cells: Cells = field(init=False)
-    loops: dict[Any, Any] = field(default_factory=dict)    # what the loops at this level carried after their last walk; their next walk starts there
+    # what the loops at this level carried after their last walk; their next walk starts there
+    loops: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.g.cells = self.cells = Cells(self)
@@ -178,7 +184,8 @@ class Walker:
         return result
 
     def statements(self, nodes: list[ast.stmt]) -> None:
-        """Walk statements in order. After one that may have left the function or loop, the rest goes into a branch on the exit flags."""
+        """Walk statements in order. After one that may have left the function or loop,
+        the rest goes into a branch on the exit flags."""
         for position, node in enumerate(nodes):
             left = self.left()
             if left is True:
@@ -199,7 +206,8 @@ class Walker:
                 rule(self, node)
 
     def left(self) -> Literal[True] | list[str]:
-        """True if control certainly does not reach this point; otherwise the names of the exits that may have been taken at run time."""
+        """True if control certainly does not reach this point; otherwise the names of the exits that may have been
+        taken at run time."""
         if self.frame.gone:
             return True
         env = self.frame.env
@@ -244,7 +252,8 @@ class Walker:
         for name, entry in self.frame.env.items():
             if entry.lacks:
                 met = (*exits, ONWARD)
-                self.frame.env[name] = replace(entry, value=entry.past(*met), lacks=tuple(p for p in entry.lacks if p[0] not in met))
+                self.frame.env[name] = replace(entry, value=entry.past(*met),
+                                               lacks=tuple(p for p in entry.lacks if p[0] not in met))
 
     def collect(self, body: Callable[[], None]) -> Branch:
         """Walk `body` into a block of its own; the names of the current frame keep their values from before."""
@@ -272,9 +281,11 @@ class Walker:
 
     @contextmanager
     def partial_on(self, *conditions: Operand) -> Iterator[None]:
-        """A context for code under `conditions`: a partial scope if one of them may differ between the scope's threads, else the same scope."""
+        """A context for code under `conditions`: a partial scope if one of them may differ between the scope's
+        threads, else the same scope."""
         scope = self.g.scope
-        split = next((c for c in conditions if isinstance(c, Value) and type_as(c, Scalar).uniform < scope.uniformity), None)
+        split = next((c for c in conditions if isinstance(c, Value) and type_as(c, Scalar).uniform < scope.uniformity),
+                     None)
         if split is None or scope.partial is not None:
             yield
             return
@@ -288,17 +299,21 @@ class Walker:
         self.frame.env[name] = Entry(value, self.g.loc, home or self.home, lacks=lacks)
 
     def assign(self, name: str, value: Any) -> None:
-        """``name = value`` in the kernel's code. CompilationError if the name belongs to an enclosing execution scope."""
+        """``name = value`` in the kernel's code. CompilationError if the name belongs to an
+        enclosing execution scope."""
         entry = self.frame.env.get(name)
-        if entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home and not entry.came_out:
-            raise self.error(f"{name} is assigned outside the scope opened at {self.home.loc}; the threads that do not run this "
-                             "scope would not see an assignment here. Use another name, or keep the value in a buffer"
+        if (entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home
+            and not entry.came_out):
+            raise self.error(f"{name} is assigned outside the scope opened at {self.home.loc}; "
+                             "the threads that do not run this scope would not see an assignment here. "
+                             "Use another name, or keep the value in a buffer"
                              + where("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
 
     def lookup(self, node: ast.Name, enters: bool = True) -> Any:
-        """The value of a name: a variable of the function, a closure's value, a global or a Python builtin. A variable of an enclosing execution
-        scope must be usable in this one (`_check_enters`); `enters` is False where only its shape or dtype is read."""
+        """The value of a name: a variable of the function, a closure's value, a global or a Python builtin. A
+        variable of an enclosing execution scope must be usable in this one (`_check_enters`); `enters` is False where
+        only its shape or dtype is read."""
         name = node.id
         entry = self.frame.env.get(name)
         if entry is None:
@@ -321,13 +336,15 @@ class Walker:
             value = source.resolve(name)
         except KeyError:
             known = [n for n in self.frame.env if isinstance(n, str) and n not in (*EXITS, RESULT)]
-            hint = nearest(name, known + source.known_names()) or (f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else "")
+            hint = (nearest(name, known + source.known_names())
+                    or (f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
             raise self.error(f"the name {name!r} is not defined{hint}", node) from None
         with self.place(node):
             return self.capture((name,), value)
 
     def capture(self, path: tuple[str, ...], value: Any) -> Any:
-        """Record that the kernel reads `value` from the code around it. Later reads of the same path in this compilation give the first value."""
+        """Record that the kernel reads `value` from the code around it. Later reads of the same path in this
+        compilation give the first value."""
         key = self.frame.source, path
         if key not in self.captured:
             value = check_capture(".".join(path), value)
@@ -335,8 +352,8 @@ class Walker:
         return self.captured[key][1]
 
     def _check_enters(self, name: str, entry: Entry) -> None:
-        """CompilationError if a value of an enclosing scope cannot be used in this one. Uniform scalars, buffers, barriers and tokens can; register
-        tiles belong to the scope that made them."""
+        """CompilationError if a value of an enclosing scope cannot be used in this one. Uniform scalars, buffers,
+        barriers and tokens can; register tiles belong to the scope that made them."""
         for leaf in leaves(entry.value):
             t = type_of(leaf)
             if isinstance(t, Tile):

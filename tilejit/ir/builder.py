@@ -1,4 +1,5 @@
-"""The builder of graphs, for rules and the frontend: typed calls appended to the current block, at the current location."""
+"""The builder of graphs, for rules and the frontend: typed calls appended to the current block,
+at the current location."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from .op import Op
 class ExecScope:
     """Which threads of the CTA run the current code, as one collective.
 
-    `kind` is 'cta', 'warpgroup', 'warp' or 'thread'; `threads` is the number of threads of one instance. `elected`: it is one thread chosen by
-    ``elect()``. A `partial` scope is one under a non-uniform condition: any subset of its threads may run, so only thread-scope operations are
-    allowed.
+    `kind` is 'cta', 'warpgroup', 'warp' or 'thread'; `threads` is the number of threads of one instance. `elected`:
+    it is one thread chosen by ``elect()``. A `partial` scope is one under a non-uniform condition: any subset of its
+    threads may run, so only thread-scope operations are allowed.
     """
 
     kind: str
@@ -49,10 +50,10 @@ class Facts:
     """Facts about the launch's arguments: asked for by name, answered from the specs, recorded as guards of the kernel.
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
-    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n),
-    ("size_within", arg, dim, scalar), ("size_within", arg, dim, arg, dim), ("fits32", arg), ("scalar_fits32", arg), ("scalar_multiple", arg, n),
-    ("scalar_between", arg, low, high), ("no_overlap", arg, arg). `answer(fact)` says what holds for the call being compiled; `values` are its
-    arguments, for messages only.
+    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least",
+    arg, dim, n), ("size_within", arg, dim, scalar), ("size_within", arg, dim, arg, dim), ("fits32", arg),
+    ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high), ("no_overlap", arg, arg).
+    `answer(fact)` says what holds for the call being compiled; `values` are its arguments, for messages only.
     """
 
     def __init__(self, answer: Callable[[tuple[Any, ...]], object], values: Any = ()):
@@ -99,11 +100,11 @@ class Builder:
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     definitions: dict[Value, Call] = field(default_factory=dict)
     arguments: dict[Value, int] = field(default_factory=dict)  # scalar parameters -> their numbers
-    # State of constructs that span several calls (hoisted barriers, ...): plain containers, so that it can be restored when a loop's body is
-    # built again.
+    # State of constructs that span several calls (hoisted barriers, ...): plain containers, so that it can be restored
+    # when a loop's body is built again.
     state: dict[str, Any] = field(default_factory=dict)
-    # Hidden variables of constructs, such as a ring's cursor. Control flow carries them like the kernel's own names. Read by
-    # ``cells.setdefault(key, initial)``, written by ``cells[key] = value``.
+    # Hidden variables of constructs, such as a ring's cursor. Control flow carries them like the kernel's own names.
+    # Read by ``cells.setdefault(key, initial)``, written by ``cells[key] = value``.
     cells: MutableMapping[Any, Any] = field(default_factory=dict)
     entered: list[Any] = field(default_factory=list)  # the constructs whose `with` blocks are open, the innermost last
     # ``invoke(function, args, kwargs)`` calls anything that a kernel may call, including helpers under @tile.jit.
@@ -134,7 +135,8 @@ class Builder:
             raise self.error(f"{instruction} needs sm_{sm} or later, and the target is {self.target}")
 
     def shared(self, what: str, *operands: Operand) -> None:
-        """CompilationError if a scalar operand of `what`, which all threads of the scope execute together, differs between them."""
+        """CompilationError if a scalar operand of `what`, which all threads of the scope execute together,
+        differs between them."""
         scope, least = self.scope, self.scope.uniformity
         if scope.threads <= 32 and scope.kind == "cta":
             least = Uniformity.WARP
@@ -142,10 +144,11 @@ class Builder:
             least = Uniformity.WARPGROUP
         for x in operands:
             if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < least:
-                while x in self.definitions and self.definitions[x].op.traits.conversion:  # which the source need not show
+                # which the source need not show
+                while x in self.definitions and self.definitions[x].op.traits.conversion:
                     x = self.definitions[x].args[0]
-                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {source_text(x)} differs between them; if it does not, "
-                                 "tile.uniform(..) around it promises so")
+                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {source_text(x)} differs "
+                                 "between them; if it does not, tile.uniform(..) around it promises so")
 
     def append(self, node: Node) -> None:
         self.blocks[-1].append(node)
@@ -189,7 +192,8 @@ class Builder:
             self.loc = outer
 
     def hoist(self, node: Node) -> None:
-        """Insert a node at the kernel's start, after what was hoisted before. Shared allocations and barriers are made there once."""
+        """Insert a node at the kernel's start, after what was hoisted before.
+        Shared allocations and barriers are made there once."""
         position = self.state.setdefault("hoisted", 0)
         self.blocks[0].insert(position, node)
         self.state["hoisted"] = position + 1
@@ -206,7 +210,8 @@ class Builder:
     # -- linear arithmetic -------------------------------------------------------------------------------------------
 
     def linear(self, operand: Operand | int) -> dict[Any, int]:
-        """`operand` as a linear combination {value: coefficient}, with the constant under None. Looks through casts that keep the integer."""
+        """`operand` as a linear combination {value: coefficient}, with the constant under None. Looks through casts
+        that keep the integer."""
         if isinstance(operand, Const):
             return {None: int(operand.value)} if operand.value else {}
         if isinstance(operand, int):
@@ -214,7 +219,9 @@ class Builder:
         operand = as_value(operand)
         sums = self.state.setdefault("sums", {})
         waiting = [] if operand in sums else [operand]
-        while waiting:  # post-order, each value once: long sums nest deeper than Python's stack, and shared terms would make recursion exponential
+        # post-order, each value once: long sums nest deeper than Python's stack,
+        # and shared terms would make recursion exponential
+        while waiting:
             call = self.definitions.get(waiting[-1])
             parts = call.args if call is not None and call.op.rules.linear is not None else ()
             missing = [a for a in parts if isinstance(a, Value) and a not in sums]
@@ -232,22 +239,25 @@ class Builder:
         return {self._first_of_its_kind(value): 1} if terms is None else terms
 
     def quotient(self, value: Value, terms: dict[Any, int], by: int) -> dict[Any, int]:
-        """`value`, the sum of `terms` divided by a constant, rounded down: their multiples of it, and the quotient of the rest, which is expressed by
-        the first value with the same rest."""
+        """`value`, the sum of `terms` divided by a constant, rounded down: their multiples of it, and the quotient of
+        the rest, which is expressed by the first value with the same rest."""
         total, rest = {k: c // by for k, c in terms.items()}, frozenset((k, c % by) for k, c in terms.items() if c % by)
         if rest:
-            first, beside = self.state.setdefault("quotients", {}).setdefault((rest, by), (self._first_of_its_kind(value), dict(total)))
+            first, beside = self.state.setdefault("quotients",
+                                                  {}).setdefault((rest, by),
+                                                                 (self._first_of_its_kind(value), dict(total)))
             for key, coefficient in beside.items():
                 total[key] = total.get(key, 0) - coefficient
             total[first] = total.get(first, 0) + 1
         return {k: c for k, c in total.items() if c}
 
     def _first_of_its_kind(self, value: Value) -> Value:
-        """The first value that was computed from the same operands in the same way: expressions that are written twice, as in
-        ``x[p // 2 * 64:p // 2 * 64 + 64]``, are one term."""
+        """The first value that was computed from the same operands in the same way: expressions that are written
+        twice, as in ``x[p // 2 * 64:p // 2 * 64 + 64]``, are one term."""
         first: dict[Any, Value] = self.state.setdefault("first_of_its_kind", {})
         call = self.definitions.get(value)
-        if value not in first and call is not None and call.op.effect == "pure" and not call.op.collective and len(call.results) == 1:
+        if (value not in first and call is not None and call.op.effect == "pure" and not call.op.collective
+            and len(call.results) == 1):
             args = tuple(self._first_of_its_kind(a) if isinstance(a, Value) else repr(a) for a in call.args)
             first[value] = first.setdefault((call.op.name, value.type, repr(sorted(call.attrs.items())), args), value)
         return first.get(value, value)
@@ -261,8 +271,8 @@ class Builder:
         return None if rest else total.get(None, 0)
 
     def declared_constant(self, *found: Any) -> str:
-        """``; n is a number of the launch: ...`` if `found`, at a place for constants, is computed from scalar arguments of the kernel only; else
-        empty."""
+        """``; n is a number of the launch: ...`` if `found`, at a place for constants, is computed from scalar
+        arguments of the kernel only; else empty."""
         waiting, seen, names = list(found), set(), set()
         while waiting:
             x = waiting.pop()
@@ -281,9 +291,10 @@ class Builder:
         if not names:
             return ""
         what = "are numbers" if len(names) > 1 else "is a number"
-        return f"; {' and '.join(sorted(names))} {what} of the launch: declare the parameter as {min(names)}: tile.constexpr"
+        return (f"; {' and '.join(sorted(names))} {what} of the launch: "
+                f"declare the parameter as {min(names)}: tile.constexpr")
 
-    # -- operands from Python values ------------------------------------------------------------------------------------
+    # -- operands from Python values -----------------------------------------------------------------------------------
 
     def operand(self, x: Any, dtype: DType | None = None) -> Operand:
         """`x` (a Value or a Python number) as an operand; a number takes `dtype`, or its own weak one."""

@@ -75,7 +75,8 @@ class BoundMethod:
 
 
 def member(g: Builder, value: Any, name: str) -> Any:
-    """``value.name``: an attribute's value, or a BoundMethod. CompilationError with a list of the names if there is none."""
+    """``value.name``: an attribute's value, or a BoundMethod. CompilationError with a list of the names
+    if there is none."""
     t = type_of(value)
     kind = type(value if t is None else t)
     found = MEMBERS.get((kind, name))
@@ -88,7 +89,8 @@ def member(g: Builder, value: Any, name: str) -> Any:
 
 
 def _suggest_attribute(t: Type | None, name: str) -> str:
-    """What to write instead, if a related value has the attribute: the whole buffer, a loaded tile, one barrier of several."""
+    """What to write instead, if a related value has the attribute: the whole buffer, a loaded tile,
+    one barrier of several."""
     if isinstance(t, Region) and t.scope != "global" and (Buffer, name) in MEMBERS:
         return f"; the whole buffer has it: write {name} before the slice"
     if isinstance(t, (Region, Points, Buffer)) and (Tile, name) in MEMBERS:
@@ -117,7 +119,8 @@ def _check_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], 
     if misfit is not None:
         signature = signature_of(function)
         shown = list(signature.parameters.values())[1:]
-        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {misfit}{misspelt(kwargs, signature.parameters)}")
+        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: "
+                               f"{misfit}{misspelt(kwargs, signature.parameters)}")
     return function(*args, **kwargs)
 
 

@@ -1,4 +1,5 @@
-"""The structural checker: the invariants that every graph keeps, whatever pass made it. A GraphError is a mistake of the compiler."""
+"""The structural checker: the invariants that every graph keeps, whatever pass made it.
+A GraphError is a mistake of the compiler."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class GraphError(AssertionError):
 
 
 def check(graph: Graph) -> None:
-    """GraphError unless every value is defined once and before its use, yields fit what they become, and scopes nest and use their own tiles."""
+    """GraphError unless every value is defined once and before its use, yields fit what they become, and scopes nest
+    and use their own tiles."""
     checker = _Checker(graph.launch.threads)
     for param in graph.params:
         checker.define(param, None)
@@ -154,7 +156,7 @@ class _Checker:
         self.scope = outer
 
 
-# -- types that must fit ---------------------------------------------------------------------------------------------------
+# -- types that must fit -----------------------------------------------------------------------------------------------
 
 def _condition(test: Operand, node: Node) -> None:
     t = None if test is None else type_of(test)

@@ -1,7 +1,7 @@
 """The typed kernel graph: a closed set of frozen structural nodes, and calls of an open set of ops.
 
-Blocks are ordered, because the order of issue, commit and wait is their meaning. A value is defined once, with one type; a pass that changes a
-type defines a new value.
+Blocks are ordered, because the order of issue, commit and wait is their meaning. A value is defined once, with one
+type; a pass that changes a type defines a new value.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ def _stores_by_map(call: Call) -> bool:
     """Whether a call stores to global memory through a tensor map."""
     if call.op.rules.stores_by_map is not None:
         return call.op.rules.stores_by_map(call)
-    return call.op.writes and any(isinstance(place, Value) and isinstance(place.type, Region) and place.type.buffer.map is not None
-                                  for place in call.op.roles.written(call.args))
+    return call.op.writes and any(isinstance(place, Value) and isinstance(place.type, Region)
+                                  and place.type.buffer.map is not None for place in call.op.roles.written(call.args))
 
 
 def written_values(calls: Iterable[Call]) -> Iterator[Value]:
     """The memory operands that calls may write.
 
-    These are the operands that the op's signature says it writes, or what its rule `written` says. That rule is told whether some call stores
-    through a tensor map that the kernel names.
+    These are the operands that the op's signature says it writes, or what its rule `written` says. That rule is told
+    whether some call stores through a tensor map that the kernel names.
     """
     calls = list(calls)
     mapped = any(map(_stores_by_map, calls))
@@ -89,7 +89,8 @@ def written_values(calls: Iterable[Call]) -> Iterator[Value]:
         if call.op.rules.written is not None:
             yield from call.op.rules.written(call, mapped)
         elif call.op.writes:
-            yield from (a for a in call.op.roles.written(call.args) if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES))
+            yield from (a for a in call.op.roles.written(call.args)
+                        if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES))
 
 
 def is_writer(call: Call) -> bool:
@@ -122,8 +123,8 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are then the registers of a
-    producer's and of a consumer's thread (None: what the launch gives)."""
+    """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are then
+    the registers of a producer's and of a consumer's thread (None: what the launch gives)."""
 
     stages: int
     warp_specialize: bool = False
@@ -132,10 +133,11 @@ class Pipeline:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class For:
-    """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is not constant is positive.
+    """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is not
+    constant is positive.
 
-    `unroll` is the number of copies of the body that the emitter writes for one trip (0: the loop is unrolled completely). `pipeline` is set until
-    passes/pipelining/pipeline.py has written the pipeline out.
+    `unroll` is the number of copies of the body that the emitter writes for one trip (0: the loop is unrolled
+    completely). `pipeline` is set until passes/pipelining/pipeline.py has written the pipeline out.
     """
 
     index: Value
@@ -177,8 +179,8 @@ UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads in one
 class Scope:
     """A narrower execution scope. Nothing synchronises at its ends.
 
-    `kind` is 'warpgroup', 'warp', 'thread' or 'elect'; the scope is the `count` instances of `kind` from number `first` on in the CTA, acting as
-    one.
+    `kind` is 'warpgroup', 'warp', 'thread' or 'elect'; the scope is the `count` instances of `kind` from number
+    `first` on in the CTA, acting as one.
     """
 
     kind: str
@@ -216,9 +218,10 @@ class Launch:
 
     @property
     def registers(self) -> int:
-        """The registers that each thread of a CTA begins with: an equal share, rounded down to a multiple of 8, at most 256 (of which a thread can
-        use 255) and at most `max_registers`. Each of a multiprocessor's four schedulers has 16384 registers (CUDA C++ Programming Guide, "Compute
-        Capabilities") and runs every fourth warp."""
+        """The registers that each thread of a CTA begins with: an equal share, rounded down to a multiple of 8, at
+        most 256 (of which a thread can use 255) and at most `max_registers`. Each of a multiprocessor's four
+        schedulers has 16384 registers (CUDA C++ Programming Guide, "Compute Capabilities") and runs every fourth
+        warp."""
         share = min(16384 // 32 // -(-self.num_warps * (self.min_ctas or 1) // 4) // 8 * 8, 256)
         return min(share, self.max_registers or share)
 
@@ -227,8 +230,8 @@ class Launch:
 class TensorPlace:
     """Where a buffer is in tensor memory: from `column` on in an allocation of `columns` columns.
 
-    `leader` is the buffer whose slot in shared memory receives the allocation's address; the simulator puts the allocation at column `first`.
-    `freed`: the kernel deallocates it itself.
+    `leader` is the buffer whose slot in shared memory receives the allocation's address; the simulator puts the
+    allocation at column `first`. `freed`: the kernel deallocates it itself.
     """
 
     leader: Value
@@ -243,7 +246,8 @@ class TensorPlace:
 class Graph:
     """A kernel: parameters (global buffers and scalars, in the order of the launch's arguments), a body, options.
 
-    `shared` has the byte offset of every allocation, and `shared_bytes` their total size, once shared memory has been placed.
+    `shared` has the byte offset of every allocation, and `shared_bytes` their total size,
+    once shared memory has been placed.
     """
 
     name: str
@@ -254,7 +258,8 @@ class Graph:
     loc: Loc | None
     shared: Mapping[Value, int] = field(default_factory=dict)
     shared_bytes: int = 0
-    # For scratch in scopes whose place is only known at run time: (place, bytes) pairs, whose products are added to the offset.
+    # For scratch in scopes whose place is only known at run time: (place, bytes) pairs,
+    # whose products are added to the offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)

@@ -25,14 +25,14 @@ OPS: dict[str, Op] = {}
 class Op:
     """An operation of the language, or one that only the compiler uses.
 
-    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'. The signature says
-    what each operand of an op with an effect is (`op_traits.Role`), and `traits` what else passes may know.
+    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'. The signature
+    says what each operand of an op with an effect is (`op_traits.Role`), and `traits` what else passes may know.
     `rules` has the op's functions (`op_rules.Rules`). A decorator registers each of them, as in ``@add.emit``.
     An op with ``variants`` is lowered by the first one whose needs hold; the rule ``site`` describes a call to them.
     """
 
-    def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...], variants: tuple[Any, ...] = (),
-                 collective: bool = False, traits: Traits = NO_TRAITS):
+    def __init__(self, function: Callable[..., Any], effect: str, attrs: tuple[str, ...],
+                 variants: tuple[Any, ...] = (), collective: bool = False, traits: Traits = NO_TRAITS):
         if effect not in EFFECTS:
             raise ValueError(f"effect is one of {EFFECTS}, not {effect!r}")
         self.name = function.__name__.rstrip("_")
@@ -48,7 +48,8 @@ class Op:
         self.writes = self.roles.writes
         self.rules = Rules()
         self.place = function.__module__, function.__code__.co_firstlineno
-        if self.name in OPS and OPS[self.name].place != self.place:  # the same place: an import that was interrupted is repeated
+        # the same place: an import that was interrupted is repeated
+        if self.name in OPS and OPS[self.name].place != self.place:
             raise ValueError(f"an op {self.name!r} exists already")
         OPS[self.name] = self
 
@@ -83,11 +84,13 @@ class Op:
         raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Split a call's arguments into operands, in the signature's order, and attributes. CompilationError if they do not fit."""
+        """Split a call's arguments into operands, in the signature's order, and attributes.
+        CompilationError if they do not fit."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise CompilationError(f"tile.{self.name}{self.signature}: {error}{misspelt(kwargs, self.signature.parameters)}") from None
+            raise CompilationError(f"tile.{self.name}{self.signature}: "
+                                   f"{error}{misspelt(kwargs, self.signature.parameters)}") from None
         bound.apply_defaults()
         operands: list[Any] = []
         attrs: dict[str, Any] = {}

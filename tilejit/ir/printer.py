@@ -59,7 +59,8 @@ def text(graph: Graph) -> str:
 
 
 def function_text(params: tuple[Value, ...], body: Block) -> str:
-    """The text, on one line, of a function of scalars that is an attribute of a call, such as a reduction's combine function."""
+    """The text, on one line, of a function of scalars that is an attribute of a call,
+    such as a reduction's combine function."""
     name = _Names()
     head = ", ".join(f"{name(p)}: {p.type}" for p in params)
     lines: list[str] = []
@@ -100,8 +101,10 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
         case For():
             head = f"{name(node.start)}, {name(node.stop)}, {name(node.step)}"
             unroll = "" if node.unroll == 1 else f" unroll {node.unroll}"
-            ahead = "" if node.pipeline is None else f" in {node.pipeline.stages} stages{' by roles' * node.pipeline.warp_specialize}"
-            lines.append(f"{indent}for {name(node.index)} in range({head}){unroll}{ahead}{_format_carried(node.carried, name)}")
+            ahead = ("" if node.pipeline is None
+                     else f" in {node.pipeline.stages} stages{' by roles' * node.pipeline.warp_specialize}")
+            lines.append(
+                f"{indent}for {name(node.index)} in range({head}){unroll}{ahead}{_format_carried(node.carried, name)}")
             _block(node.body, name, lines, inner)
             _append_results(node.carried, name, lines, indent)
         case If():

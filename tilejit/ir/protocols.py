@@ -1,8 +1,9 @@
 """The two protocols that an op's rules are written against: the simulated `Machine` and the code `Emitter`.
 
-In the simulator a scalar is an array (B or 1, T or 1): B is the batch of CTAs that run in lock step, T the threads of the scope instance. A
-register tile is an array (B or 1, *shape) of the dtype's NumPy type. A leading 1 means that all CTAs have the same. In the emitter a scalar is
-one emitted value of the thread, and a tile is a list of them, one per register.
+In the simulator a scalar is an array (B or 1, T or 1): B is the batch of CTAs that run in lock step, T the threads of
+the scope instance. A register tile is an array (B or 1, *shape) of the dtype's NumPy type. A leading 1 means that all
+CTAs have the same. In the emitter a scalar is one emitted value of the thread, and a tile is a list of them, one per
+register.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from ..types import Tile
 class Wait:
     """What a simulate rule returns to block: `ready()` gives a bool per CTA of the batch (or one for all).
 
-    The machine asks again whenever anything has changed, and goes on when all CTAs are ready. Its own waits (`sim.waits.RowWait`) can be split: then
-    some CTAs go on without the others. `describe()` is the sentence for the report of a deadlock. `then()` runs for the CTAs that go on and returns
-    the results.
+    The machine asks again whenever anything has changed, and goes on when all CTAs are ready. Its own waits
+    (`sim.waits.RowWait`) can be split: then some CTAs go on without the others. `describe()` is the sentence for the
+    report of a deadlock. `then()` runs for the CTAs that go on and returns the results.
     """
 
     def __init__(self, ready: Callable[[], Any], describe: Callable[[], str], then: Callable[[], Any] | None = None):
@@ -44,9 +45,11 @@ class Machine(Protocol):
         """The value of a number that is only known at launch."""
     def owners(self, tile: Tile) -> Any:
         """For each element the thread of the scope that holds it."""
-    def read(self, buffer: Any, coords: Any, *, mask: Any = None, other: Any = 0, owner: Any = None, region: Any = None) -> Any:
+    def read(self, buffer: Any, coords: Any, *, mask: Any = None, other: Any = 0, owner: Any = None,
+             region: Any = None) -> Any:
         """Elements of a buffer at `coords` (None: those of `region`), `other` where `mask` is false."""
-    def write(self, buffer: Any, coords: Any, values: Any, *, mask: Any = None, owner: Any = None, region: Any = None) -> None: ...
+    def write(self, buffer: Any, coords: Any, values: Any, *, mask: Any = None, owner: Any = None,
+              region: Any = None) -> None: ...
     def issue(self, what: str, **how: Any) -> None:
         """Start an asynchronous operation, with the spans of shared or tensor memory that it reads and writes."""
     def sync(self) -> Any: ...
@@ -60,7 +63,8 @@ class Emitter(Protocol):
     target: str
     threads: int   # threads of the current scope instance
 
-    def asm(self, text: str, outputs: Any = (), inputs: Any = (), ties: Any = None, *, pure: bool = False, convergent: bool = False) -> Any:
+    def asm(self, text: str, outputs: Any = (), inputs: Any = (), ties: Any = None, *, pure: bool = False,
+            convergent: bool = False) -> Any:
         """One inline asm call: ``$0, $1, ...`` count outputs, then inputs; returns the outputs' values."""
     def ins(self, text: str, dtype: DType) -> Any:
         """One LLVM instruction and its value."""

@@ -1,4 +1,5 @@
-"""Checks that operands, results and epilogues are ones that the matrix products take, with error messages that say what does not fit."""
+"""Checks that operands, results and epilogues are ones that the matrix products take, with error messages that say
+what does not fit."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ from .matmul.blackwell.config import BlackwellConfig
 from .matmul.config import Config
 from .matmul.config_rules import check_fields
 
-RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
-           "int8": "int32", "uint8": "int32"}  # dtype of the operands -> dtype of the result
+RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16",
+           "float8_e5m2": "bfloat16", "int8": "int32", "uint8": "int32"}  # dtype of the operands -> dtype of the result
 NOTHING = (0,) * 4  # placeholders for an epilogue's arguments, of which there are at most four
 HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
-EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # element sizes of A and of B that need not be K-major (A of 4 bytes then comes from registers)
+# element sizes of A and of B that need not be K-major (A of 4 bytes then comes from registers)
+EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}
 
 
 def result_dtype(operands: str, scaled: tuple) -> str:
@@ -34,8 +36,8 @@ def result_dtype(operands: str, scaled: tuple) -> str:
 def stored_by_tma(z: ArrayView, width: int) -> bool:
     """Whether TMA can store `width` columns of the result at once."""
     size = z.nbytes_per_element
-    return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
-            and width * size >= 32)
+    return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0
+            and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1]) and width * size >= 32)
 
 
 def comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
@@ -46,13 +48,15 @@ def comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
 def line_comes_ahead(line: ArrayView, width: int) -> bool:
     """Whether TMA can load `width` elements of a row at once to a contiguous buffer."""
     size = line.nbytes_per_element
-    return (line.strides[-1] == 1 and line.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in line.strides[:-1])
+    return (line.strides[-1] == 1 and line.pointer % 16 == 0
+            and all(s > 0 and s * size % 16 == 0 for s in line.strides[:-1])
             and width <= 256 and width * size % 128 == 0)
 
 
 def axes_of(tiles: list[ArrayView], z: ArrayView) -> tuple[str, ...]:
-    """The axes of each of an epilogue's tiles, a letter each: "m" and "n" are rows and columns of the result, "z" all of its leading extents, "1"
-    is an extent of 1 (in front, one for all leading extents). LaunchError for arrays that do not broadcast to the result."""
+    """The axes of each of an epilogue's tiles, a letter each: "m" and "n" are rows and columns of the result, "z" all
+    of its leading extents, "1" is an extent of 1 (in front, one for all leading extents). LaunchError for arrays that
+    do not broadcast to the result."""
     for i, t in enumerate(tiles):
         if t.device != z.device:
             raise LaunchError(f"the result is on {z.device}, and tiles[{i}] on {t.device}")
@@ -65,26 +69,28 @@ def _axes(name: str, shape: tuple[int, ...], result: tuple[int, ...]) -> str:
     rows = "zn" if lead and shape == (*lead, n) else ""
     as_numpy = _broadcast(shape, lead, m, n)
     if rows and as_numpy[-2:] == "mn" and m > 1:
-        raise LaunchError(f"{name} of shape {shape} may be a row for each matrix of the result or one matrix for all of them: reshape it to "
-                          f"{(*lead, 1, n)} or to {(*(1,) * len(lead), m, n)}")
+        raise LaunchError(f"{name} of shape {shape} may be a row for each matrix of the result or one matrix for all "
+                          f"of them: reshape it to {(*lead, 1, n)} or to {(*(1,) * len(lead), m, n)}")
     if not (rows or as_numpy):
         taken = dict.fromkeys((result, (*lead, 1, n), (*lead, m, 1), (m, n), (1, n), (m, 1), (n,), (*lead, n)))
-        raise LaunchError(f"tiles must broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, and {name} is of {shape}")
+        raise LaunchError(f"tiles must broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, "
+                          f"and {name} is of {shape}")
     return rows or as_numpy
 
 
 def _broadcast(shape: tuple[int, ...], lead: tuple[int, ...], m: int, n: int) -> str:
-    """The axes of an array that broadcasts in NumPy's way to matrices of m by n, one for each leading index or the same for all; "" if it does
-    not."""
+    """The axes of an array that broadcasts in NumPy's way to matrices of m by n, one for each leading index or the
+    same for all; "" if it does not."""
     *before, rows, columns = (1, *shape) if len(shape) == 1 else shape or (0, 0)
     first = "z" if tuple(before) == lead else "1"
-    if rows not in (1, m) or columns not in (1, n) or len(before) > len(lead) or first == "1" and any(e != 1 for e in before):
+    if (rows not in (1, m) or columns not in (1, n) or len(before) > len(lead)
+        or first == "1" and any(e != 1 for e in before)):
         return ""
     axes = ("m" if rows == m else "1") + ("n" if columns == n else "1")
     return axes[-1] if len(shape) == 1 else first * bool(before) + axes
 
 
-# -- errors that name an argument as the caller knows it -----------------------------------------------------------------
+# -- errors that name an argument as the caller knows it ---------------------------------------------------------------
 
 TILES = tuple(f"tiles[{i}]" for i in range(len(NOTHING)))
 
@@ -110,8 +116,8 @@ def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
 def check_number(name: str, x: float) -> None:
     """LaunchError for an int that does not fit in 64 bits, or a float that does not fit in float32."""
     if isinstance(x, float) and not fits_float32(x) or isinstance(x, int) and not -2 ** 63 <= x < 2 ** 63:
-        raise LaunchError(f"{name} must be a number that {'float32' if isinstance(x, float) else 'int64'} holds, not {x}; otherwise pass an "
-                          "array of one element of a wider dtype")
+        raise LaunchError(f"{name} must be a number that {'float32' if isinstance(x, float) else 'int64'} holds, "
+                          f"not {x}; otherwise pass an array of one element of a wider dtype")
 
 
 def check_arguments(arguments, device) -> None:
@@ -124,7 +130,7 @@ def check_arguments(arguments, device) -> None:
             raise LaunchError(f"the operands are on {device}, and {name} on {there}")
 
 
-# -- what does not fit ---------------------------------------------------------------------------------------------------
+# -- what does not fit -------------------------------------------------------------------------------------------------
 
 def extents_of(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, int]:
     """(leading extents, M, N, K). LaunchError if the shapes do not fit each other."""
@@ -135,7 +141,8 @@ def extents_of(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, i
     if k != k2:
         raise LaunchError(f"a is [{m}, {k}] and b is [{k2}, {n}]: their inner extents differ")
     if batch and other and batch != other:
-        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: they must be equal, or one must have none")
+        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: "
+                          "they must be equal, or one must have none")
     if x.device != y.device:
         raise LaunchError(f"a and b must be on one device, and a is on {x.device} and b on {y.device}")
     return tuple(batch or other), m, n, k
@@ -159,13 +166,14 @@ def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
     if not any(four):
         return 1
     if target not in BLACKWELL:
-        raise LaunchError(f"float4 is multiplied by the tensor cores of {' and '.join(BLACKWELL)}, and the target is {target}")
+        raise LaunchError(f"float4 is multiplied by the tensor cores of {' and '.join(BLACKWELL)}, "
+                          f"and the target is {target}")
     if not all(four):
         raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two operands of one kind")
     for name, v, k in (("a", x, -1), ("b", y, -2)):
         if len(v.shape) > 1 and v.strides[k] != 1:
-            raise LaunchError(f"pairs of float4 must be contiguous along k: {name} has a stride of {v.strides[k]} bytes there. Pass b as the "
-                              "transpose (.T) of packed [N, K]")
+            raise LaunchError(f"pairs of float4 must be contiguous along k: {name} has a stride of {v.strides[k]} "
+                              "bytes there. Pass b as the transpose (.T) of packed [N, K]")
     return 2
 
 
@@ -181,7 +189,8 @@ def dtype_of_sums(x: ArrayView, y: ArrayView, precision: str | None):
     if precision not in (None, "tf32") or precision and x.dtype != "float32":
         raise LaunchError(f"precision is None, or 'tf32' for operands of float32, not {precision!r} for {x.dtype}")
     if x.dtype == "float32" and precision is None:
-        raise LaunchError("the tensor cores round float32 to TF32 (10 bits of mantissa); pass precision='tf32' to accept that")
+        raise LaunchError("the tensor cores round float32 to TF32 (10 bits of mantissa); "
+                          "pass precision='tf32' to accept that")
     return tile.int32 if kinds[0] == "int" else tile.float32
 
 
@@ -190,9 +199,11 @@ def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None
         raise LaunchError(f"out must be of shape {shape}, not {z.shape}")
     floats = z.dtype.startswith(("float", "bfloat"))
     if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
-        raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
+        raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, "
+                          f"and out is of {z.dtype}")
     if 0 not in shape and overlaps(z):
-        raise LaunchError("out has several elements at one address, as a broadcast view has: pass an array without overlaps")
+        raise LaunchError("out has several elements at one address, as a broadcast view has: "
+                          "pass an array without overlaps")
     if 0 not in shape and z.readonly:
         raise LaunchError("out is read-only: pass a writable array, or none to get a new one")
 
@@ -200,7 +211,8 @@ def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None
 def overlaps(v: ArrayView) -> bool:
     """Whether two elements of a view may have one address: an axis has stride 0, or two axes meet."""
     steps = [(abs(s), e) for s, e in zip(v.strides, v.shape) if e > 1]
-    return any(s == 0 for s, _ in steps) or any(t // gcd(s, t) < e and s // gcd(s, t) < f for (s, e), (t, f) in combinations(steps, 2))
+    return (any(s == 0 for s, _ in steps)
+            or any(t // gcd(s, t) < e and s // gcd(s, t) < f for (s, e), (t, f) in combinations(steps, 2)))
 
 
 def check_epilogue(epilogue, arguments, tiles) -> None:
@@ -209,8 +221,8 @@ def check_epilogue(epilogue, arguments, tiles) -> None:
     if epilogue is None and (arguments or tiles):
         raise LaunchError("arguments and tiles are passed to an epilogue, and none is given")
     if len(arguments) + len(tiles) > len(NOTHING):
-        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; pass more values in "
-                          "one array")
+        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, "
+                          f"not {len(arguments) + len(tiles)}; pass more values in one array")
 
 
 def check_listed(**given) -> None:
@@ -222,7 +234,8 @@ def check_listed(**given) -> None:
 
 def places_of(x: ArrayView, y: ArrayView) -> tuple[str, ...]:
     """In words, the parameters that a product's epilogue gets before its arguments."""
-    return "the sums", *(("the matrix's number",) if max(len(x.shape), len(y.shape)) > 2 else ()), "the row", "the column"
+    return ("the sums", *(("the matrix's number",) if max(len(x.shape), len(y.shape)) > 2 else ()), "the row",
+            "the column")
 
 
 def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
@@ -230,8 +243,9 @@ def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
     params = epilogue.source.params
     takes, count = sum(p.default is MISSING for p in params), len(places) + more
     if not takes <= count or count > len(params) and epilogue.source.rest is None:
-        raise LaunchError(f"the epilogue {epilogue.source.name} has the parameters ({', '.join(p.name for p in params)}), and it is called with "
-                          f"{', '.join(places)}" + (f" and {more} of the arguments and tiles" if more else ""))
+        raise LaunchError(f"the epilogue {epilogue.source.name} has the "
+                          f"parameters ({', '.join(p.name for p in params)}), and it is called with {', '.join(places)}"
+                          + (f" and {more} of the arguments and tiles" if more else ""))
 
 
 def span(v: ArrayView) -> tuple[int, int]:
@@ -242,10 +256,11 @@ def span(v: ArrayView) -> tuple[int, int]:
     return sum(n for n in ends if n < 0), sum(n for n in ends if n > 0) + v.nbytes_per_element
 
 
-def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays: tuple, names: tuple[str, ...] = ("a", "b")) -> None:
-    """LaunchError if the result, which is stored while operands are still read, overlaps one of them. `arrays` are the operands, called `names`,
-    then the tiles and the result; `spans` are the bytes that they occupy relative to their `addresses`. A tile may be the same view as the
-    result."""
+def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays: tuple,
+                names: tuple[str, ...] = ("a", "b")) -> None:
+    """LaunchError if the result, which is stored while operands are still read, overlaps one of them. `arrays` are
+    the operands, called `names`, then the tiles and the result; `spans` are the bytes that they occupy relative to
+    their `addresses`. A tile may be the same view as the result."""
     (first, last), at = spans[-1], addresses[-1]
     low, high = at + first, at + last
     for place, at in enumerate(addresses[:-1]):
@@ -258,23 +273,26 @@ def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays
 
 def _check_shared(result: str, z: ArrayView, name: str, x: ArrayView) -> None:
     if np.shares_memory(_mirrored(x), _mirrored(z)):
-        raise LaunchError(f"{result} overlaps {name}, which is read while results are stored: pass another array, or a copy of {name}")
+        raise LaunchError(f"{result} overlaps {name}, which is read while results are stored: pass another array, "
+                          f"or a copy of {name}")
 
 
 def lines(v: ArrayView) -> tuple[int, int, int, int]:
-    """Where a matrix is in memory, in bytes: its `span`, the length of the contiguous lines that cover it, and the distance between these."""
+    """Where a matrix is in memory, in bytes: its `span`, the length of the contiguous lines that cover it, and the
+    distance between these."""
     (step, along), (pitch, _) = sorted((abs(s) * v.nbytes_per_element, e) for s, e in zip(v.strides, v.shape))
     return *span(v), (along - 1) * step + v.nbytes_per_element, max(pitch, 1)
 
 
 def meeting(places: np.ndarray, addresses: np.ndarray) -> list[tuple[int, int]]:
-    """Which results of a list may overlap an operand or an earlier result, as (number of the result, number among all arrays, with the results
-    last). `places` holds the `lines` of two rows of operands and one of results, `addresses` where they begin."""
+    """Which results of a list may overlap an operand or an earlier result, as (number of the result, number among all
+    arrays, with the results last). `places` holds the `lines` of two rows of operands and one of results, `addresses`
+    where they begin."""
     first, last, width, pitch = places
     low, high, count = (addresses + first).ravel(), (addresses + last).ravel(), addresses.shape[1]
     begins, ends = low[-count:], high[-count:]
-    # For each array, the number of results that overlap it: those that begin before it ends, minus those that end before it begins. By sorting,
-    # since lists are long.
+    # For each array, the number of results that overlap it: those that begin before it ends, minus those that end
+    # before it begins. By sorting, since lists are long.
     met = np.searchsorted(np.sort(begins), high) - np.searchsorted(np.sort(ends), low, side="right")
     met[-count:] -= 1  # a result overlaps itself
     found = np.flatnonzero(met)
@@ -282,15 +300,19 @@ def meeting(places: np.ndarray, addresses: np.ndarray) -> list[tuple[int, int]]:
         return []
     at, result = np.nonzero((begins < high[found, None]) & (low[found, None] < ends))
     at, own = found[at], result + len(low) - count
-    beyond = (low[at] - low[own]) % pitch.ravel()[own]  # disjoint columns of one matrix have the same pitch, and lines beside each other
-    beside = (pitch.ravel()[at] == pitch.ravel()[own]) & (width.ravel()[own] <= beyond) & (beyond + width.ravel()[at] <= pitch.ravel()[own])
+    # disjoint columns of one matrix have the same pitch, and lines beside each other
+    beyond = (low[at] - low[own]) % pitch.ravel()[own]
+    beside = ((pitch.ravel()[at] == pitch.ravel()[own]) & (width.ravel()[own] <= beyond)
+              & (beyond + width.ravel()[at] <= pitch.ravel()[own]))
     left = ~beside & ((at < len(low) - count) | (at < own))
     return list(zip(result[left].tolist(), at[left].tolist()))
 
 
-def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, names: tuple[str, ...], order: tuple[int, ...]) -> None:
-    """LaunchError if a result of a list, stored while operands of other products are read, overlaps an operand or another result. `lists` are two
-    of operands and one of results, `order` the positions in them of what `places` and `addresses` describe (see `meeting`)."""
+def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, names: tuple[str, ...],
+                      order: tuple[int, ...]) -> None:
+    """LaunchError if a result of a list, stored while operands of other products are read, overlaps an operand or
+    another result. `lists` are two of operands and one of results, `order` the positions in them of what `places` and
+    `addresses` describe (see `meeting`)."""
     for result, at in meeting(places, addresses):
         (side, other), g = divmod(at, len(order)), order[result]
         x, z, name = describe(lists[side][order[other]]), describe(lists[2][g]), f"{names[side]}[{order[other]}]"
@@ -303,5 +325,6 @@ def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, n
 def _mirrored(v: ArrayView) -> np.ndarray:
     """A NumPy array at the same addresses, only for questions about its memory: it may not be read."""
     size = v.nbytes_per_element
-    interface = dict(version=3, data=(v.pointer, True), shape=v.shape, strides=tuple(s * size for s in v.strides), typestr=f"|V{size}")
+    interface = dict(version=3, data=(v.pointer, True), shape=v.shape, strides=tuple(s * size for s in v.strides),
+                     typestr=f"|V{size}")
     return np.asarray(type("Mirrored", (), {"__array_interface__": interface})())

@@ -1,5 +1,5 @@
-"""Copies operands that TMA or the tensor cores cannot read in place: the copy is contiguous along k, in rows that are multiples of 128
-bytes."""
+"""Copies operands that TMA or the tensor cores cannot read in place: the copy is contiguous along k, in rows that are
+multiples of 128 bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def part(X, z, i, j, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
 def packed(X, Y, ROWS: tile.constexpr, COLUMNS: tile.constexpr, TURNED: tile.constexpr):
     """``Y = X``, or Y is each matrix of X transposed (`TURNED`). Y may be larger than X, and is 0 beyond X's edges.
 
-    With `TURNED`, each thread writes 16 bytes of a row of Y, and 8 neighbouring threads write 128. These elements come from as many rows of
-    X, which are placed in shared memory in an order for which the swizzle puts the rows of the eight threads in different banks."""
+    With `TURNED`, each thread writes 16 bytes of a row of Y, and 8 neighbouring threads write 128. These elements
+    come from as many rows of X, which are placed in shared memory in an order for which the swizzle puts the rows of
+    the eight threads in different banks."""
     down, across = tile.cdiv(Y.shape[-2], ROWS), tile.cdiv(Y.shape[-1], COLUMNS)
     t = tile.program_id(0)
     z, i, j = t // (down * across), t // across % down * ROWS, t % across * COLUMNS
@@ -50,11 +51,13 @@ def pack(x, y) -> None:
 
 
 def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
-    """Whether TMA can load boxes of the matrices [.., rows, k] of `x` in a layout that the tensor cores take: contiguous along k (or along
-    the rows, if elements have one of the sizes `either`, in bytes), with all other strides, and the address, multiples of 16 bytes."""
+    """Whether TMA can load boxes of the matrices [.., rows, k] of `x` in a layout that the tensor cores take:
+    contiguous along k (or along the rows, if elements have one of the sizes `either`, in bytes), with all other
+    strides, and the address, multiples of 16 bytes."""
     size = x.nbytes_per_element
     inner = x.strides[-1] == 1 or size in either and x.strides[-2] == 1
-    far = [s for d, s in enumerate(x.strides) if not (s == 1 and d == len(x.strides) - (1 if x.strides[-1] == 1 else 2))]
+    far = [s for d, s in enumerate(x.strides)
+           if not (s == 1 and d == len(x.strides) - (1 if x.strides[-1] == 1 else 2))]
     return inner and 0 not in x.shape and x.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in far)
 
 
@@ -64,20 +67,21 @@ def copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]
 
 
 def alignment(x: ArrayView, either: tuple[int, ...]) -> int:
-    """The largest power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as the kernel reads
-    them. Operands that are copied first have lines of a multiple of 128 bytes."""
+    """The largest power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as
+    the kernel reads them. Operands that are copied first have lines of a multiple of 128 bytes."""
     apart = [s * x.nbytes_per_element for s in x.strides[-2:] if s != 1] if readable(x, either) else []
     return min([NBYTES, *(a & -a for a in apart)])
 
 
 def as_readable(x, either: tuple[int, ...]):
-    """The matrices [.., rows, k] of `x`, or a copy if they are not `readable`. An extent of 0 along k becomes 1, a zero."""
+    """The matrices [.., rows, k] of `x`, or a copy if they are not `readable`. An extent of 0 along k becomes 1,
+    a zero."""
     return x if readable(describe(x), either) else copied(x)
 
 
 def copied(x, k_first: bool = False):
-    """A `readable` copy of the matrices [.., rows, k] of `x`, contiguous along k, or along the rows (`k_first`). Its lines are multiples of
-    128 bytes, so TMA requests each line of L2 once."""
+    """A `readable` copy of the matrices [.., rows, k] of `x`, contiguous along k, or along the rows (`k_first`). Its
+    lines are multiples of 128 bytes, so TMA requests each line of L2 once."""
     *batch, outer, inner = describe(x).shape
     inner = max(inner, 1)
     if k_first:

@@ -1,5 +1,5 @@
-"""Views of arrays of any library, made by that library: transposed, or with leading dimensions folded into one; and new arrays of the same
-kind, for results and for what a launch needs meanwhile."""
+"""Views of arrays of any library, made by that library: transposed, or with leading dimensions folded into one; and
+new arrays of the same kind, for results and for what a launch needs meanwhile."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ HELD: dict = {}  # capture of a CUDA graph -> (the graph's life, what it reads a
 
 @lru_cache(maxsize=256)
 def library(kind: type):
-    """The module that makes arrays of a type, or of one that it is derived from. LaunchError for those of other libraries."""
+    """The module that makes arrays of a type, or of one that it is derived from.
+    LaunchError for those of other libraries."""
     for base in kind.__mro__:
         name = base.__module__.partition(".")[0]
         if name in ("torch", "cupy", "numpy", "tilejit"):
             return sys.modules[name]
-    raise LaunchError(f"matrix products make and transpose arrays of torch, CuPy, NumPy and tilejit, and {kind.__name__} is of none of them: pass "
-                      "numpy.asarray(x), or on a GPU torch.from_dlpack(x) or cupy.from_dlpack(x)")
+    raise LaunchError("matrix products make and transpose arrays of torch, CuPy, NumPy and tilejit, "
+                      f"and {kind.__name__} is of none of them: pass numpy.asarray(x), "
+                      "or on a GPU torch.from_dlpack(x) or cupy.from_dlpack(x)")
 
 
 def turned(x):
@@ -42,14 +44,15 @@ def turned(x):
 
 
 def folded(x, name: str, writable: bool = False):
-    """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view: LaunchError, with its
-    `name`, if it would be a copy."""
+    """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view:
+    LaunchError, with its `name`, if it would be a copy."""
     library(x.__class__)
     if len(x.shape) <= 3:
         return x
     made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
     if writable and describe(made).pointer != describe(x).pointer:
-        raise LaunchError(f"the leading dimensions of {name} cannot be viewed as one dimension: their strides do not fit")
+        raise LaunchError(f"the leading dimensions of {name} cannot be viewed as one dimension: "
+                          "their strides do not fit")
     return made
 
 
@@ -73,8 +76,8 @@ def new(like, shape, dtype: str):
 
 
 def temporary(like, shape, dtype: str):
-    """A `new` array for the launches of one call. Where a CUDA graph captures them it lives as long as the graph, which uses it whenever it
-    runs; torch's allocator takes care of that by itself."""
+    """A `new` array for the launches of one call. Where a CUDA graph captures them it lives as long as the graph,
+    which uses it whenever it runs; torch's allocator takes care of that by itself."""
     made = new(like, shape, dtype)
     if not hasattr(like, "new_empty"):
         hold_if_captured(made, describe(made))
@@ -82,7 +85,8 @@ def temporary(like, shape, dtype: str):
 
 
 def hold_if_captured(thing, view) -> bool:
-    """Whether a CUDA graph captures the current stream of an array (its `view`). If so, `thing` lives as long as the graph."""
+    """Whether a CUDA graph captures the current stream of an array (its `view`). If so,
+    `thing` lives as long as the graph."""
     for capture, (life, _) in list(HELD.items()):
         if life.over:
             HELD.pop(capture, None)

@@ -217,7 +217,8 @@ class TileLayout:
         return self._with(offset={})
 
     def __add__(self, other: Any) -> TileLayout:
-        """Add replicas, an offset ``n @ axis``, or a number as an offset in memory. Offsets apply before the swizzle."""
+        """Add replicas, an offset ``n @ axis``, or a number as an offset in memory.
+        Offsets apply before the swizzle."""
         if isinstance(other, Replicas):
             return self._with(replicas=self.replicas + other.shards)
         if isinstance(other, (TileLayout, Swizzle)):

@@ -99,8 +99,8 @@ def as_shard(entry: Any) -> Shard:
 def as_shards(entries: Any) -> Shards:
     """The shards or replicas in `entries`, each as (extent, stride, axis)."""
     if not isinstance(entries, Iterable):
-        raise CompilationError(f"shards and replicas are lists of (extent, stride, axis), as in TileLayout([(8, 64, 'm'), (64, 1, 'm')]), found "
-                               f"{entries!r}")
+        raise CompilationError("shards and replicas are lists of (extent, stride, axis), "
+                               f"as in TileLayout([(8, 64, 'm'), (64, 1, 'm')]), found {entries!r}")
     return tuple(map(as_shard, entries))
 
 

@@ -134,16 +134,17 @@ def _layout(dims: Iterable[Iterable[Shard]], replicas: Iterable[Shard] = ()) -> 
 
 
 def row_lanes(nbytes: int, threads: int) -> int:
-    """How many adjacent threads share a row of `nbytes` bytes if each moves 16 bytes at a time: a power of two within a warp. It is the
-    largest one that leaves the fewest threads idle, and at least two, which fill a 32-byte sector."""
+    """How many adjacent threads share a row of `nbytes` bytes if each moves 16 bytes at a time: a power of two within
+    a warp. It is the largest one that leaves the fewest threads idle, and at least two, which fill a 32-byte
+    sector."""
     vectors = max(nbytes // 16, 1)
     most = min(vectors, threads, LANES)
     return min((n for n in (1, 2, 4, 8, 16, 32) if min(2, most) <= n <= most), key=lambda n: (-(-vectors // n) * n, -n))
 
 
 def row_numbers(rows: int, threads: int, lanes: int) -> tuple[TileLayout, tuple[int, ...]]:
-    """A register tile with one element per row, held by all threads that share the row, `lanes` of them: (layout, domain). Consecutive rows
-    go to consecutive groups of threads; register f is a thread's row number f."""
+    """A register tile with one element per row, held by all threads that share the row, `lanes` of them: (layout,
+    domain). Consecutive rows go to consecutive groups of threads; register f is a thread's row number f."""
     groups, warps = min(threads, LANES) // lanes, max(threads // LANES, 1)
     dim = ((-(-rows // (warps * groups)), 1, REG), (warps, 1, WARP), (groups, lanes, LANE))
     return _layout([dim], ((lanes, 1, LANE),)), (prod(s[0] for s in dim),)
@@ -172,8 +173,8 @@ def collapse(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[TileL
 @lru_cache(maxsize=1024)
 def register_slice(layout: TileLayout, domain: tuple[int, ...], starts: tuple[int, ...], shape: tuple[int, ...],
                    ) -> tuple[TileLayout, tuple[int, ...], tuple[int, ...]] | None:
-    """The part of a tile from `starts` on, of extents `shape`: (layout, domain, the source register of each of its registers). None if a
-    slice is not made of whole registers, so that threads would have to exchange elements."""
+    """The part of a tile from `starts` on, of extents `shape`: (layout, domain, the source register of each of its
+    registers). None if a slice is not made of whole registers, so that threads would have to exchange elements."""
     dims: list[list[Shard]] = []
     offset = 0
     for shards, extent, start, kept in zip(layout.dims(domain), domain, starts, shape):
@@ -193,7 +194,8 @@ def register_slice(layout: TileLayout, domain: tuple[int, ...], starts: tuple[in
         dense[stride] = reached
         reached *= n
         moves = [m + i * stride for i in range(n) for m in moves]
-    dims = [[(n, dense.get(stride, stride), along) if along == REG else (n, stride, along) for n, stride, along in part] for part in dims]
+    dims = [[(n, dense.get(stride, stride), along) if along == REG else (n, stride, along) for n, stride, along in part]
+            for part in dims]
     return _layout(dims, layout.replicas), tuple(shape), tuple(moves)
 
 
@@ -215,11 +217,13 @@ def insert_dim(layout: TileLayout, domain: Iterable[int], dim: int) -> tuple[Til
 
 
 def exchange_registers(layout: TileLayout, domain: Iterable[int], dim: int) -> TileLayout | None:
-    """The layout after adjacent lanes along `dim` exchange registers such that each thread holds a longer run; None if the layout does not allow
-    it. In 16-bit fragments, for example, a thread holds two of every eight columns; afterwards, all columns of every fourth group of eight."""
+    """The layout after adjacent lanes along `dim` exchange registers such that each thread holds a longer run; None
+    if the layout does not allow it. In 16-bit fragments, for example, a thread holds two of every eight columns;
+    afterwards, all columns of every fourth group of eight."""
     dims, domain, dim = _dims(layout, domain, dim)
     part = [s for s in dims[dim] if s[0] != 1]
-    at = next((n for n, s in enumerate(part) if str(s[2]) == LANE and n and all(str(t[2]) == REG for t in (part[n - 1], *part[n + 1:]))), None)
+    at = next((n for n, s in enumerate(part)
+               if str(s[2]) == LANE and n and all(str(t[2]) == REG for t in (part[n - 1], *part[n + 1:]))), None)
     if at is None or part[at - 1][0] % part[at][0] or part[at][0] & part[at][0] - 1:
         return None
     (above, stride, _), (lanes, between, _) = part[at - 1:at + 1]
@@ -270,7 +274,8 @@ _TCGEN05: dict[str, tuple[Shards, Shards]] = {
 }
 
 
-def mma_fragment(kind: str, operand: str, shape: Iterable[int], warps: Iterable[int] = (1, 1)) -> tuple[TileLayout, tuple[int, int]]:
+def mma_fragment(kind: str, operand: str, shape: Iterable[int],
+                 warps: Iterable[int] = (1, 1)) -> tuple[TileLayout, tuple[int, int]]:
     """An operand of warp-level ``mma.sync``: (layout, domain).
 
     `kind` is m16n8k16 (16-bit), m16n8k8 (tf32), m16n8k32 (8-bit) or m8n8k4 (f64). `operand` is "a" of `shape`
@@ -364,8 +369,9 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     folds = {"B": 2, "E": 2, "G": 4}.get(datapath, 1)
     subs = (0, 1) if datapath in "CF" else (0,)
     if columns < 1 or columns % folds or sub not in subs:
-        raise CompilationError(f"the datapath {datapath!r} has {f'a multiple of {folds} columns' if folds > 1 else 'one column or more'} and "
-                               f"sub {' or '.join(map(str, subs))}, found {columns} and {sub!r}")
+        raise CompilationError(
+            f"the datapath {datapath!r} has {f'a multiple of {folds} columns' if folds > 1 else 'one column or more'} "
+            f"and sub {' or '.join(map(str, subs))}, found {columns} and {sub!r}")
     if datapath in "AD":
         return TileLayout([(128, 1, lane), (columns, 1, column)])
     if datapath in "CF":

@@ -44,7 +44,8 @@ def index_plan(shards: Shards, shape: tuple[Any, ...]) -> IndexPlan:
 
 
 def _blocks(shards: Shards, shape: tuple[Any, ...]) -> list[tuple[tuple[int, ...], Shards]]:
-    """Pair dimensions with their shards: one by one if the shards can be split so, otherwise several dimensions together."""
+    """Pair dimensions with their shards: one by one if the shards can be split so,
+    otherwise several dimensions together."""
     grouped = group(shards, shape)
     if grouped:
         return _one_by_one(range(len(shape)), *grouped)

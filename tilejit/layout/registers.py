@@ -30,4 +30,5 @@ def register_table(layout: TileLayout, domain: tuple[int, ...]) -> tuple[tuple[i
     """The coordinates in `domain` of each register of the thread with lane 0 and warp 0."""
     dims = dimension_shards(layout, domain)
     count = max((1 + sum((x - 1) * s for d in dims for x, s, axis, _ in d if axis == "reg")), 1)
-    return tuple(tuple(sum((r // s) % x * w for x, s, axis, w in d if axis == "reg") for d in dims) for r in range(count))
+    return tuple(tuple(sum((r // s) % x * w for x, s, axis, w in d if axis == "reg") for d in dims)
+                 for r in range(count))

@@ -36,7 +36,8 @@ def known_multiple(value: Any, n: int, divides: Divides | None = None) -> bool:
 
 
 def fuse(shards: Shards) -> Shards:
-    """Drop unit shards, and merge adjacent shards where the outer continues the inner; if all are units, one is kept."""
+    """Drop unit shards, and merge adjacent shards where the outer continues the inner; if all are units,
+    one is kept."""
     fused: list[Shard] = []
     for extent, stride, along in shards:
         if isinstance(extent, int) and extent == 1:

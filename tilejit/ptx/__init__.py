@@ -1,4 +1,5 @@
-"""The instruction table: every PTX instruction form that a kernel can contain, with one row of data for each family of forms.
+"""The instruction table: every PTX instruction form that a kernel can contain,
+with one row of data for each family of forms.
 
 A form's **name is its PTX mnemonic** with all modifiers, spelled and ordered as in the ISA manual:
 
@@ -31,8 +32,9 @@ from .report import coverage_markdown, to_json
 from .row import EFFECTS, TARGETS, Row, expand
 
 __all__ = [
-    "Attributes", "EFFECTS", "Form", "ISA", "Name", "Operand", "Row", "TARGETS", "check", "coverage_markdown", "example",
-    "expand", "form", "forms", "is_prefix", "key", "probe_module", "probe_ptx", "python_name", "refused_forms", "rows", "to_json",
+    "Attributes", "EFFECTS", "Form", "ISA", "Name", "Operand", "Row", "TARGETS", "check", "coverage_markdown",
+    "example", "expand", "form", "forms", "is_prefix", "key", "probe_module", "probe_ptx", "python_name",
+    "refused_forms", "rows", "to_json",
 ]
 
 

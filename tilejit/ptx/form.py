@@ -28,7 +28,8 @@ class Attributes:
     @property
     def call_site(self) -> str:
         """The attributes at the end of the call in LLVM IR."""
-        words = ["nounwind"] + ["convergent"] * self.convergent + ["memory(none)"] * (not (self.sideeffect or self.memory))
+        words = (["nounwind"] + ["convergent"] * self.convergent
+                 + ["memory(none)"] * (not (self.sideeffect or self.memory)))
         return " ".join(words)
 
 
@@ -55,7 +56,8 @@ class Form:
         for operand in self.operands:
             if operand.name == name:
                 return operand
-        raise CompilationError(f"{self.name} has no operand {name!r}: it has {', '.join(o.name for o in self.operands) or 'none'}")
+        raise CompilationError(f"{self.name} has no operand {name!r}: it has "
+                               f"{', '.join(o.name for o in self.operands) or 'none'}")
 
     def on(self, target: str) -> bool:
         """Whether `target` has the form; sm_86 and sm_89 have the forms of sm_80."""
@@ -68,12 +70,14 @@ class Form:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The operands that it reads, in the order of the row: registers (also those that it writes too), addresses and immediates."""
+        """The operands that it reads, in the order of the row: registers (also those that it writes too),
+        addresses and immediates."""
         return tuple(o for o in self.operands if o.role != "out")
 
     @property
     def convergent(self) -> bool:
-        """Whether threads execute it together, so that LLVM must not make its execution depend on further conditions."""
+        """Whether threads execute it together, so that LLVM must not make its execution depend on
+        further conditions."""
         words = set(re.split(r"\.|::", self.mnemonic))
         return bool(words & {"sync", "aligned", "bar", "barrier"}) or self.effect in ("warp", "syncs")
 
@@ -85,9 +89,9 @@ class Form:
                  guard: bool = False) -> str:
         """The text for LLVM's inline asm, with `$0`, `$1`, … for its operands.
 
-        `imm` gives the operands that are written into the text: all immediates, and registers for which a number, `_` or a
-        named register is written. `offsets` adds bytes to address operands. With `guard`, the last input is a predicate under
-        which the instruction is executed.
+        `imm` gives the operands that are written into the text: all immediates, and registers for which a number, `_`
+        or a named register is written. `offsets` adds bytes to address operands. With `guard`, the last input is a
+        predicate under which the instruction is executed.
         """
         slots = self._slots(imm, guard)
         numbers: dict[str, list[str]] = {}
@@ -119,8 +123,8 @@ class Form:
         return ",".join(parts + ["~{memory}"] * self.attributes.memory)
 
     def arguments(self, imm: Mapping[str, Bound] | None = None, guard: bool = False) -> tuple[Operand, ...]:
-        """The operands whose registers are arguments of the asm call, in order. With `guard`, the results come last: their
-        values in case the predicate is false."""
+        """The operands whose registers are arguments of the asm call, in order. With `guard`, the results come last:
+        their values in case the predicate is false."""
         slots = self._slots(imm, guard)
         return slots.inputs + slots.tied
 
@@ -152,8 +156,8 @@ GUARD = Operand("guard", "pred", "register", "in")
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """The asm's operands as LLVM numbers them: results, then inputs. A register that is read and written is a result, and
-    once more one of the tied inputs at the end."""
+    """The asm's operands as LLVM numbers them: results, then inputs. A register that is read and written is a result,
+    and once more one of the tied inputs at the end."""
 
     results: tuple[Operand, ...]
     inputs: tuple[Operand, ...]

@@ -14,7 +14,8 @@ from .table import SECTIONS
 
 
 def key(name: str) -> str:
-    """A normal form that is the same for all spellings of a name, PTX's and Python's: its words, joined by underscores."""
+    """A normal form that is the same for all spellings of a name, PTX's and Python's: its words,
+    joined by underscores."""
     return re.sub(r"[.:_]+", "_", name).strip("_")
 
 
@@ -45,8 +46,8 @@ def _forms_by_key(head: str) -> dict[str, Form]:
 
 @cache
 def find_form(name: str) -> Form | None:
-    """The form of that name, in PTX's spelling or Python's; None if there is none. A row may have a thousand forms; only those with
-    the same beginning are built."""
+    """The form of that name, in PTX's spelling or Python's; None if there is none. A row may have a thousand forms;
+    only those with the same beginning are built."""
     wanted = key(name)
     for row in _rows_by_head().get(wanted.partition("_")[0], ()):
         for made in forms_of(row, lambda beginning: wanted.startswith(key(beginning))):

@@ -33,7 +33,8 @@ class Name(InstructionName):
     @property
     def tile_names(self) -> list[str]:
         """The words that may come next, or the rest of one (`cta` after the `shared` of `shared_cta`)."""
-        return sorted({name for f in starting(self._words) if (name := following(key(self._words), python_name(f).split(".")))})
+        return sorted({name for f in starting(self._words)
+                       if (name := following(key(self._words), python_name(f).split(".")))})
 
     def __repr__(self) -> str:
         return f"<ptx {self._words}>"
@@ -59,7 +60,8 @@ def following(said: str, words: list[str]) -> str:
 
 
 def python_name(of: Form) -> str:
-    """A form's name as Python writes it after `tile.ptx.`: `::` becomes `_`; a leading digit or a keyword gets an underscore."""
+    """A form's name as Python writes it after `tile.ptx.`: `::` becomes `_`;
+    a leading digit or a keyword gets an underscore."""
     words = of.name.replace("::", "_").split(".")
     if words[:2] == ["cp", "async"]:
         words[:2] = ["cp_async"]

@@ -151,7 +151,8 @@ _ROLES = {"": "in", "=": "out", "+": "inout"}
 
 @cache
 def parse_operand(token: str) -> tuple[Operand, str | None]:
-    """Parse one token of a row's operand column, with its slots filled in: the operand, and the word on which its presence depends."""
+    """Parse one token of a row's operand column, with its slots filled in: the operand, and the word on which its
+    presence depends."""
     match = _TOKEN.fullmatch(token)
     assert match, f"not an operand: {token!r}"
     role, name, kind, access, count, present = match.group("role", "name", "type", "access", "count", "present")
@@ -168,12 +169,13 @@ def parse_operand(token: str) -> tuple[Operand, str | None]:
 
 
 def _evaluate(expression: str) -> int | None:
-    """The value of a count such as `128/4`, `3d-2` or `x8*2`, from left to right; each term counts as the number in it. None (a scalar)
-    if the first term has no number."""
+    """The value of a count such as `128/4`, `3d-2` or `x8*2`, from left to right; each term counts as the number in
+    it. None (a scalar) if the first term has no number."""
     numbers = [term if term in tuple("*/+-") else re.sub(r"\D", "", term) for term in re.split(r"([*/+-])", expression)]
     if not numbers[0]:                                     # an empty slot: a scalar
         return None
     value = int(numbers[0])
     for sign, number in zip(numbers[1::2], numbers[2::2]):
-        value = {"*": value * int(number), "/": value // int(number), "+": value + int(number), "-": value - int(number)}[sign]
+        value = {"*": value * int(number), "/": value // int(number), "+": value + int(number),
+                 "-": value - int(number)}[sign]
     return value

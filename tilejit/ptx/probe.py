@@ -13,7 +13,8 @@ ISA = "8.8"                                    # the PTX version that LLVM emits
 
 
 def _operand_texts(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand, str]]]:
-    """The text of each operand, and (operand, register) of each register; registers are numbered from 1 within their class."""
+    """The text of each operand, and (operand, register) of each register;
+    registers are numbered from 1 within their class."""
     values: dict[str, list[str]] = {}
     used: list[tuple[Operand, str]] = []
     counts: dict[str, int] = {}

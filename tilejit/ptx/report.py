@@ -19,12 +19,15 @@ def to_json(target: str | None = None) -> str:
 def coverage_markdown() -> str:
     """The table row by row: pattern, number of forms, effect, and number of forms on each target."""
     lines = ["# PTX instruction forms", "",
-             "A pattern gives the names of a row's forms: `<a|b>` is one of these, `<list>` one of a list below, an empty",
-             "one meaning none; `#word` tells forms of one mnemonic apart. Under a target, a dot says that it has all forms,",
+             "A pattern gives the names of a row's forms: `<a|b>` is one of these, "
+             "`<list>` one of a list below, an empty",
+             "one meaning none; `#word` tells forms of one mnemonic apart. Under a target, "
+             "a dot says that it has all forms,",
              "a number how many.", ""]
     lines += [f"- *{effect}*: {meaning}" for effect, meaning in EFFECTS.items()]
     lines += ["", "| list | of |", "| --- | --- |"]
-    lines += [f"| {name} | {', '.join(f'`{item}`' if item else 'none' for item in items)} |" for name, items in LISTS.items()]
+    lines += [f"| {name} | {', '.join(f'`{item}`' if item else 'none' for item in items)} |"
+              for name, items in LISTS.items()]
     for title, section in SECTIONS:
         lines += ["", f"## {title}", "", "| pattern | forms | effect | " + " | ".join(TARGETS) + " |",
                   "| --- | ---: | --- |" + " :-: |" * len(TARGETS)]

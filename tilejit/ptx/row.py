@@ -59,26 +59,31 @@ _SCOPE = ("cta", "cluster", "gpu", "sys")
 LISTS = {
     "dim":         ("1d", "2d", "3d", "4d", "5d"),
     "scope":       tuple(f".{s}" for s in _SCOPE),
-    "near":        (".cta", ".cluster"),                                                        # the scopes of shared memory
-    "order":       ("", *(f".{sem}.{s}" for sem in _SEM for s in _SCOPE)),                      # of atom
+    # the scopes of shared memory
+    "near":        (".cta", ".cluster"),
+    "order":       ("", *(f".{sem}.{s}" for sem in _SEM for s in _SCOPE)),  # of atom
     "near_order":  ("", *(f".{sem}.{s}" for sem in _SEM for s in _SCOPE[:2])),
-    "red_order":   ("", *(f".{sem}.{s}" for sem in _SEM[::2] for s in _SCOPE)),                 # of red
+    "red_order":   ("", *(f".{sem}.{s}" for sem in _SEM[::2] for s in _SCOPE)),  # of red
     "near_red":    ("", *(f".{sem}.{s}" for sem in _SEM[::2] for s in _SCOPE[:2])),
-    "relaxed":     ("", *(f".relaxed.{s}" for s in _SCOPE)),                                    # of vectors
+    "relaxed":     ("", *(f".relaxed.{s}" for s in _SCOPE)),  # of vectors
     "shared":      (".shared", ".shared::cta", ".shared::cluster"),
-    "width":       ("b8", "b16", "b32", "b64", "b128", "v2.b8", "v2.b16", "v2.b32", "v2.b64", "v4.b8", "v4.b16", "v4.b32"),
+    "width":       ("b8", "b16", "b32", "b64", "b128", "v2.b8", "v2.b16", "v2.b32", "v2.b64", "v4.b8", "v4.b16",
+                    "v4.b32"),
     "word":        ("b32", "b64", "b128", "v2.b32", "v2.b64", "v4.b32"),
-    "evict":       (".L1::evict_normal", ".L1::evict_unchanged", ".L1::evict_first", ".L1::evict_last", ".L1::no_allocate"),
+    "evict":       (".L1::evict_normal", ".L1::evict_unchanged", ".L1::evict_first", ".L1::evict_last",
+                    ".L1::no_allocate"),
     "hint":        ("", ".L2::cache_hint"),
-    "n8":          tuple(str(n) for n in range(8, 257, 8)),                                     # the N of wgmma
-    "n16":         tuple(str(n) for n in (8, 16, 24, *range(32, 257, 16))),                     # the same on integers
+    "n8":          tuple(str(n) for n in range(8, 257, 8)),  # the N of wgmma
+    "n16":         tuple(str(n) for n in (8, 16, 24, *range(32, 257, 16))),  # the same on integers
     "kind":        (".kind::f16", ".kind::tf32", ".kind::f8f6f4"),
     "scaled":      (".kind::mxf8f6f4.block_scale.scale_vec::1X", ".kind::mxf8f6f4.block_scale.block32",
                     ".kind::mxf4.block_scale.scale_vec::2X", ".kind::mxf4.block_scale.block32",
                     ".kind::mxf4nvf4.block_scale.scale_vec::2X", ".kind::mxf4nvf4.block_scale.block32",
                     ".kind::mxf4nvf4.block_scale.scale_vec::4X", ".kind::mxf4nvf4.block_scale.block16"),
-    "collect":     ("", ".collector::a::fill", ".collector::a::use", ".collector::a::lastuse", ".collector::a::discard"),
-    "keep":        ("", *(f".collector::b{i}::{use}" for i in range(4) for use in ("fill", "use", "lastuse", "discard"))),
+    "collect":     ("", ".collector::a::fill", ".collector::a::use", ".collector::a::lastuse",
+                    ".collector::a::discard"),
+    "keep":        ("",
+                    *(f".collector::b{i}::{use}" for i in range(4) for use in ("fill", "use", "lastuse", "discard"))),
     "fetch":       ("", ".L2::64B", ".L2::128B", ".L2::256B"),
 }
 
@@ -94,7 +99,8 @@ EFFECTS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A family of instruction forms. ``isa`` is the PTX version that it needs; ``name`` replaces the name that its text gives."""
+    """A family of instruction forms. ``isa`` is the PTX version that it needs;
+    ``name`` replaces the name that its text gives."""
 
     text: str
     operands: str
@@ -161,7 +167,8 @@ def expand(row: Row) -> tuple[Form, ...]:
 
 
 def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Form]:
-    """The concrete forms of a row. With `fits`, forms are skipped as soon as it is false for a beginning of their mnemonic."""
+    """The concrete forms of a row. With `fits`, forms are skipped as soon as it is false for a beginning
+    of their mnemonic."""
     slots, name, text, _ = _cut(row)
     for chosen in _choices(tuple(slots.items()), name if row.name else text, {}, fits):
         form = _concrete(row, tuple(chosen.values()))

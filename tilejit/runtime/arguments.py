@@ -1,5 +1,5 @@
-"""Binds a call's arguments to the kernel's parameters: which are constants, what the compiler may know of the arrays, and
-which facts hold for them."""
+"""Binds a call's arguments to the kernel's parameters: which are constants, what the compiler may know of the arrays,
+and which facts hold for them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .facts import Kind, evaluate_fact, kind_of
 class ArraySpec:
     """The shape, dtype and strides of an array (in elements; row-major by default): all that compiling needs of it.
 
-    `pointer` is the address of the first element. A spec without data gets an address that is a multiple of 256 bytes,
-    and is far from all other arguments. `view` is the array. For packed dtypes, shape and strides count bytes once a call
-    has the spec (`counted`)."""
+    `pointer` is the address of the first element. A spec without data gets an address that is a multiple of 256
+    bytes, and is far from all other arguments. `view` is the array. For packed dtypes, shape and strides count bytes
+    once a call has the spec (`counted`)."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -40,8 +40,8 @@ class ArraySpec:
     def of_view(view: ArrayView) -> ArraySpec:
         made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
         if made.dtype.packed and made.shape[-1:] > (1,) and view.strides[-1] != 1:
-            raise LaunchError(f"packed {made.dtype} needs a contiguous last dimension; this array has shape {view.shape} and "
-                              f"strides {view.strides} in bytes")
+            raise LaunchError(f"packed {made.dtype} needs a contiguous last dimension; "
+                              f"this array has shape {view.shape} and strides {view.strides} in bytes")
         return made
 
     def in_memory(self) -> ArraySpec:
@@ -52,8 +52,8 @@ class ArraySpec:
         elements, _ = self.dtype.packing
         *outer, last = self.strides or (0,)
         if not self.shape or last != 1 or any(n % elements for n in (self.shape[-1], *outer)):
-            raise LaunchError(f"packed {self.dtype} needs a contiguous last dimension, and rows of multiples of {elements} elements, not shape "
-                              f"{self.shape} with strides {self.strides}")
+            raise LaunchError(f"packed {self.dtype} needs a contiguous last dimension, and rows of multiples of "
+                              f"{elements} elements, not shape {self.shape} with strides {self.strides}")
         per, nbytes = self.dtype.packing
         row, *steps = (n // per * nbytes for n in (self.shape[-1], *outer))  # as `stored`: whole groups
         return replace(self, shape=(*self.shape[:-1], row), strides=(*steps, 1), counted=True)
@@ -100,7 +100,8 @@ class Bound:
         for name, value in zip(self.names, self.runtime):
             if isinstance(value, ArraySpec):
                 if value.view is None or value.view.device != "host":
-                    raise LaunchError(f"the simulator needs host arrays, and {name} is {'on a device' if value.view else 'a spec without data'}")
+                    raise LaunchError("the simulator needs host arrays, "
+                                      f"and {name} is {'on a device' if value.view else 'a spec without data'}")
                 value = value.view.numpy()
             result.append(value)
         return result
@@ -119,7 +120,8 @@ class Bound:
 
     def meta(self) -> dict[str, Any]:
         """The arguments by name, as a grid function gets them."""
-        return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v) for n, v in self.values.items()}
+        return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v)
+                for n, v in self.values.items()}
 
 
 CONSTANTS = (bool, int, float, str, DType, Auto, type(None))
@@ -129,8 +131,8 @@ FAR = 44  # arguments without data are 2^44 bytes apart
 
 
 def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
-    """Match a call's arguments with the parameters. LaunchError names an argument that is missing, surplus, or of a type
-    that kernels do not take."""
+    """Match a call's arguments with the parameters. LaunchError names an argument that is missing, surplus, or of a
+    type that kernels do not take."""
     if len(args) > len(parameters):
         raise LaunchError(f"{name} takes {len(parameters)} arguments, and {len(args)} are given")
     values, constants, key = {}, set(), []
@@ -158,8 +160,8 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
 
 
 def plain_constant(value):
-    """A constant with NumPy's numbers replaced by Python's, and the dtypes of NumPy, torch and Python by this package's;
-    tuples item by item."""
+    """A constant with NumPy's numbers replaced by Python's, and the dtypes of NumPy, torch and Python by this
+    package's; tuples item by item."""
     if type(value) is tuple:
         return tuple(map(plain_constant, value))
     if _names_dtype(value):
@@ -173,7 +175,8 @@ def _names_dtype(value) -> bool:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if isinstance(value, type):
         return value in (bool, int, float) or numpy is not None and issubclass(value, numpy.generic)
-    return numpy is not None and isinstance(value, numpy.dtype) or torch is not None and isinstance(value, getattr(torch, "dtype", ()))
+    return (numpy is not None and isinstance(value, numpy.dtype)
+            or torch is not None and isinstance(value, getattr(torch, "dtype", ())))
 
 
 def parts_of(value) -> tuple | None:
@@ -198,13 +201,14 @@ def _constant_key(kernel: str, name: str, value):
     if isinstance(value, float):
         return "float", repr(value)  # -0.0 is not 0.0, and NaN is itself
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise LaunchError(f"{kernel}: the constexpr {name!r} has {value.bit_length()} bits, and a constant has at most {MAX_BITS}")
+        raise LaunchError(f"{kernel}: the constexpr {name!r} has {value.bit_length()} bits, "
+                          f"and a constant has at most {MAX_BITS}")
     if isinstance(value, CONSTANTS):
         return type(value).__name__, value
     if getattr(value, "source", None) is not None or hasattr(value, "shards"):
         return value
-    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel, enum member, or a tuple or frozen "
-                      f"dataclass of those, not {type(value).__name__}")
+    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel, enum member, "
+                      f"or a tuple or frozen dataclass of those, not {type(value).__name__}")
 
 
 def _runtime_value(kernel: str, name: str, value):
@@ -214,20 +218,23 @@ def _runtime_value(kernel: str, name: str, value):
         if not isinstance(value, bool):  # instances of subclasses become plain numbers
             value = int(value) if isinstance(value, int) else float(value)
         if isinstance(value, int) and not -2**63 <= value < 2**63:
-            raise LaunchError(f"{kernel}: {name} = {shown_integer(value)} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
+            raise LaunchError(f"{kernel}: {name} = {shown_integer(value)} does not fit in 64 bits (int64 holds "
+                              f"{-2**63} to {2**63 - 1})")
         if isinstance(value, float) and not fits_float32(value):
-            raise LaunchError(f"{kernel}: {name} = {value} does not fit in float32, as which a float is passed (-3.4028235e38 to 3.4028235e38); "
-                              "an array of one float64 holds it")
+            raise LaunchError(f"{kernel}: {name} = {value} does not fit in float32, as which a float is passed "
+                              "(-3.4028235e38 to 3.4028235e38); an array of one float64 holds it")
         return value
     if value is None or isinstance(value, (str, tuple, list, dict)):
-        advice = "pass an array" if isinstance(value, list) else "annotate the parameter as tile.constexpr to make it part of the kernel"
+        advice = ("pass an array" if isinstance(value, list)
+                  else "annotate the parameter as tile.constexpr to make it part of the kernel")
         raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; {advice}")
     number = _numpy_number(value)
     if number is not None:
         return _runtime_value(kernel, name, number)
     try:
         view = describe(value)
-        if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
+        if (view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item")
+            and not hasattr(value, "__dlpack__")):
             return value.item()
         return ArraySpec.of_view(view)
     except LaunchError as error:
@@ -259,8 +266,8 @@ def is_host(bound: Bound) -> bool:
 
 
 def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
-    """The type of a global array argument. Sizes and strides are symbols that the launch fills in, except for one stride
-    of 1, which is a fact (and so a guard)."""
+    """The type of a global array argument. Sizes and strides are symbols that the launch fills in, except for one
+    stride of 1, which is a fact (and so a guard)."""
     bits = 32 if facts.ask("fits32", arg) else 64
     rank = len(spec.shape)
     shape = tuple(Sym("size", arg, d, bits, f"{name}.shape[{d}]") for d in range(rank))

@@ -24,8 +24,8 @@ LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as 
 class ArrayView:
     """An array as a kernel sees it. `strides` are in elements; `device` is "host" or a CUDA ordinal.
 
-    `owner` is the described array; it and `keep` keep the memory alive. `stream` is the CUDA stream on which the data is
-    ready, if the array's protocol names one, else None."""
+    `owner` is the described array; it and `keep` keep the memory alive. `stream` is the CUDA stream on which the data
+    is ready, if the array's protocol names one, else None."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -78,14 +78,15 @@ class ArrayView:
         if self.device != "host":
             raise LaunchError(f"the array is on device {self.device}; copy it to the host first")
         nbytes = self.nbytes_per_element
-        reaches = [stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)] if self.size else []
+        reaches = ([stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)] if self.size
+                   else [])
         low = sum(min(reach, 0) for reach in reaches)
         span = sum(map(abs, reaches)) + nbytes if self.size else 0
         memory = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""
         if span:
             memory.keep = self
-        array = numpy.ndarray(self.shape, numpy_dtype("uint8" if DTYPES[self.dtype].packed else self.dtype), memory, -low,
-                              [s * nbytes for s in self.strides])
+        array = numpy.ndarray(self.shape, numpy_dtype("uint8" if DTYPES[self.dtype].packed else self.dtype), memory,
+                              -low, [s * nbytes for s in self.strides])
         if self.readonly:
             array.flags.writeable = False
         return array
@@ -123,23 +124,27 @@ def describe(obj) -> ArrayView:
     return view
 
 
-# type -> the function that describes its arrays, filled by `describe`. Array types are few and live long, so nothing is evicted.
+# type -> the function that describes its arrays, filled by `describe`. Array types are few and live long,
+# so nothing is evicted.
 DESCRIBERS: dict[type, Callable[[Any], ArrayView]] = {}
 
 
 def array_keys(arrays) -> tuple[tuple, list[int]]:
-    """(a key of all that a launch for such arrays depends on, their addresses). The key has a tuple for each array, with
-    its shape, strides, dtype, device, address modulo 16, and whether it may be written. The fourth element is the device,
-    "host" or -1 on the host. For torch's tensors this does not make views of them, which would take four times as long."""
+    """(a key of all that a launch for such arrays depends on, their addresses). The key has a tuple for each array,
+    with its shape, strides, dtype, device, address modulo 16, and whether it may be written. The fourth element is
+    the device, "host" or -1 on the host. For torch's tensors this does not make views of them, which would take four
+    times as long."""
     torch = sys.modules.get("torch")
     if torch is not None and set(map(type, arrays)) <= {torch.Tensor, torch.nn.Parameter}:
         try:
             pointers = [x.data_ptr() for x in arrays]
-            return tuple([(x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), p & 15) for x, p in zip(arrays, pointers)]), pointers
+            return tuple([(x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(),
+                           p & 15) for x, p in zip(arrays, pointers)]), pointers
         except RuntimeError:  # a tensor without strides or an address: `describe` raises the error
             pass
     views = list(map(describe, arrays))
-    return tuple([(v.shape, v.strides, v.dtype, v.device, v.pointer & 15, v.readonly) for v in views]), [v.pointer for v in views]
+    return (tuple([(v.shape, v.strides, v.dtype, v.device, v.pointer & 15, v.readonly) for v in views]),
+            [v.pointer for v in views])
 
 
 def _describer(obj):
@@ -150,7 +155,8 @@ def _describer(obj):
         found = _describe_torch
     elif "numpy" in sys.modules and issubclass(kind, sys.modules["numpy"].ndarray):
         if hasattr(kind, "filled"):
-            raise LaunchError(f"the {kind.__name__} is masked; kernels take plain arrays: pass its .data, and its .mask as another array")
+            raise LaunchError(f"the {kind.__name__} is masked; kernels take plain arrays: pass its .data, "
+                              "and its .mask as another array")
         found = _describe_numpy
     else:
         found = _describe_by_protocol
@@ -170,8 +176,8 @@ def numpy_name(dtype) -> str:
         if name not in ELEMENT_TYPES:
             raise LaunchError(f"the array's dtype {unfit(str(dtype))}")
         if DTYPES.get(name, bool_).packed:
-            raise LaunchError(f"NumPy has a byte for each {name}, and memory of GPUs has {DTYPES[name].packing[0]} in {DTYPES[name].packing[1]}: "
-                              "pass tile.pack(array)")
+            raise LaunchError(f"NumPy has a byte for each {name}, and memory of GPUs has {DTYPES[name].packing[0]} in "
+                              f"{DTYPES[name].packing[1]}: pass tile.pack(array)")
         if not dtype.isnative:
             raise LaunchError(f"the array's dtype {dtype.str} has the other byte order; use array.astype({name!r})")
         _numpy_names[dtype] = name
@@ -194,15 +200,16 @@ def _element_strides(shape, strides, itemsize: int) -> tuple[int, ...]:
         if stride % itemsize:
             if extent <= 1:  # this stride is never used
                 return _element_strides(shape, [0 if n <= 1 else s for n, s in zip(shape, strides)], itemsize)
-            raise LaunchError(f"the stride of axis {axis} is {stride} bytes, not a multiple of the {itemsize} bytes of an "
-                              "element (a field of a structured array?); pass a copy of the array")
+            raise LaunchError(f"the stride of axis {axis} is {stride} bytes, not a multiple of the {itemsize} bytes of "
+                              "an element (a field of a structured array?); pass a copy of the array")
     return tuple(stride // itemsize for stride in strides)
 
 
 # -- torch -----------------------------------------------------------------------------------------------------------
 
-# dtypes of which a tensor may be a lazily negated view: the imaginary part of a conjugated complex tensor, which begins at an odd element.
-# Launches call is_neg() only for tensors that begin at one, since calling it for every tensor takes 30 ns.
+# dtypes of which a tensor may be a lazily negated view: the imaginary part of a conjugated complex tensor, which begins
+# at an odd element. Launches call is_neg() only for tensors that begin at one, since calling it for every tensor takes
+# 30 ns.
 MAY_BE_NEGATED = ("float16", "float32", "float64")
 
 _torch_names: dict = {}  # torch dtype -> name of the element type
@@ -211,7 +218,8 @@ _torch_names: dict = {}  # torch dtype -> name of the element type
 def _torch_name(dtype) -> str:
     name = _torch_names.get(dtype)
     if name is None:
-        name = str(dtype).removeprefix("torch.").removesuffix("_x2")  # float4_e2m1fn_x2: shapes count bytes, of two elements each
+        # float4_e2m1fn_x2: shapes count bytes, of two elements each
+        name = str(dtype).removeprefix("torch.").removesuffix("_x2")
         if name not in ELEMENT_TYPES:
             raise LaunchError(unfit(str(dtype)))
         _torch_names[dtype] = name
@@ -222,17 +230,21 @@ def _describe_torch(tensor) -> ArrayView:
     name = _torch_name(tensor.dtype)
     ordinal = tensor.get_device() if tensor.is_cuda else -1
     if ordinal < 0 and tensor.device.type != "cpu":
-        raise LaunchError(f"the tensor lives on {tensor.device}; kernels run on NVIDIA GPUs, or on host arrays in the simulator")
+        raise LaunchError(f"the tensor lives on {tensor.device}; kernels run on NVIDIA GPUs, "
+                          "or on host arrays in the simulator")
     try:
         pointer, strides = tensor.data_ptr(), tensor.stride()
     except RuntimeError as error:
-        raise LaunchError(f"the tensor has no memory to point at ({type(tensor).__name__}, {tensor.layout}): {error}") from None
+        raise LaunchError(f"the tensor has no memory to point at ({type(tensor).__name__}, "
+                          f"{tensor.layout}): {error}") from None
     if not pointer and tensor.numel():
-        raise LaunchError(f"the tensor has no memory ({type(tensor).__name__}): where torch traces or compiles, a launch belongs in a function "
-                          "under torch.compiler.disable, or in one of torch.library.custom_op")
+        raise LaunchError(f"the tensor has no memory ({type(tensor).__name__}): where torch traces or compiles, "
+                          "a launch belongs in a function under torch.compiler.disable, "
+                          "or in one of torch.library.custom_op")
     if tensor.is_neg():
         raise LaunchError("the tensor is a lazily negated view; use tensor.resolve_neg()")
-    return ArrayView(pointer, tuple(tensor.shape), tuple(strides), name, "host" if ordinal < 0 else ordinal, False, tensor)
+    return ArrayView(pointer, tuple(tensor.shape), tuple(strides), name, "host" if ordinal < 0 else ordinal, False,
+                     tensor)
 
 
 # -- protocols -------------------------------------------------------------------------------------------------------
@@ -263,15 +275,16 @@ def _describe_by_protocol(obj) -> ArrayView:
 
 
 def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
-    """The view by ``__cuda_array_interface__``; None if that cannot name the element type and the object has DLPack too."""
+    """The view by ``__cuda_array_interface__``; None if that cannot name the element type and the
+    object has DLPack too."""
     if interface.get("mask") is not None:
         raise LaunchError(f"the {type(obj).__name__} is masked; kernels take plain arrays")
     name = _interface_dtype(obj, interface["typestr"])
     if name is None:
         if hasattr(obj, "__dlpack__"):
             return None
-        raise LaunchError(f"typestr {interface['typestr']!r} of {type(obj).__name__} is not an element type that a kernel "
-                          "can take")
+        raise LaunchError(f"typestr {interface['typestr']!r} of {type(obj).__name__} is not an element type that "
+                          "a kernel can take")
     pointer, readonly = interface["data"]
     shape = tuple(interface["shape"])
     stream = interface.get("stream")
@@ -280,14 +293,16 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
                           "per-thread one")
     strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
     pointer = _check_alignment(int(pointer or 0), ELEMENT_TYPES[name].nbytes)
-    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _immutable(obj), obj, stream)
+    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _immutable(obj),
+                     obj, stream)
 
 
 def _check_alignment(pointer: int, nbytes: int) -> int:
-    """The device address `pointer`. LaunchError if it is not a multiple of the `nbytes` bytes of an element, as loads and
-    stores need."""
+    """The device address `pointer`. LaunchError if it is not a multiple of the `nbytes` bytes of an element,
+    as loads and stores need."""
     if pointer % nbytes:
-        raise LaunchError(f"the array's address {pointer:#x} is no multiple of the {nbytes} bytes of an element; pass a copy of the array")
+        raise LaunchError(f"the array's address {pointer:#x} is no multiple of the {nbytes} bytes of an element; "
+                          "pass a copy of the array")
     return pointer
 
 
@@ -343,5 +358,6 @@ def _from_dlpack(obj) -> ArrayView:
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else row_major(shape)
     pointer, name = (tensor.data or 0) + tensor.byte_offset, dlpack.dtype_name(tensor)
-    return ArrayView(pointer if device == "host" else _check_alignment(pointer, ELEMENT_TYPES[name].nbytes), shape, strides, name, device,
+    return ArrayView(pointer if device == "host" else _check_alignment(pointer, ELEMENT_TYPES[name].nbytes), shape,
+                     strides, name, device,
                      readonly or _immutable(obj), obj, None if device == "host" else LEGACY_STREAM, capsule)

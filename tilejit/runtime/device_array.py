@@ -1,4 +1,5 @@
-"""Arrays in a GPU's memory for programs without torch or CuPy: `to_device`, `empty`, slicing, and back by `.numpy()`."""
+"""Arrays in a GPU's memory for programs without torch or CuPy: `to_device`, `empty`, slicing,
+and back by `.numpy()`."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ class DeviceArray:
             if not -extent <= position < extent:
                 raise IndexError(f"index {position} is out of bounds for axis {axis} with extent {extent}")
             offset += position % extent * stride
-        return DeviceArray(self.pointer + offset * self.dtype.itemsize, shape, strides, self.dtype, self.device, self._memory)
+        return DeviceArray(self.pointer + offset * self.dtype.itemsize, shape, strides, self.dtype, self.device,
+                           self._memory)
 
     @property
     def T(self) -> DeviceArray:
@@ -171,7 +173,8 @@ def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | 
     name: str = dtype if isinstance(dtype, str) else named
     packed = DTYPES.get(name, bool_).packed
     if packed and not (shape and count_units(DTYPES[name], shape[-1]) is not None):
-        raise LaunchError(f"rows of {name} are multiples of {DTYPES[name].packing[0]} elements, and the shape is {shape}")
+        raise LaunchError(f"rows of {name} are multiples of {DTYPES[name].packing[0]} elements, "
+                          f"and the shape is {shape}")
     if packed:
         return Packed(empty((*shape[:-1], count_units(DTYPES[name], shape[-1])), "uint8", device), name)
     nbytes = element_type(name).nbytes * math.prod(shape)
@@ -180,7 +183,8 @@ def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | 
 
 
 def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the device."""
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
+    or packed elements) on the device."""
     import numpy
 
     if isinstance(array, Packed):
@@ -198,6 +202,7 @@ def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:
     assert isinstance(result, DeviceArray)  # a view's dtype is not packed
     if host.nbytes:
         driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, device)
-        # The copy from pageable memory may not have reached the device yet, and non-blocking streams do not wait for it.
+        # The copy from pageable memory may not have reached the device yet,
+        # and non-blocking streams do not wait for it.
         driver.synchronize(device, LEGACY_STREAM)
     return result

@@ -75,14 +75,15 @@ def device_of(device_type: int, device_id: int):
         return "host"
     if device_type in (CUDA, CUDA_MANAGED):
         return int(device_id)
-    raise LaunchError(f"the array lives on a {DEVICE_NAMES.get(device_type, f'type {device_type}')} device; kernels run "
-                      "on NVIDIA GPUs, or on host arrays in the simulator")
+    raise LaunchError(f"the array lives on a {DEVICE_NAMES.get(device_type, f'type {device_type}')} device; "
+                      "kernels run on NVIDIA GPUs, or on host arrays in the simulator")
 
 
 def exchange_table(owner: type) -> int | None:
     """The address of the DLPackExchangeAPI (DLPack 1.2 and later) of an array type, or None.
 
-    Its words: version, previous table, allocate, from object (owned), to object, from object (borrowed), current stream."""
+    Its words: version, previous table, allocate, from object (owned), to object, from object (borrowed),
+    current stream."""
     capsule = getattr(owner, "__dlpack_c_exchange_api__", None)
     if capsule is None or not _api.PyCapsule_IsValid(id(capsule), b"dlpack_exchange_api"):
         return None

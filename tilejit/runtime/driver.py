@@ -1,7 +1,7 @@
 """The CUDA driver: devices, contexts, modules, memory, streams.
 
-Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and leaves the calling
-thread's current context as it was; only where there was none, device 0's stays current."""
+Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and
+leaves the calling thread's current context as it was; only where there was none, device 0's stays current."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def _device(device: int):
 @cache
 def attribute(name: str, device: int = 0) -> int:
     """A device attribute by the driver's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
-    return call("cuDeviceGetAttribute", DEVICE_ATTRIBUTES[name], _device(device), doing=f"attribute {name} of device {device}")
+    return call("cuDeviceGetAttribute", DEVICE_ATTRIBUTES[name], _device(device),
+                doing=f"attribute {name} of device {device}")
 
 
 @cache
@@ -74,7 +75,8 @@ def target(device: int = 0) -> str:
     capability = attribute("COMPUTE_CAPABILITY_MAJOR", device), attribute("COMPUTE_CAPABILITY_MINOR", device)
     if capability not in _TARGETS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _TARGETS)
-        raise LaunchError(f"{name(device)} has compute capability {capability[0]}.{capability[1]}; kernels run on {known}")
+        raise LaunchError(f"{name(device)} has compute capability {capability[0]}.{capability[1]}; "
+                          f"kernels run on {known}")
     return _TARGETS[capability]
 
 
@@ -106,7 +108,8 @@ def in_context(device: int = 0):
         yield
         return
     if current == 0 and device == 0:
-        call("cuCtxSetCurrent", wanted, doing="making the context current")  # not undone, so that the next call finds it current
+        # not undone, so that the next call finds it current
+        call("cuCtxSetCurrent", wanted, doing="making the context current")
         yield
         return
     call("cuCtxPushCurrent", wanted, doing="making the context current")
@@ -141,7 +144,8 @@ def function_attribute(function: int, name: str, device: int = 0) -> int:
 
 def _set_function_attribute(function: int, name: str, value: int, device: int) -> None:
     with in_context(device):
-        call("cuFuncSetAttribute", function, FUNCTION_ATTRIBUTES[name], value, doing=f"setting {name} of a kernel to {value}")
+        call("cuFuncSetAttribute", function, FUNCTION_ATTRIBUTES[name], value,
+             doing=f"setting {name} of a kernel to {value}")
 
 
 def set_max_dynamic_shared(function: int, nbytes: int, device: int = 0) -> None:
@@ -169,15 +173,19 @@ def required_cluster(function: int, device: int = 0) -> tuple[int, int, int]:
 def active_ctas(function: int, threads: int, shared: int, device: int = 0) -> int:
     """The number of CTAs of the kernel that fit on an SM at the same time."""
     with in_context(device):
-        return call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared, doing="the kernel's occupancy")
+        return call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared,
+                    doing="the kernel's occupancy")
 
 
 def active_clusters(function: int, threads: int, shared: int, cluster, device: int = 0) -> int:
-    """The number of clusters of the kernel that fit on the device at the same time; 0 if such clusters cannot be placed."""
+    """The number of clusters of the kernel that fit on the device at the same time;
+    0 if such clusters cannot be placed."""
     attribute = ctypes.create_string_buffer(struct.pack("<I4x3I", CLUSTER_ATTRIBUTE, *cluster), ATTRIBUTE_BYTES)
-    config = ctypes.create_string_buffer(CONFIG.pack(*cluster, threads, 1, 1, shared, 0, ctypes.addressof(attribute), 1))
+    config = ctypes.create_string_buffer(CONFIG.pack(*cluster, threads, 1, 1, shared, 0, ctypes.addressof(attribute),
+                                                     1))
     with in_context(device):
-        return call("cuOccupancyMaxActiveClusters", function, ctypes.addressof(config), doing="the kernel's occupancy in clusters")
+        return call("cuOccupancyMaxActiveClusters", function, ctypes.addressof(config),
+                    doing="the kernel's occupancy in clusters")
 
 
 # -- memory and streams ----------------------------------------------------------------------------------------------
@@ -237,7 +245,8 @@ def device_of_pointer(address: int) -> int:
     """The ordinal of the device that holds an address; 0 for a null pointer."""
     if address == 0:
         return 0
-    return call("cuPointerGetAttribute", POINTER_DEVICE_ORDINAL, address, doing=f"finding the device of the address {address:#x}")
+    return call("cuPointerGetAttribute", POINTER_DEVICE_ORDINAL, address,
+                doing=f"finding the device of the address {address:#x}")
 
 
 def create_stream(device: int = 0) -> int:
@@ -253,7 +262,8 @@ def destroy_stream(stream: int, device: int = 0) -> None:
 
 
 def capturing(stream: int, device: int = 0) -> int:
-    """The CUDA graph capture that a stream is part of, as a number unique to the capture; 0 if it is not being captured."""
+    """The CUDA graph capture that a stream is part of, as a number unique to the capture;
+    0 if it is not being captured."""
     return _capture(stream, device)[0]
 
 
@@ -261,27 +271,30 @@ def _capture(stream: int, device: int) -> tuple[int, int | None]:
     """(the number of the capture that a stream is part of, or 0; the graph that it makes)."""
     status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
     with in_context(device):
-        call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number), ctypes.addressof(graph), None, None,
-             doing="asking whether a stream is captured")
+        call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number),
+             ctypes.addressof(graph), None, None, doing="asking whether a stream is captured")
     # Whatever follows in a capture that is invalidated fails by itself.
     return (number.value + 1, graph.value) if status.value == CAPTURE_ACTIVE else (0, None)
 
 
 class GraphLife:
-    """The life of the CUDA graph into which a stream is being captured, and of all that is instantiated or cloned from it.
+    """The life of the CUDA graph into which a stream is being captured,
+    and of all that is instantiated or cloned from it.
 
-    The graph owns a user object. When the last of its owners is gone and their launches have ended, the driver calls a function, in a thread
-    of its own where neither CUDA nor Python may be called. It is libc's `time`, which writes the time to a number that was 0. CUDA driver
-    API, "Graph Management"; CUDA C++ Programming Guide, "CUDA User Objects"."""
+    The graph owns a user object. When the last of its owners is gone and their launches have ended, the driver calls
+    a function, in a thread of its own where neither CUDA nor Python may be called. It is libc's `time`, which writes
+    the time to a number that was 0. CUDA driver API, "Graph Management"; CUDA C++ Programming Guide, "CUDA User
+    Objects"."""
 
     def __init__(self, stream: int, device: int = 0):
         libc = ctypes.CDLL(None)
         libc.calloc.restype = ctypes.c_void_p
         self._ended = libc.calloc(1, 8)  # never freed, since a graph may end after Python
         with in_context(device):
-            owned = call("cuUserObjectCreate", self._ended, ctypes.cast(libc.time, ctypes.c_void_p).value, 1, USER_OBJECT_NO_DESTRUCTOR_SYNC,
-                         doing="asking when a graph ends")
-            call("cuGraphRetainUserObject", _capture(stream, device)[1], owned, 1, GRAPH_USER_OBJECT_MOVE, doing="asking when a graph ends")
+            owned = call("cuUserObjectCreate", self._ended, ctypes.cast(libc.time, ctypes.c_void_p).value, 1,
+                         USER_OBJECT_NO_DESTRUCTOR_SYNC, doing="asking when a graph ends")
+            call("cuGraphRetainUserObject", _capture(stream, device)[1], owned, 1, GRAPH_USER_OBJECT_MOVE,
+                 doing="asking when a graph ends")
 
     @property
     def over(self) -> bool:
@@ -357,8 +370,8 @@ def entry_points() -> EntryPoints:
         function = getattr(library(), symbol, None)
         return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
-    return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
-                                      "cuCtxGetCurrent", "cuCtxSetCurrent")))
+    return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col",
+                                      "cuTensorMapEncodeIm2colWide", "cuCtxGetCurrent", "cuCtxSetCurrent")))
 
 
 def encode_tensor_map(device: int = 0, **fields) -> bytes:

@@ -55,8 +55,8 @@ BY_DLPACK = {row[2]: row[0] for row in _ROWS}
 
 # Types of tensor maps only, as (CUtensorMapDataType, bytes): loads with these round to TF32 or flush denormals.
 TENSOR_MAP_ONLY = {"float32_ftz": (10, 4), "tfloat32": (11, 4), "tfloat32_ftz": (12, 4),
-                   # Loads with these pad 16 packed elements to 16 bytes of shared memory, and sizes count elements. Elements that stay packed
-                   # move as bytes.
+                   # Loads with these pad 16 packed elements to 16 bytes of shared memory, and sizes count elements.
+                   # Elements that stay packed move as bytes.
                    "float4_e2m1fn_p64": (14, 1), "float6_e2m3fn_p32": (15, 1), "float6_e3m2fn_p32": (15, 1)}
 
 
@@ -78,8 +78,10 @@ def integer_limits(dtype: str) -> tuple[int, int] | None:
 
 def unfit(name: str) -> str:
     """The text of an error: a kernel takes no elements of this type, and which types it takes."""
-    advice = "; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name else ""
-    return f"{name} is not an element type that a kernel can take; there are {', '.join(n for n, d in DTYPES.items() if not d.padded)}{advice}"
+    advice = ("; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name
+              else "")
+    return (f"{name} is not an element type that a kernel can take; there are "
+            f"{', '.join(n for n, d in DTYPES.items() if not d.padded)}{advice}")
 
 
 def element_type(name: str) -> ElementType:

@@ -19,10 +19,12 @@ def device_of(bound: Bound, call: dict) -> int:
     if not driver.available():
         raise LaunchError("no CUDA driver or no GPU was found: pass host arrays (NumPy) to run on the simulator, "
                           "or install the NVIDIA driver")
-    homes: set[Any] = {v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None} - {"host"}
+    homes: set[Any] = ({v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None}
+                       - {"host"})
     asked = call.get("device")
     if len(homes) > 1:
-        raise LaunchError(f"the arrays of a launch must be on one device, and these are on {', '.join(map(str, sorted(homes)))}")
+        raise LaunchError("the arrays of a launch must be on one device, "
+                          f"and these are on {', '.join(map(str, sorted(homes)))}")
     if homes and asked is not None and asked not in homes:
         raise LaunchError(f"device={asked} is asked for, and the arrays are on device {homes.pop()}")
     device: int = homes.pop() if homes else asked or 0
@@ -30,8 +32,8 @@ def device_of(bound: Bound, call: dict) -> int:
 
 
 def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
-    """The call with its host arrays copied to the device, and the copies as {name: (host array, device array)}. An array
-    that is passed twice is copied once."""
+    """The call with its host arrays copied to the device, and the copies as {name: (host array, device array)}. An
+    array that is passed twice is copied once."""
     copies, values = {}, dict(bound.values)
     made: dict[tuple, Any] = {}  # the copies, by place
     for name in bound.names:
@@ -49,12 +51,13 @@ def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
 
 
 def check_apart(copies: dict[str, tuple], written: set[str]) -> None:
-    """LaunchError if two different host arrays share bytes and the kernel writes one of them: each has a copy of its own
-    on the device, so a write to one would not appear in the other."""
+    """LaunchError if two different host arrays share bytes and the kernel writes one of them: each has a copy of its
+    own on the device, so a write to one would not appear in the other."""
     for (one, (a, there)), (other, (b, elsewhere)) in combinations(copies.items(), 2):
         if there is not elsewhere and not written.isdisjoint((one, other)) and _overlap(a, b):
-            raise LaunchError(f"the host arrays {one} and {other} overlap, the kernel writes {one if one in written else other}, and "
-                              "each has a copy of its own on the GPU: pass device arrays (tile.to_device of the whole, then its parts), "
+            raise LaunchError(f"the host arrays {one} and {other} overlap, the kernel writes "
+                              f"{one if one in written else other}, and each has a copy of its own on the GPU: "
+                              "pass device arrays (tile.to_device of the whole, then its parts), "
                               "or copies that do not overlap")
 
 

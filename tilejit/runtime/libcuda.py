@@ -1,5 +1,5 @@
-"""Calls libcuda's functions through ctypes: importing cuda.bindings would take longer than the rest of a launch from the
-cache.
+"""Calls libcuda's functions through ctypes: importing cuda.bindings would take longer than the rest of a
+launch from the cache.
 
 Types, and the versions of symbols, are those of cuda.h (CUDA driver API reference, "Modules")."""
 
@@ -17,11 +17,12 @@ _STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}  # errors after whi
 
 _NOT_INITIALIZED = 3
 
-_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "q": ctypes.c_uint64, "z": ctypes.c_size_t, "f": ctypes.c_float,
-          "s": ctypes.c_char_p}
+_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "q": ctypes.c_uint64, "z": ctypes.c_size_t,
+          "f": ctypes.c_float, "s": ctypes.c_char_p}
 
 # name -> (symbol, type of the result, which is returned through the first parameter, types of the parameters after it).
-# p: handle or host address, q: device address, i: int or enumerator, u: unsigned, z: size, f: float, s: zero-terminated bytes
+# p: handle or host address, q: device address, i: int or enumerator, u: unsigned, z: size, f: float, s:
+# zero-terminated bytes
 _FUNCTIONS = {
     "cuInit": ("cuInit", "", "u"),
     "cuDeviceGetCount": ("cuDeviceGetCount", "i", ""),
@@ -66,15 +67,16 @@ _FUNCTIONS = {
 
 DEVICE_ATTRIBUTES = {"COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR": 76, "MULTIPROCESSOR_COUNT": 16,
                      "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97}
-FUNCTION_ATTRIBUTES = {"NUM_REGS": 4, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8, "REQUIRED_CLUSTER_WIDTH": 11, "REQUIRED_CLUSTER_HEIGHT": 12,
+FUNCTION_ATTRIBUTES = {"NUM_REGS": 4, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8, "REQUIRED_CLUSTER_WIDTH": 11,
+                       "REQUIRED_CLUSTER_HEIGHT": 12,
                        "REQUIRED_CLUSTER_DEPTH": 13, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14}
 POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 USER_OBJECT_NO_DESTRUCTOR_SYNC = GRAPH_USER_OBJECT_MOVE = CAPTURE_ACTIVE = 1
 
 
 def device_files() -> bool:
-    """Whether the system has an NVIDIA GPU, judged by its device files. This does not initialise the driver, which forked
-    processes could not use then."""
+    """Whether the system has an NVIDIA GPU, judged by its device files. This does not initialise the driver, which
+    forked processes could not use then."""
     return any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")))
 
 
@@ -89,8 +91,9 @@ def library() -> ctypes.CDLL:
     try:
         found = open_library()
     except OSError as error:
-        raise LaunchError("no CUDA driver was found (libcuda.so.1). Kernels on host arrays run in the simulator; for a GPU, "
-                          f"install NVIDIA's driver or give the container the GPU. ({str(error)[:200]})") from None
+        raise LaunchError("no CUDA driver was found (libcuda.so.1). Kernels on host arrays run in the simulator; "
+                          "for a GPU, install NVIDIA's driver or give the container the GPU. "
+                          f"({str(error)[:200]})") from None
     code = found.cuInit(0)
     if code:
         raise LaunchError(f"the CUDA driver did not start: {error_text(code)}")
@@ -110,8 +113,8 @@ def _function(name: str):
 
 
 def call(name: str, *args, doing: str) -> Any:
-    """Call a function of the driver; returns its result, None if it has none. LaunchError if it fails; `doing` names the
-    action in the message."""
+    """Call a function of the driver; returns its result, None if it has none. LaunchError if it fails; `doing` names
+    the action in the message."""
     function, kind = _function(name)
     if kind is None:
         code, result = function(*args), None
@@ -127,7 +130,8 @@ def error_text(code: int) -> str:
     """``"CUDA_ERROR_INVALID_VALUE (1)"``, with an explanation for errors that outlive the call."""
     text = f"{_error_name(code)} ({code})"
     if code == _NOT_INITIALIZED:
-        text += "; a process that was forked after CUDA had started cannot use it: start processes by multiprocessing's \"spawn\""
+        text += ("; a process that was forked after CUDA had started cannot use it: "
+                 "start processes by multiprocessing's \"spawn\"")
     if code in _STICKY:
         text += "; a kernel launched earlier failed, and this process can use the GPU no more"
     return text

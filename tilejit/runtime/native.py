@@ -1,8 +1,9 @@
 """A launcher in machine code: one function per recipe, generated as LLVM IR, that Python calls directly.
 
-It reads arrays through the table of C functions that their library offers (`__dlpack_c_exchange_api__`, torch 2.10 and
-later), checks types and guards, encodes tensor maps, packs the parameters and calls the driver. All addresses come from a
-table of words, so the code depends on the recipe only, and is kept on disk; LLVM is loaded only for a new recipe.
+It reads arrays through the table of C functions that their library offers (`__dlpack_c_exchange_api__`, torch 2.10
+and later), checks types and guards, encodes tensor maps, packs the parameters and calls the driver. All addresses
+come from a table of words, so the code depends on the recipe only, and is kept on disk; LLVM is loaded only for a new
+recipe.
 
 The function returns True (launched), False (a call that it cannot launch: the Python function decides) or the driver's
 error code."""
@@ -29,7 +30,8 @@ _loaded: dict[str, int] = {}             # IR text -> address
 
 
 class _MethodDef(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p)]
 
 
 def build(launcher, store=None, patient: bool = False):
@@ -100,8 +102,8 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
 
 
 def _address(text: str, store, patient: bool) -> int | None:
-    """The address of the code: already loaded, from the store, or newly compiled and then stored. None if that would load
-    LLVM and `patient`."""
+    """The address of the code: already loaded, from the store, or newly compiled and then stored. None if that would
+    load LLVM and `patient`."""
     from ..toolchain import executable
 
     known = _loaded.get(text)

@@ -23,7 +23,8 @@ def make_launch(options: dict[str, Any]) -> Launch:
         raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
     if launch.cluster is not None:
         launch = replace(launch, cluster=_cluster(launch.cluster))
-    for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
+    for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None),
+                              ("max_shared", 0, None)):
         n = getattr(launch, name)
         if n is not None and not (_is_integer(n) and n >= least and (most is None or n <= most)):
             raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
@@ -59,19 +60,22 @@ def padded_grid(grid):
 
 
 def call_grid(grid, arguments: dict[str, Any]):
-    """What a grid function returns for a launch's arguments by name. LaunchError, caused by the function's own exception, if it raises."""
+    """What a grid function returns for a launch's arguments by name. LaunchError, caused by the function's own
+    exception, if it raises."""
     try:
         return grid(arguments)
     except TileError:
         raise
     except Exception as error:
-        hint = nearest(error.args[0], arguments) if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str) else ""
-        raise LaunchError(f"the grid function raised {type(error).__name__}: {error}{hint}; it is called with the launch's arguments by "
-                          f"name: {', '.join(arguments)}") from error
+        hint = (nearest(error.args[0], arguments) if isinstance(error, KeyError) and error.args
+                and isinstance(error.args[0], str) else "")
+        raise LaunchError(f"the grid function raised {type(error).__name__}: {error}{hint}; "
+                          f"it is called with the launch's arguments by name: {', '.join(arguments)}") from error
 
 
 def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
-    """A grid as three numbers; a callable grid is called with the arguments by name. LaunchError says what does not fit."""
+    """A grid as three numbers; a callable grid is called with the arguments by name.
+    LaunchError says what does not fit."""
     if callable(grid):
         grid = call_grid(grid, bound.meta())
     grid = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)

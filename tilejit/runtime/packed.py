@@ -15,13 +15,13 @@ ALIGNED = 256  # bytes, the alignment of device memory; TMA can pad packed eleme
 
 
 class Packed:
-    """An array of float4_e2m1fn (two in a byte, the first in its low half), float6_e2m3fn or float6_e3m2fn (four in three
-    bytes, from the low bits on), over an array of bytes of any library, on the host or a device:
+    """An array of float4_e2m1fn (two in a byte, the first in its low half), float6_e2m3fn or float6_e3m2fn (four in
+    three bytes, from the low bits on), over an array of bytes of any library, on the host or a device:
     ``Packed(bytes, "float4_e2m1fn")``.
 
-    `data` is the array of bytes, uint8 or int8, whose last dimension is contiguous; `shape` counts elements. Kernels take
-    it as an argument. ``tile.pack(values)`` makes one from a NumPy array of ml_dtypes' elements, and ``.unpack()`` does
-    the reverse."""
+    `data` is the array of bytes, uint8 or int8, whose last dimension is contiguous; `shape` counts elements. Kernels
+    take it as an argument. ``tile.pack(values)`` makes one from a NumPy array of ml_dtypes' elements, and
+    ``.unpack()`` does the reverse."""
 
     __slots__ = ("data", "dtype", "_transposed", "__weakref__")
 
@@ -33,11 +33,12 @@ class Packed:
         if view.dtype not in ("uint8", "int8", self.dtype.name):
             raise LaunchError(f"packed elements need an array of bytes (uint8), not of {view.dtype}")
         if not view.shape or view.shape[-1] > 1 and view.strides[-1] != 1:
-            raise LaunchError(f"packed elements need a contiguous last dimension, and this array has shape {view.shape} and strides "
-                              f"{view.strides}")
+            raise LaunchError("packed elements need a contiguous last dimension, "
+                              f"and this array has shape {view.shape} and strides {view.strides}")
         per = self.dtype.packing[1]
         if view.shape[-1] % per:
-            raise LaunchError(f"rows of {view.shape[-1]} bytes are no whole number of {self.dtype}: {self.dtype.packing[0]} of them have {per} bytes")
+            raise LaunchError(f"rows of {view.shape[-1]} bytes are no whole number of {self.dtype}: "
+                              f"{self.dtype.packing[0]} of them have {per} bytes")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,18 +73,20 @@ class Packed:
     def __tilejit_view__(self) -> ArrayView:
         view = describe(self.data)
         order = -1 if self._transposed else 1
-        return ArrayView(view.pointer, view.shape[::order], view.strides[::order], self.dtype.name, view.device, view.readonly, self,
-                         view.stream, view.keep)
+        return ArrayView(view.pointer, view.shape[::order], view.strides[::order], self.dtype.name, view.device,
+                         view.readonly, self, view.stream, view.keep)
 
     def unpack(self) -> numpy.ndarray[Any, Any]:
-        """The elements as a new NumPy array of ml_dtypes' dtype, one in a byte. LaunchError if the bytes are on a device
-        and of another library."""
+        """The elements as a new NumPy array of ml_dtypes' dtype, one in a byte. LaunchError if the bytes are on a
+        device and of another library."""
         import numpy as np
 
         data = self.data.numpy() if hasattr(type(self.data), "__tilejit_view__") else describe(self.data).numpy()
         data = np.ascontiguousarray(data).view(np.uint8)
         elements, per = self.dtype.packing
-        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], count_elements(self.dtype, data.shape[-1]), 8 * per // elements)
+        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1],
+                                                                       count_elements(self.dtype, data.shape[-1]),
+                                                                       8 * per // elements)
         found = np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
         return found.T if self._transposed else found
 
@@ -100,13 +103,16 @@ def pack(values: Any, dtype: Any = None) -> Packed:
     values = np.asarray(values)
     target = dtype_of(values.dtype if dtype is None else dtype)
     if not target.packed or target.padded:
-        raise LaunchError(f"packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, not {target}: give dtype=")
+        raise LaunchError("packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, "
+                          f"not {target}: give dtype=")
     if values.dtype != target.np:
         values = cast_array(values, dtype_of(values.dtype), target)
     elements, per = target.packing
     if values.ndim == 0 or values.shape[-1] % elements:
-        raise LaunchError(f"the last extent of packed {target} is a multiple of {elements}, and the shape is {values.shape}")
-    bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8)[..., None], axis=-1, bitorder="little", count=8 * per // elements)
+        raise LaunchError(f"the last extent of packed {target} is a multiple of {elements}, "
+                          f"and the shape is {values.shape}")
+    bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8)[..., None], axis=-1, bitorder="little",
+                         count=8 * per // elements)
     bits = bits.reshape(*values.shape[:-1], values.shape[-1] * 8 * per // elements)
     data = np.packbits(bits, axis=-1, bitorder="little")
     room = np.empty(data.size + ALIGNED, np.uint8)

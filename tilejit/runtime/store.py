@@ -1,8 +1,8 @@
 """The on-disk cache: machine code and manifests of kernels by key, shared by any number of processes.
 
-An entry is one sealed file, ``<folder>/<kind>/<first two letters of the key>/<key>``, written atomically. A damaged entry
-is deleted and counts as absent. Entries hold machine code: a folder or an entry that another user owns or can write is not used.
-If the folder cannot be used, there is one warning and no cache, but launches still work."""
+An entry is one sealed file, ``<folder>/<kind>/<first two letters of the key>/<key>``, written atomically. A damaged
+entry is deleted and counts as absent. Entries hold machine code: a folder or an entry that another user owns or can
+write is not used. If the folder cannot be used, there is one warning and no cache, but launches still work."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Store:
             return False
 
     def _warn(self, error: OSError) -> None:
-        _warn_once(str(self.path), f"tilejit's cache {self.path} cannot be used ({error.strerror or error}); kernels are compiled in every process. "
-                   "Set TILEJIT_CACHE_DIR to another folder")
+        _warn_once(str(self.path), f"tilejit's cache {self.path} cannot be used ({error.strerror or error}); "
+                                   "kernels are compiled in every process. Set TILEJIT_CACHE_DIR to another folder")
 
     # -- for people and tools ----------------------------------------------------------------------------------------
 
@@ -99,8 +99,8 @@ class Store:
         return sum(entry.nbytes for entry in self.entries())
 
     def clear(self, kind: str | None = None) -> int:
-        """Delete all entries, or those of one kind; returns how many there were. CacheError if the folder does not allow
-        it."""
+        """Delete all entries, or those of one kind; returns how many there were.
+        CacheError if the folder does not allow it."""
         count = 0
         for found, file in list(self._files(temporary=True)):
             if kind in (None, found):
@@ -108,7 +108,8 @@ class Store:
         return count
 
     def prune(self, limit: int) -> int:
-        """Delete the least recently used entries until at most `limit` bytes are left; returns how many were deleted."""
+        """Delete the least recently used entries until at most `limit` bytes are left;
+        returns how many were deleted."""
         entries, count = self.entries(), 0
         total = sum(entry.nbytes for entry in entries)
         for entry in reversed(entries):

@@ -56,5 +56,5 @@ def stream_handle(stream) -> int:
         handle = getattr(stream, attribute, None)
         if handle is not None:
             return int(getattr(handle, "value", handle) or 0)
-    raise LaunchError(f"{type(stream).__name__} is not a CUDA stream: pass its handle as an int, or an object of torch, "
-                      "CuPy, numba or cuda.core")
+    raise LaunchError(f"{type(stream).__name__} is not a CUDA stream: pass its handle as an int, "
+                      "or an object of torch, CuPy, numba or cuda.core")

@@ -14,8 +14,8 @@ NAN_SUM = np.array(0x7fffffff, np.uint32).view(np.float32)
 
 def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.ndarray, compare: np.ndarray | None,
                  need_old: bool = True) -> tuple[np.ndarray | None, bool]:
-    """Apply ``memory[index[i]] op= values[i]`` for each i in order. Returns (the old values, whether memory has changed); without
-    `need_old`, the old values may be None, and memory then counts as changed."""
+    """Apply ``memory[index[i]] op= values[i]`` for each i in order. Returns (the old values, whether memory has
+    changed); without `need_old`, the old values may be None, and memory then counts as changed."""
     floats = memory.dtype.kind not in "iu"
     if not need_old and kind in EXTREMES and floats:
         cells, at = np.unique(index, return_inverse=True)
@@ -62,8 +62,8 @@ def _one_by_one(memory, index, kind, values, compare, old) -> bool:
 def ordered_bits(x: np.ndarray, kind: str) -> np.ndarray:
     """Floats as integers that compare in the same order, with -0.0 below 0.0.
 
-    For 'min' and 'max', NaN maps to the integer that loses against every number. For 'minimum' and 'maximum' it wins, and converts back
-    to the NaN with all bits set (for 'maximum', all but the sign).
+    For 'min' and 'max', NaN maps to the integer that loses against every number. For 'minimum' and 'maximum' it wins,
+    and converts back to the NaN with all bits set (for 'maximum', all but the sign).
     """
     bits = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}")
     last = np.iinfo(bits.dtype).max
@@ -76,7 +76,8 @@ def from_ordered_bits(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def combine(kind: str, old: np.ndarray, x: np.ndarray, compare: np.ndarray | None = None) -> np.ndarray:
-    """The new value of each element. For floats, 'min' and 'max' prefer a number to NaN; 'minimum' and 'maximum' propagate NaN."""
+    """The new value of each element. For floats, 'min' and 'max' prefer a number to NaN;
+    'minimum' and 'maximum' propagate NaN."""
     if kind in EXTREMES and old.dtype.kind not in "iu":
         return from_ordered_bits(EXTREMES[kind](ordered_bits(old, kind), ordered_bits(x, kind)), old.dtype)
     if kind in _UFUNC:

@@ -9,14 +9,16 @@ import numpy as np
 
 from .clocks import ORDER, PASSED, READ
 
-# The range of a phase's tx-count is -TX_LIMIT to TX_LIMIT (PTX ISA, "Tracking asynchronous operations by the mbarrier object").
+# The range of a phase's tx-count is -TX_LIMIT to TX_LIMIT (PTX ISA,
+# "Tracking asynchronous operations by the mbarrier object").
 TX_LIMIT = (1 << 20) - 1
 
 
 @dataclass
 class LastWait:
-    """An atom's last completed wait on a barrier: its line; whether it was stale, that is, for a phase that the atom had already
-    waited for; the number of completed phases then; and the atom's epoch (0 if it only tested the barrier)."""
+    """An atom's last completed wait on a barrier: its line; whether it was stale, that is, for a phase that the atom
+    had already waited for; the number of completed phases then; and the atom's epoch (0 if it only tested the
+    barrier)."""
 
     line: int
     stale: bool
@@ -39,20 +41,21 @@ class Announcement:
 
 @dataclass(eq=False)
 class MBarrier:
-    """An mbarrier. `phase` counts the completed phases; `tx` is the number of bytes still pending (negative: bytes came before they
-    were announced).
+    """An mbarrier. `phase` counts the completed phases; `tx` is the number of bytes still pending (negative: bytes
+    came before they were announced).
 
-    Clocks: `clock` collects what the arrivals of the current phase release, and `done` is what a wait for the last completed phase
-    acquires. `before` is `done` as of the phase before that, provided that no bytes were announced for that phase (None otherwise:
-    then its completion is known only to those that waited for it).
+    Clocks: `clock` collects what the arrivals of the current phase release, and `done` is what a wait for the last
+    completed phase acquires. `before` is `done` as of the phase before that, provided that no bytes were announced
+    for that phase (None otherwise: then its completion is known only to those that waited for it).
 
-    `expected` and `issued` are the bytes announced and sent in the current phase; `expect_line` is the line of the last
-    announcement. `arrived` maps the column of each atom that arrived in the current phase to its epoch, `ended` is the same for
-    the last phase. `engines` says whether asynchronous operations take part in the current phase. `unseen` says whether they did in
-    the last one: its arrivals alone then do not prove that it is over. `early` is the (CTA rank, line) of an arrival that is not
-    ordered after the end of the previous phase. `coming` counts the arrivals of copies in flight. `announced` holds the
-    announcements of the current phase after which none of its arrivals is known to come. `born` is the column and epoch
-    of the initialisation, None if that was at the kernel's entry.
+    `expected` and `issued` are the bytes announced and sent in the current phase; `expect_line` is the line of the
+    last announcement. `arrived` maps the column of each atom that arrived in the current phase to its epoch, `ended`
+    is the same for the last phase. `engines` says whether asynchronous operations take part in the current phase.
+    `unseen` says whether they did in the last one: its arrivals alone then do not prove that it is over. `early` is
+    the (CTA rank, line) of an arrival that is not ordered after the end of the previous phase. `coming` counts the
+    arrivals of copies in flight. `announced` holds the announcements of the current phase after which none of its
+    arrivals is known to come. `born` is the column and epoch of the initialisation, None if that was at the kernel's
+    entry.
     """
 
     count: int
@@ -85,17 +88,20 @@ class MBarrier:
         return new
 
     def follows(self, clock: np.ndarray, column: int, own: list[int], epoch: int) -> bool:
-        """Whether an arrival by a thread with the clock `clock` is known not to fall into the previous phase. `column` is the barrier's.
+        """Whether an arrival by a thread with the clock `clock` is known not to fall into the previous phase.
+        `column` is the barrier's.
 
-        This holds if the thread knows that the previous phase is over, or knows of all arrivals that ended it. It also holds if the
-        threads that ended it knew of the arriving thread, in its `own` columns, up to `epoch`: see `Synchronisation._follow`.
+        This holds if the thread knows that the previous phase is over, or knows of all arrivals that ended it. It
+        also holds if the threads that ended it knew of the arriving thread, in its `own` columns, up to `epoch`: see
+        `Synchronisation._follow`.
         """
         if not self.phase:
             return True
         past, told = (c[[ORDER, READ, PASSED]].max(axis=0) for c in (clock, self.done))
         if past[column] >= self.phase:
             return True
-        return not self.unseen and (all(past[who] >= e for who, e in self.ended.items()) or bool((told[own] >= epoch).all()))
+        return (not self.unseen
+                and (all(past[who] >= e for who, e in self.ended.items()) or bool((told[own] >= epoch).all())))
 
     def announce(self, clock: np.ndarray, column: int, own: int, epoch: int, rank: int, line: int) -> None:
         """Record an ``expect_tx`` by a thread that knows `clock`, in its column `own`. `column` is the barrier's."""
@@ -146,15 +152,16 @@ class MBarrier:
         if self.pending:
             parts.append(f"{self.pending} of {self.count} arrival{'s' if self.count > 1 else ''}")
         if self.tx:
-            parts.append(f"{self.tx} bytes" if self.tx > 0 else f"the announcement (expect_tx) of {-self.tx} bytes that have already arrived")
+            parts.append(f"{self.tx} bytes" if self.tx > 0
+                         else f"the announcement (expect_tx) of {-self.tx} bytes that have already arrived")
         return " and ".join(parts) or "nothing"
 
 
 @dataclass
 class NamedBarrier:
-    """A hardware barrier for `threads` threads, or the cluster's barrier. `clock` collects what the arrivals of the current
-    generation release, `done` is what those that wait for the last generation acquire. `line` is the line of the last
-    arrival; `baton` says that the kernel begins and ends with arrivals here: see `tile.turns`."""
+    """A hardware barrier for `threads` threads, or the cluster's barrier. `clock` collects what the arrivals of the
+    current generation release, `done` is what those that wait for the last generation acquire. `line` is the line of
+    the last arrival; `baton` says that the kernel begins and ends with arrivals here: see `tile.turns`."""
 
     threads: int
     clock: np.ndarray

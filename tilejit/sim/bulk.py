@@ -1,4 +1,5 @@
-"""Bulk copies without a tensor map: contiguous bytes between global and shared memory, and between the CTAs of a cluster."""
+"""Bulk copies without a tensor map: contiguous bytes between global and shared memory,
+and between the CTAs of a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class BulkCopies(MachineParts):
         """The same buffer in CTA `rank` of the cluster."""
         rank = np.asarray(rank)[:, :1].astype(np.int64)
         if ((rank < 0) | (rank >= self.cluster_size)).any():
-            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
+            self.finding("out-of-bounds",
+                         f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
             rank = np.clip(rank, 0, self.cluster_size - 1)
         return replace(buffer, type=type_, peer=rank)
 
@@ -32,21 +34,24 @@ class BulkCopies(MachineParts):
                   dtype: np.dtype | None = None, byte_mask: Any = None, positions: np.ndarray | None = None) -> None:
         """Copy `nbytes` contiguous bytes between global and shared memory, or to the shared memory of another CTA.
 
-        A copy to shared memory completes on `barrier`, in the CTA that receives the bytes; a copy to global memory completes in the thread's
-        bulk group. `multicast`, a mask of cluster ranks, sends the bytes to each of those CTAs. A `kind` (add, min, max, inc, dec, and, or,
-        xor) combines them with the destination, as elements of `dtype` (by default the destination's). `byte_mask` selects which bytes of
-        each 16 are written. With `positions`, only the CTAs at these positions in the batch issue it.
+        A copy to shared memory completes on `barrier`, in the CTA that receives the bytes; a copy to global memory
+        completes in the thread's bulk group. `multicast`, a mask of cluster ranks, sends the bytes to each of those
+        CTAs. A `kind` (add, min, max, inc, dec, and, or, xor) combines them with the destination, as elements of
+        `dtype` (by default the destination's). `byte_mask` selects which bytes of each 16 are written. With
+        `positions`, only the CTAs at these positions in the batch issue it.
         """
         keys = [np.asarray(nbytes).reshape(-1, 1), None if byte_mask is None else np.asarray(byte_mask).reshape(-1, 1)]
         for where, (count, bits) in self._cases_at(positions, keys):
             if count % 16:
-                self.finding("misaligned", f"a bulk copy must move a multiple of 16 bytes; {count} are silently rounded down")
+                self.finding("misaligned",
+                             f"a bulk copy must move a multiple of 16 bytes; {count} are silently rounded down")
                 count -= count % 16
             if not count or not self._legal_run(dst, dst_byte_offset, src, src_byte_offset, count):
                 continue
             chosen = None if bits is None else np.flatnonzero(bits >> np.arange(count) % 16 & 1)
             for at, ranks in self._destinations(multicast, where):
-                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, dtype or dst.type.dtype.np, chosen, at)
+                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind,
+                           dtype or dst.type.dtype.np, chosen, at)
 
     def _legal_run(self, dst, to, src, source, count: int) -> bool:
         for name, buffer, offset in (("destination", dst, to), ("source", src, source)):
@@ -61,7 +66,8 @@ class BulkCopies(MachineParts):
                     self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves {memory.name}")
                     return False
             elif (np.asarray(offset) < 0).any() or (np.asarray(offset) + count > buffer.type.nbytes).any():
-                self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves the buffer of {buffer.type.nbytes} bytes that is its {name}")
+                self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves the buffer of {buffer.type.nbytes} "
+                                              f"bytes that is its {name}")
                 return False
         return True
 
@@ -70,7 +76,8 @@ class BulkCopies(MachineParts):
         sim = self.sim
         to, source = self._absolute(dst, to), self._absolute(src, source)
         params = {"to": to, "from": source, "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
-        self._count(f"{src.memory.scope} -> {dst.memory.scope} (bulk)", count * (self.batch if where is None else len(where)))
+        self._count(f"{src.memory.scope} -> {dst.memory.scope} (bulk)",
+                    count * (self.batch if where is None else len(where)))
 
         def collect(rows, params):
             return {"data": run_bytes(src.memory, rows, params["from"], count)}
@@ -98,10 +105,11 @@ class BulkCopies(MachineParts):
             touches = (*self._touch_run(src.memory, source, count, what, LOAD, None, where),
                        *self._touch_run(dst.memory, to, count, what, STORE if kind is None else REDUCE, chosen, where))
         queue = "bulk" if dst.memory.scope == "global" else None
-        self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where,
-                   reducing=kind is not None, touches=touches)
+        self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers,
+                   queue=queue, positions=where, reducing=kind is not None, touches=touches)
 
-    def _touch_run(self, memory, at: np.ndarray, count: int, what: str, side: int, chosen: np.ndarray | None, where) -> tuple:
+    def _touch_run(self, memory, at: np.ndarray, count: int, what: str, side: int, chosen: np.ndarray | None,
+                   where) -> tuple:
         """Check the elements of global memory that a copy accesses: `count` bytes, or of these the `chosen` ones."""
         if memory.scope != "global" or (side == LOAD and not memory.maybe_written):
             return ()
@@ -121,7 +129,8 @@ def combine_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, k
         flat = memory.typed(dtype).reshape(-1)
         at = rows[:, None] * (memory.nbytes // dtype.itemsize) + start // dtype.itemsize + steps
     shape = (len(rows), values.shape[1])
-    apply_atomic(flat, np.broadcast_to(at, shape).reshape(-1), kind, np.broadcast_to(values, shape).reshape(-1), None, need_old=False)
+    apply_atomic(flat, np.broadcast_to(at, shape).reshape(-1), kind, np.broadcast_to(values, shape).reshape(-1), None,
+                 need_old=False)
 
 
 __all__ = ["BulkCopies", "combine_run"]

@@ -28,7 +28,8 @@ BUDGET = 20000      # nodes that a fiber executes before the next one has its tu
 PATIENCE = 4_000_000  # nodes that may execute without any effect before the kernel counts as hanging
 SLICE = 500         # nodes after which the clock is looked at
 NOTICE = 5.0        # seconds in one while loop after which a warning says where that is
-LULL = 100_000      # after this many, a copy lands if a thread has polled meanwhile: a loop with an iteration limit may wait for it
+# after this many, a copy lands if a thread has polled meanwhile: a loop with an iteration limit may wait for it
+LULL = 100_000
 
 
 THREADS = {axis.laneid: 1, axis.warpid: 32, axis.wgid: 128, axis.tid: 1}  # threads per unit of an axis
@@ -51,12 +52,14 @@ class Steps:
             elif isinstance(frame.node, While) and now - frame.since > NOTICE:
                 self.said = True
                 place = frame.node.loc
-                warn(f"the simulator has been in the loop at line {place.line if place else '?'} for {NOTICE:.0f} seconds; if it never ends, "
-                     f"max_steps= stops the simulation after so many operations" + (f"\n{place.render()}" if place else ""))
+                warn(f"the simulator has been in the loop at line {place.line if place else '?'} for {NOTICE:.0f} "
+                     "seconds; if it never ends, max_steps= stops the simulation after so many operations"
+                     + (f"\n{place.render()}" if place else ""))
 
 
 class Chunk(Flight, Verdicts):
-    """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is the CTA of cluster rank `rank` in cluster i of the chunk."""
+    """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is the CTA of cluster rank `rank` in
+    cluster i of the chunk."""
 
     SERIALS = count(1)
 
@@ -76,9 +79,10 @@ class Chunk(Flight, Verdicts):
         self.tmem_top = 0
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
-        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory),
-                                                           self.contended and program.fences_global,
-                                                           self.contended and program.overwrites_global))
+        world = World(np.arange(self.clusters),
+                      Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory),
+                                 self.contended and program.fences_global,
+                                 self.contended and program.overwrites_global))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
@@ -89,11 +93,13 @@ class Chunk(Flight, Verdicts):
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
-        self.barrier_slots: dict[int, int] = {}   # of mbarriers in buffers: offset in shared memory / 8 -> number among them
+        # of mbarriers in buffers: offset in shared memory / 8 -> number among them
+        self.barrier_slots: dict[int, int] = {}
         self.barrier_values: dict[int, Any] = {}  # number of an allocation's first barrier -> the allocation
         self.places: dict = {}
         self.locs: list[Loc | None] = []
-        self.laid_out: set[int] = set()  # lines of accesses whose layout, chosen by the compiler, says which thread accesses an element
+        # lines of accesses whose layout, chosen by the compiler, says which thread accesses an element
+        self.laid_out: set[int] = set()
         self._lines: dict[int, int] = {}
         self._constants: dict[tuple, np.ndarray] = {}
         self._scratch = np.empty(0, np.int64)
@@ -105,7 +111,8 @@ class Chunk(Flight, Verdicts):
         self.turn = 0
         self.stuck = False
         self.idle = 0
-        self.asked = False          # whether a thread has polled since the last change: tested a barrier, or read by an atomic or acquiring load
+        # whether a thread has polled since the last change: tested a barrier, or read by an atomic or acquiring load
+        self.asked = False
         for rank in range(self.ranks):
             rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
             self.add(Fiber(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
@@ -116,8 +123,10 @@ class Chunk(Flight, Verdicts):
         ids = np.arange(which.start, which.stop)
         corner = (ids % many[0], ids // many[0] % many[1], ids // (many[0] * many[1]))
         ranks = np.arange(self.ranks)
-        inside = (ranks % self.cluster[0], ranks // self.cluster[0] % self.cluster[1], ranks // (self.cluster[0] * self.cluster[1]))
-        self.program_ids = [(c[None, :] * n + i[:, None]).reshape(-1).astype(np.int32) for c, n, i in zip(corner, self.cluster, inside)]
+        inside = (ranks % self.cluster[0], ranks // self.cluster[0] % self.cluster[1],
+                  ranks // (self.cluster[0] * self.cluster[1]))
+        self.program_ids = [(c[None, :] * n + i[:, None]).reshape(-1).astype(np.int32)
+                            for c, n, i in zip(corner, self.cluster, inside)]
         x, y, z = (p.astype(np.int64) for p in self.program_ids)
         self.ctas = x + self.grid[0] * (y + self.grid[1] * z)
 
@@ -130,8 +139,8 @@ class Chunk(Flight, Verdicts):
         return np.concatenate([[0], clusters.reshape(-1) + 1])
 
     def settled(self, ctas: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """The epoch of the last proxy fence of any space in the atoms of other clusters, by `ctas` (CTA + 1) and the columns of their clocks;
-        that of CTAs outside of the chunk is infinite."""
+        """The epoch of the last proxy fence of any space in the atoms of other clusters, by `ctas` (CTA + 1) and the
+        columns of their clocks; that of CTAs outside of the chunk is infinite."""
         result = np.full(len(ctas), np.iinfo(np.int32).max, np.int32)
         for cta in np.unique(ctas):
             row, mine = np.flatnonzero(self.ctas == cta - 1), ctas == cta
@@ -141,7 +150,7 @@ class Chunk(Flight, Verdicts):
                 result[mine] = clocks.settled[rank, columns[mine] - clocks.column(rank, 0)]
         return result
 
-    # -- things that rules ask for -----------------------------------------------------------------------------------------
+    # -- things that rules ask for -------------------------------------------------------------------------------------
 
     def clocks_of_grid(self) -> GlobalClocks:
         """The clocks of CTAs that synchronise through global memory."""
@@ -201,8 +210,9 @@ class Chunk(Flight, Verdicts):
         return cache[tile]
 
     def holders(self, tile: Tile, low: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
-        """If several threads hold each element of a tile, of a scope whose first thread is `low`: pairs of an atom of each element, in
-        row-major order, and of its thread there (MANY, if several threads of the atom hold it). None without replicas."""
+        """If several threads hold each element of a tile, of a scope whose first thread is `low`: pairs of an atom of
+        each element, in row-major order, and of its thread there (MANY, if several threads of the atom hold it). None
+        without replicas."""
         key = tile, low
         if key not in self.program.holders:
             self.program.holders[key] = self._holders(tile, low)
@@ -222,7 +232,8 @@ class Chunk(Flight, Verdicts):
         found = []
         for row in np.unique(atoms, axis=0):
             inside = atoms == row
-            found.append((row, np.where(inside.sum(axis=0) > 1, MANY, np.where(inside, threads, -1).max(axis=0)).astype(np.int16)))
+            found.append((row, np.where(inside.sum(axis=0) > 1, MANY,
+                                        np.where(inside, threads, -1).max(axis=0)).astype(np.int16)))
         return found
 
     def map_faults(self, map_, describe) -> list[str]:
@@ -231,7 +242,7 @@ class Chunk(Flight, Verdicts):
             self._map_faults[key] = map_, describe(map_)
         return self._map_faults[key][1]
 
-    # -- worlds ------------------------------------------------------------------------------------------------------------
+    # -- worlds --------------------------------------------------------------------------------------------------------
 
     def split(self, world: World, clusters: np.ndarray) -> World:
         """Move some clusters of a world to a new world."""
@@ -242,7 +253,7 @@ class Chunk(Flight, Verdicts):
         self.flying += len(new.flight)
         return new
 
-    # -- the scheduler -----------------------------------------------------------------------------------------------------
+    # -- the scheduler -------------------------------------------------------------------------------------------------
 
     def add(self, fiber: Fiber) -> None:
         self.fibers.append(fiber)
@@ -284,7 +295,8 @@ class Chunk(Flight, Verdicts):
             asked, self.asked = self.asked, False
             if asked and self._land_first():
                 self.idle = 0
-        if self.idle > PATIENCE:  # a loop may also poll by an ordinary load, or wait for CTAs held up by others of their fiber
+        # a loop may also poll by an ordinary load, or wait for CTAs held up by others of their fiber
+        if self.idle > PATIENCE:
             if self._unstick():
                 self.idle = 0
             else:
@@ -292,7 +304,8 @@ class Chunk(Flight, Verdicts):
         return not self.stuck
 
     def _run_slices(self, fiber: Fiber, budget: int) -> int:
-        """Run a fiber until it blocks, parks or ends, or has executed `budget` nodes. Returns what is left of the budget."""
+        """Run a fiber until it blocks, parks or ends, or has executed `budget` nodes.
+        Returns what is left of the budget."""
         while budget > 0 and not (fiber.done or fiber.parked) and self.steps.left > 0:
             part = min(budget, SLICE, self.steps.left)
             left = fiber.run(part)
@@ -316,8 +329,8 @@ class Chunk(Flight, Verdicts):
         return ready[int(self.rng.integers(len(ready)))] if ready else None
 
     def _unstick(self) -> bool:
-        """Called when no fiber is ready: land an operation in flight, let some CTAs of a fiber go on without the others, or let fibers go
-        on without the parts or children that they wait for. False if nothing helps."""
+        """Called when no fiber is ready: land an operation in flight, let some CTAs of a fiber go on without the
+        others, or let fibers go on without the parts or children that they wait for. False if nothing helps."""
         if self._land_first():
             return True
         for fiber in list(self.fibers):
@@ -351,6 +364,7 @@ class Chunk(Flight, Verdicts):
             for world in self.worlds if place.freed else ():
                 for rank in range(self.ranks):
                     if ("freed", rank, (place.first + place.column) * 4) not in world.facts:
-                        self._fault(world, rank, "tmem", value.loc, f"{value.name} is deallocated on other paths through the kernel, and not on "
-                                    "this one: its columns stay allocated")
+                        self._fault(world, rank, "tmem",
+                                    value.loc, f"{value.name} is deallocated on other paths through the kernel, "
+                                               "and not on this one: its columns stay allocated")
                         return

@@ -4,11 +4,12 @@ Clocks, shadow memory, barriers and operations in flight are stored once for all
 the same. Such a set of clusters is a `World`; it is split when clusters diverge. Everything below is therefore written
 for a single cluster, and a launch whose clusters all behave alike costs no more than one, however many CTAs it has.
 
-An access is tagged (column, epoch, thread). A column of the clocks is either an atom, a group of threads of one CTA of
-the cluster (see `program.Program`), or an mbarrier of one of its CTAs, which stands for the asynchronous copies that
-complete on it; the epoch of an mbarrier is its phase. For each column, an atom knows an epoch: accesses up to that epoch
-happen before anything that the atom does next. For its own column it keeps the epoch up to which *all* its threads know
-of each other's accesses, that is, up to their last barrier. The earlier accesses of a thread itself always come first.
+An access is tagged (column, epoch, thread). A column of the clocks is either an atom, a group of threads of one CTA
+of the cluster (see `program.Program`), or an mbarrier of one of its CTAs, which stands for the asynchronous copies
+that complete on it; the epoch of an mbarrier is its phase. For each column, an atom knows an epoch: accesses up to
+that epoch happen before anything that the atom does next. For its own column it keeps the epoch up to which *all* its
+threads know of each other's accesses, that is, up to their last barrier. The earlier accesses of a thread itself
+always come first.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from typing import Any
 
 import numpy as np
 
-# The planes of a clock. Up to their epochs, a column's accesses happen before (ORDER), and are visible to the async proxy too (FENCED);
-# its reads are done (READ); its waits are over (PASSED).
+# The planes of a clock. Up to their epochs, a column's accesses happen before (ORDER), and are visible to the async
+# proxy too (FENCED); its reads are done (READ); its waits are over (PASSED).
 ORDER, FENCED, READ, PASSED = range(4)
-# For kernels with tensor memory: accesses followed by a tcgen05.fence::before_thread_sync before their release; and of these, those whose
-# acquire was followed by a tcgen05.fence::after_thread_sync.
+# For kernels with tensor memory: accesses followed by a tcgen05.fence::before_thread_sync before their release; and of
+# these, those whose acquire was followed by a tcgen05.fence::after_thread_sync.
 BEFORE, AFTER = 4, 5
 # For kernels whose copies write global memory: accesses that a proxy fence of any space followed, in their own threads.
 # Loads are over by then.
 SETTLED = 6
 # For kernels with proxy fences of global memory: accesses that such a fence orders before those of copy engines.
 GLOBAL = 7
-# For clusters: accesses to the shared memory of other CTAs that a proxy fence orders before those of copy engines. FENCED stands for
-# those to the own CTA's, to which fence.proxy.async.shared::cta is restricted.
+# For clusters: accesses to the shared memory of other CTAs that a proxy fence orders before those of copy engines.
+# FENCED stands for those to the own CTA's, to which fence.proxy.async.shared::cta is restricted.
 PEERS = 8
 
 
 class Clocks:
-    """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]` (the current epoch of an atom) and
-    `fenced[rank, atom]` (its epoch at its last proxy fence)."""
+    """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]` (the current epoch of an atom)
+    and `fenced[rank, atom]` (its epoch at its last proxy fence)."""
 
     def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False, fences_global: bool = False,
                  settles: bool = False):
@@ -46,15 +47,18 @@ class Clocks:
         self.known = np.zeros((ranks, atoms, planes, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
-        self.fenced_global = np.zeros((ranks, atoms), np.int32) if fences_global else None  # the same for fences of global memory
-        self.fenced_peers = np.zeros((ranks, atoms), np.int32) if ranks > 1 else None  # the same for fences of the cluster's memory
+        # the same for fences of global memory
+        self.fenced_global = np.zeros((ranks, atoms), np.int32) if fences_global else None
+        # the same for fences of the cluster's memory
+        self.fenced_peers = np.zeros((ranks, atoms), np.int32) if ranks > 1 else None
         # The same for fences of any space.
         self.settled = np.zeros((ranks, atoms), np.int32) if fences_global or settles else None
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
 
     def copy(self) -> Clocks:
         new = copy.copy(self)
-        new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
+        new.known, new.now, new.fenced, new.before = (self.known.copy(), self.now.copy(), self.fenced.copy(),
+                                                      self.before.copy())
         new.fenced_global = None if self.fenced_global is None else self.fenced_global.copy()
         new.fenced_peers = None if self.fenced_peers is None else self.fenced_peers.copy()
         new.settled = None if self.settled is None else self.settled.copy()
@@ -69,10 +73,11 @@ class Clocks:
         return rank * self.width + self.atoms + barrier
 
     def release(self, rank: int, atoms: np.ndarray, alone: bool = False) -> np.ndarray:
-        """The clock (plane, column) that these atoms publish, all that they know and have done; their next epoch begins.
+        """The clock (plane, column) that these atoms publish, all that they know and have done;
+        their next epoch begins.
 
-        With `alone`, one thread releases on behalf of all of them, and the others need not have passed the waits that it has
-        passed: plane PASSED is then not raised.
+        With `alone`, one thread releases on behalf of all of them, and the others need not have passed the waits that
+        it has passed: plane PASSED is then not raised.
         """
         clock = self.known[rank, atoms].max(axis=0)
         columns = rank * self.width + atoms
@@ -103,16 +108,18 @@ class Clocks:
         self.acquire(rank, atoms, self.release(rank, atoms))
 
     def exchange(self, rank: int, atoms: np.ndarray) -> None:
-        """These atoms exchange values computed from what they have read, as in a reduction. Their reads, and the waits before
-        them, thus precede whatever any of them does next. Their writes do not become visible to each other."""
+        """These atoms exchange values computed from what they have read, as in a reduction. Their reads, and the
+        waits before them, thus precede whatever any of them does next. Their writes do not become visible to each
+        other."""
         for plane in (READ, PASSED):
             self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
     def fence(self, rank: int, atoms: np.ndarray, own: np.ndarray | None = None, peers: bool = False) -> None:
-        """A proxy fence in threads of these atoms: it orders the copies that they know to have completed on barriers before later accesses
-        through the async proxy, and also the accesses so far of all threads of the atoms `own` (by default all of them): those to the shared
-        memory of their CTA, and with `peers` to that of the whole cluster."""
+        """A proxy fence in threads of these atoms: it orders the copies that they know to have completed on barriers
+        before later accesses through the async proxy, and also the accesses so far of all threads of the atoms `own`
+        (by default all of them): those to the shared memory of their CTA, and with `peers` to that of the whole
+        cluster."""
         copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
         own, both = atoms if own is None else own, [(FENCED, self.fenced)]
         if peers and self.fenced_peers is not None:
@@ -129,7 +136,8 @@ class Clocks:
         return FENCED if self.fenced_peers is None or column // self.width == rank else PEERS
 
     def fences_of(self, rank: int, memory: int) -> np.ndarray:
-        """The epochs of the atoms of CTA `rank` at their last proxy fence that counts for the shared memory of CTA `memory`."""
+        """The epochs of the atoms of CTA `rank` at their last proxy fence that counts for the shared
+        memory of CTA `memory`."""
         return self.fenced[rank] if self.fenced_peers is None or memory == rank else self.fenced_peers[rank]
 
     def settle(self, rank: int, atoms: np.ndarray) -> None:
@@ -139,8 +147,9 @@ class Clocks:
             self.settled[rank, atoms] = self.now[rank, atoms]
 
     def fence_global(self, rank: int, atoms: np.ndarray) -> None:
-        """A proxy fence of global memory in every thread of these atoms: it orders all accesses that they know of before later ones of
-        copy engines. It may thus stand before a barrier, in the threads that wrote, or after it."""
+        """A proxy fence of global memory in every thread of these atoms: it orders all accesses that they know of
+        before later ones of copy engines. It may thus stand before a barrier, in the threads that wrote, or after
+        it."""
         assert self.fenced_global is not None  # the kernel has such fences
         known = self.known[rank, atoms]
         known[:, GLOBAL] = np.maximum(known[:, GLOBAL], known[:, ORDER])

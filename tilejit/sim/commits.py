@@ -1,4 +1,5 @@
-"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are complete, and what these arrivals publish."""
+"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are complete, and what these
+arrivals publish."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ class Commits(MachineParts):
     """The part of the machine that commits a thread's operations to mbarriers."""
 
     def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
-        """``tcgen05.commit``: arrive on the barrier when all operations that the thread has issued to `queue` so far are complete."""
+        """``tcgen05.commit``: arrive on the barrier when all operations that the thread has issued to `queue` so
+        far are complete."""
         self.commit_to_barriers(queue, [barrier])
 
     def commit_to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
@@ -30,13 +32,14 @@ class Commits(MachineParts):
                 op.covers, landed = covered[id(world)]
                 op.then = _commit_completion(self, rank, number, op.covers, landed)
                 op.pipe = f"commit of {queue}"  # commits of a thread arrive in issue order
-                op.due = max([op.due, *(o.due for o in world.flight if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
+                op.due = max([op.due, *(o.due for o in world.flight
+                                        if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
 
     def _cover(self, world, queue: str) -> tuple[tuple, np.ndarray]:
-        """What a commit by this thread covers: the numbers of its operations in flight, and a clock of those that have landed. A commit
-        covers all earlier operations, including those of earlier commits."""
+        """What a commit by this thread covers: the numbers of its operations in flight, and a clock of those that
+        have landed. A commit covers all earlier operations, including those of earlier commits."""
         key = "commits", queue, self.rank, self.low
         numbers, clock, told = world.facts.get(key, ((), empty_clock(world.clocks), ()))
         for q in self._queues(world, queue):
@@ -46,7 +49,9 @@ class Commits(MachineParts):
         clock = np.maximum.reduce([clock, *(world.facts["tag", n] for n in landed)])
         numbers = tuple(n for n in numbers if n in world.ops)
         # Keep the clocks of landed operations that pending commits will still publish.
-        awaited = {n for o in world.flight if (o.pipe, o.rank, o.atom) == (f"commit of {queue}", self.rank, int(self.atoms[0])) for n in o.covers}
+        awaited = {n for o in world.flight
+                   if (o.pipe, o.rank, o.atom) == (f"commit of {queue}", self.rank, int(self.atoms[0]))
+                   for n in o.covers}
         for n in (*told, *landed):
             if n not in awaited:
                 del world.facts["tag", n]
@@ -59,8 +64,8 @@ def _nothing(rows, params) -> None:
 
 
 def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) -> Callable:
-    """The `then` of a commit: it lands the operations `numbers` and arrives. Threads that wait learn of these operations, of what their
-    issuing thread knew at the issue, and of the clock `landed` of earlier operations."""
+    """The `then` of a commit: it lands the operations `numbers` and arrives. Threads that wait learn of these
+    operations, of what their issuing thread knew at the issue, and of the clock `landed` of earlier operations."""
     sim, own = m.sim, m.rank
 
     def then(op: AsyncOp) -> None:
@@ -73,7 +78,8 @@ def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.nda
             if waited is not None:
                 waited.awaited = True
                 sim.land(waited, tag=(column, b.phase + 1, -1))
-                world.facts["tag", n] = _published_clocks(world.clocks, waited, world.clocks.column(own, waited.atom), column, b.phase + 1)
+                world.facts["tag", n] = _published_clocks(world.clocks, waited, world.clocks.column(own, waited.atom),
+                                                          column, b.phase + 1)
             if ("tag", n) in world.facts:
                 np.maximum(clock, world.facts["tag", n], out=clock)
         sim.arrive(op, rank, number, 1, clock)

@@ -13,15 +13,17 @@ from .waits import SpinWait
 
 
 class Control(Parting):
-    """The part of a fiber that runs structural nodes. Where CTAs diverge, the fiber is split in two; where threads of a CTA diverge, both
-    sides run one after the other under masks of active threads."""
+    """The part of a fiber that runs structural nodes. Where CTAs diverge, the fiber is split in two; where threads of
+    a CTA diverge, both sides run one after the other under masks of active threads."""
 
     def decide(self, test: np.ndarray, active: np.ndarray | None):
-        """The outcome of a condition: a bool if all agree, a mask over the CTAs (B,) if these differ, a mask (B or 1, T) if threads do."""
+        """The outcome of a condition: a bool if all agree, a mask over the CTAs (B,) if these differ, a mask (B or 1,
+        T) if threads do."""
         test = np.asarray(test, bool)
         if active is not None:
             mask = test & active
-            return False if not mask.any() else True if np.array_equal(mask, np.broadcast_to(active, mask.shape)) else mask
+            return (False if not mask.any() else True if np.array_equal(mask, np.broadcast_to(active, mask.shape))
+                    else mask)
         if test.size == 1:
             return bool(test.flat[0])
         by_cta = test.all(axis=1)
@@ -50,7 +52,8 @@ class Control(Parting):
         if frame.stage == "then":
             outer = True if below.active is None else below.active
             rest = ~frame.state[0] & outer
-            self.frames.append(Frame(self.sim.program.code(node.orelse, node), node, "else", (frame.state[0], values), rest))
+            self.frames.append(Frame(self.sim.program.code(node.orelse, node), node, "else", (frame.state[0], values),
+                                     rest))
             return
         if frame.stage == "else":
             test, first = frame.state
@@ -136,8 +139,9 @@ class Control(Parting):
         frame.stage, frame.code, frame.pc = "body", self.sim.program.code(node.body, node), 0
 
     def _notice_spinning(self, frame: Frame) -> None:
-        """Block after iterations that changed nothing, here or elsewhere, until something changes: when the loop has the state again that it had at
-        one of its iterations 1, 2, 4, ... (R. P. Brent, "An improved Monte Carlo factorization algorithm", finds a cycle so)."""
+        """Block after iterations that changed nothing, here or elsewhere, until something changes: when the loop has
+        the state again that it had at one of its iterations 1, 2, 4, ... (R. P. Brent, "An improved Monte Carlo
+        factorization algorithm", finds a cycle so)."""
         state = [self.env[c.inner] for c in frame.node.carried]
         version, old = self.sim.version, frame.spin
         if old is not None and old.version == version:
@@ -152,7 +156,8 @@ class Control(Parting):
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and np.array_equal(a, b))
+    return a is b or (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape
+                      and np.array_equal(a, b))
 
 
 def _select(test: np.ndarray, a: Any, b: Any) -> Any:

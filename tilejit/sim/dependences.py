@@ -11,8 +11,8 @@ NONE: Reads = frozenset()
 
 
 class Dependences:
-    """For each line of a graph, the lines of the reads that its calls depend on. Found by walking the graph until nothing is added, since
-    loops pass values back."""
+    """For each line of a graph, the lines of the reads that its calls depend on. Found by walking the graph until
+    nothing is added, since loops pass values back."""
 
     def __init__(self, graph: Graph):
         self._values: dict[Value, Reads] = {}

@@ -1,4 +1,5 @@
-"""Operations that run beside the threads, such as cp.async, bulk copies and tensor core instructions: issue, groups and waits."""
+"""Operations that run beside the threads, such as cp.async, bulk copies and tensor core instructions: issue,
+groups and waits."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from .world import AsyncOp
 
 @dataclass
 class Span:
-    """Bytes that an operation accesses in shared or tensor memory: pieces of `nbytes` bytes at ``start + pattern[i]``. `pattern` may be
-    a function of the start, for swizzles. `start` is (B or 1, 1); `peer` is the cluster rank (B or 1, 1) of the CTA whose memory it
-    is, None for the CTA's own."""
+    """Bytes that an operation accesses in shared or tensor memory: pieces of `nbytes` bytes at ``start +
+    pattern[i]``. `pattern` may be a function of the start, for swizzles. `start` is (B or 1, 1); `peer` is the
+    cluster rank (B or 1, 1) of the CTA whose memory it is, None for the CTA's own."""
 
     space: str
     start: np.ndarray
@@ -33,9 +34,11 @@ class Span:
 
     @staticmethod
     def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> Span:
-        """`nbytes` bytes at byte `offset` of a buffer; with `pattern`, one such piece at each of its offsets from there."""
+        """`nbytes` bytes at byte `offset` of a buffer; with `pattern`,
+        one such piece at each of its offsets from there."""
         start = (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
-        return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)
+        return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes,
+                    buffer.peer)
 
 
 class Engines(MachineParts):
@@ -47,15 +50,16 @@ class Engines(MachineParts):
               positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
               atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False,
               touches: tuple = ()) -> None:
-        """Issue an asynchronous operation that reads and writes spans of shared or tensor memory. It is issued by the first thread of the
-        scope, or with `collective` by all its threads together.
+        """Issue an asynchronous operation that reads and writes spans of shared or tensor memory. It is issued by the
+        first thread of the scope, or with `collective` by all its threads together.
 
-        It completes on `barrier` with `nbytes` bytes, on several `barriers`, or in the group `queue` of the issuing thread.
-        ``collect(rows, params) -> dict`` reads its sources and ``land(rows, params)`` writes its destinations, for the CTAs `rows` of the
-        chunk; `params` are arrays with a leading batch axis. `proxy` says that it accesses memory through the async proxy. Operations of a
-        thread in the same `pipe` execute in issue order without waits between them. With `atom`, the threads of that atom issue it
-        together, and `threads` gives the thread of each cell written. A `reducing` operation may overlap with others of the same bytes.
-        `touches` are its accesses to global memory (`GlobalAccess.touch`).
+        It completes on `barrier` with `nbytes` bytes, on several `barriers`, or in the group `queue` of the issuing
+        thread. ``collect(rows, params) -> dict`` reads its sources and ``land(rows, params)`` writes its
+        destinations, for the CTAs `rows` of the chunk; `params` are arrays with a leading batch axis. `proxy` says
+        that it accesses memory through the async proxy. Operations of a thread in the same `pipe` execute in issue
+        order without waits between them. With `atom`, the threads of that atom issue it together, and `threads` gives
+        the thread of each cell written. A `reducing` operation may overlap with others of the same bytes. `touches`
+        are its accesses to global memory (`GlobalAccess.touch`).
         """
         self.sim.version += 1
         barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
@@ -65,7 +69,8 @@ class Engines(MachineParts):
         for where, ints in self._cases_at(positions, keys):
             starts, peers = ints[:len(spans)], ints[len(spans):2 * len(spans)]
             named = ints[2 * len(spans):]
-            places = [(s.space, self.rank if p is None else p, self._span_cells(s, at)) for s, at, p in zip(spans, starts, peers)]
+            places = [(s.space, self.rank if p is None else p,
+                       self._span_cells(s, at)) for s, at, p in zip(spans, starts, peers)]
             targets = [(self.rank if peer is None else peer, b.first + (index or 0), n)
                        for (b, n), index, peer in zip(barriers, named[::2], named[1::2])]
             for world, at in self.worlds(where):
@@ -77,7 +82,8 @@ class Engines(MachineParts):
                 op.collect, op.pipe, op.threads, op.generic = collect, pipe, threads, bool(targets) and not proxy
                 op.reducing, op.touches = reducing, touches
                 op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
-                ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
+                ahead = [o for o in world.flight
+                         if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
                 op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
                 if self.checks:
                     self._check_issue(op, world, proxy, ahead)
@@ -106,12 +112,13 @@ class Engines(MachineParts):
         count = -(-span.nbytes // granule)
         return ((start + pattern)[:, None] // granule + np.arange(count)).reshape(-1)
 
-    def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None, atom: int | None = None) -> AsyncOp:
+    def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None,
+                   atom: int | None = None) -> AsyncOp:
         atom = int(self.atoms[0]) if atom is None else atom
         thread = (self.low if self.threads == 1 else MANY) if thread is None else thread
         reads, writes = (reads, writes) if self.checks else ([], [])
-        op = AsyncOp(self.sim.next_operation(), what, self.rank, atom, thread, self.line, reads, writes, land, params, targets,
-                     self.sim.landing_time())
+        op = AsyncOp(self.sim.next_operation(), what, self.rank, atom, thread, self.line, reads, writes, land, params,
+                     targets, self.sim.landing_time())
         op.world = world
         op.clock = world.clocks.known[self.rank, atom].copy()
         op.epoch = int(world.clocks.now[self.rank, atom])
@@ -120,11 +127,12 @@ class Engines(MachineParts):
         return op
 
     def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: Sequence[AsyncOp] = ()) -> None:
-        """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations `ahead` in its pipe are
-        ordered in any case."""
+        """Check that the operation is ordered after earlier accesses to its bytes, in the right proxy. Operations
+        `ahead` in its pipe are ordered in any case."""
         plane = FENCED if proxy else 0
         after = tuple(o.number for o in ahead)
-        read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
+        read_ahead = [(world.shadow(space, rank, self.sim.cells(space)),
+                       cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] -= 1
         for writing, places in ((False, op.reads), (True, op.writes)):
@@ -143,7 +151,7 @@ class Engines(MachineParts):
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] += 1
 
-    # -- groups of a thread ------------------------------------------------------------------------------------------------
+    # -- groups of a thread --------------------------------------------------------------------------------------------
 
     def commit(self, queue: str) -> None:
         """``commit_group``: close the open group of each thread of the scope."""
@@ -153,8 +161,8 @@ class Engines(MachineParts):
                 q.open = []
 
     def wait_groups(self, queue: str, n: int, read: bool = False) -> None:
-        """``wait_group``: wait until at most the last `n` groups of each thread are pending. With `read`, wait only until the earlier groups
-        have read their sources."""
+        """``wait_group``: wait until at most the last `n` groups of each thread are pending. With `read`, wait only
+        until the earlier groups have read their sources."""
         self.sim.version += 1
         for world, _ in self.worlds():
             for q in self._queues(world, queue):
@@ -171,7 +179,8 @@ class Engines(MachineParts):
 
     def _queues(self, world, queue: str):
         wanted = {MANY} | set(range(self.low, self.high))
-        keys: list[tuple[str, int, Any]] = [(queue, self.rank, t) for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
+        keys: list[tuple[str, int, Any]] = [(queue, self.rank, t)
+                                            for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
         if queue in ("cp.async", "wgmma", "tcgen05.ld", "tcgen05.st"):
             keys = [(queue, self.rank, ("atom", int(a))) for a in self.active_atoms]
         elif self.threads > 1:
@@ -186,15 +195,16 @@ class Engines(MachineParts):
         """``cp.async.bulk.wait_group``: the destinations are written, or with `read` only the sources read."""
         self.wait_groups("bulk", n, read)
 
-    # -- cp.async ------------------------------------------------------------------------------------------------------------
+    # -- cp.async ------------------------------------------------------------------------------------------------------
 
     def cp_async(self, dst: SimBuffer, dst_offsets: np.ndarray, src: SimBuffer, src_offsets: np.ndarray, nbytes: int,
                  valid_bytes=None, *, valid=None, active=None) -> None:
-        """``cp.async``: each thread copies `nbytes` bytes per offset from global to shared memory. Offsets are (B or 1, T, k), from the
-        bases of the buffers.
+        """``cp.async``: each thread copies `nbytes` bytes per offset from global to shared memory. Offsets are (B or
+        1, T, k), from the bases of the buffers.
 
-        Only the first `valid_bytes` bytes (with a bool `valid`, all or none) are read; the rest is written as zeros. `active` masks whole
-        copies. The bytes land when the thread waits for its group; until then the destination keeps its contents.
+        Only the first `valid_bytes` bytes (with a bool `valid`, all or none) are read; the rest is written as zeros.
+        `active` masks whole copies. The bytes land when the thread waits for its group; until then the destination
+        keeps its contents.
         """
         to = np.asarray(dst_offsets) + np.asarray(dst.base).reshape(-1, 1, 1)
         count = np.asarray(nbytes if valid_bytes is None else valid_bytes)
@@ -224,7 +234,8 @@ class Engines(MachineParts):
                 element, inside = (x[:, cut] for x in elements)
                 touches = self._touch_sources(src.memory, element, inside, int(atom), threads[cut])
             own = [None if x is None else flat(x[:, cut]) for x in (to, source, count, keep)]
-            self._cp_async_atom(int(atom), touches, dst, src, own[0], own[1], own[2], own[3], threads[cut].reshape(-1), nbytes, early)
+            self._cp_async_atom(int(atom), touches, dst, src, own[0], own[1], own[2], own[3], threads[cut].reshape(-1),
+                                nbytes, early)
 
     def _cp_async_atom(self, atom, touches, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
         params = {"to": to, "from": source, "count": count, "keep": keep}
@@ -242,8 +253,10 @@ class Engines(MachineParts):
             who = threads if mask is None else threads[mask]
             cells = self._cells_of(offsets if mask is None else offsets[mask], nbytes)
             for world, at in self.worlds(where):
-                chosen = params if at is None else {k: take(v, at) if v is not None else None for k, v in params.items()}
-                op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land, dict(chosen), [], MANY, atom)
+                chosen = (params if at is None
+                          else {k: take(v, at) if v is not None else None for k, v in params.items()})
+                op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land,
+                                     dict(chosen), [], MANY, atom)
                 op.threads = np.repeat(who, len(cells) // len(who)).astype(np.int16)
                 op.collect, op.due, op.queued, op.touches = collect, NEVER, True, touches
                 if self.checks:
@@ -255,25 +268,30 @@ class Engines(MachineParts):
                 world.queue("cp.async", self.rank, ("atom", atom)).open.append(op)
 
     def _check_cp_async(self, to, src, source, count, keep, nbytes) -> tuple[np.ndarray, np.ndarray] | None:
-        """Check the addresses. Returns the global elements of which each copy may read a byte, if the kernel may write them."""
+        """Check the addresses. Returns the global elements of which each copy may read a byte,
+        if the kernel may write them."""
         read = count > 0 if keep is None else (count > 0) & keep
         address = src.memory.address + src.memory.origin * src.memory.itemsize
         if (((source + address) % nbytes != 0) & read).any():
-            self.finding("misaligned", f"cp.async of {nbytes} bytes reads global memory at an address that is no multiple of {nbytes}")
+            self.finding("misaligned", f"cp.async of {nbytes} bytes reads global memory at an address that is no "
+                                       f"multiple of {nbytes}")
         if ((to % nbytes != 0) & (True if keep is None else keep)).any():
-            self.finding("misaligned", f"cp.async of {nbytes} bytes writes shared memory at an address that is no multiple of {nbytes}")
+            self.finding("misaligned", f"cp.async of {nbytes} bytes writes shared memory at an address that is no "
+                                       f"multiple of {nbytes}")
         low = source + src.memory.origin * src.memory.itemsize
         if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
             self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
         return self._sources(src.memory, low, count, read, nbytes) if self.checks and src.memory.maybe_written else None
 
-    def _sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
-        """The global elements of which a cp.async may read a byte, (B or 1, T, k, n), and which of them it does: of each copy `count` bytes
-        from byte `low` (B or 1, T, k). Elements outside of the array are left out."""
+    def _sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray,
+                 nbytes: int) -> tuple[np.ndarray, np.ndarray]:
+        """The global elements of which a cp.async may read a byte, (B or 1, T, k, n), and which of them it does: of
+        each copy `count` bytes from byte `low` (B or 1, T, k). Elements outside of the array are left out."""
         size = memory.itemsize
         most = (nbytes + size - 2) // size + 1
         element = low[..., None] // size + np.arange(most)
-        inside = read[..., None] & (element * size < (low + count)[..., None]) & (element >= 0) & (element < memory.flat.size)
+        inside = (read[..., None] & (element * size < (low + count)[..., None]) & (element >= 0)
+                  & (element < memory.flat.size))
         return np.broadcast_to(element, inside.shape), inside
 
     def _touch_sources(self, memory, element: np.ndarray, inside: np.ndarray, atom: int, threads: np.ndarray) -> tuple:
@@ -321,8 +339,8 @@ def _nothing(rows, params) -> None:
 
 
 def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> Callable:
-    """The `then` of an arrival that waits for operations. These are looked up by number when it runs, so that it works in each part of
-    a world that was split meanwhile."""
+    """The `then` of an arrival that waits for operations. These are looked up by number when it runs, so that it
+    works in each part of a world that was split meanwhile."""
     numbers = [op.number for op in pending]
     sim, own = m.sim, m.rank
 
@@ -369,7 +387,8 @@ def _cp_async_bytes(memory, source: np.ndarray, count: np.ndarray, nbytes: int) 
     return np.where(lanes < count[..., None], bytes_, np.uint8(0))
 
 
-def scatter_bytes(data: np.ndarray, rows: np.ndarray, to: np.ndarray, values: np.ndarray, keep: np.ndarray | None) -> None:
+def scatter_bytes(data: np.ndarray, rows: np.ndarray, to: np.ndarray, values: np.ndarray,
+                  keep: np.ndarray | None) -> None:
     """Write bytes (B or 1, n, nbytes) at the offsets `to` (B or 1, n) of each row, where `keep` is true."""
     nbytes = values.shape[-1]
     shape = (len(rows), to.shape[1])

@@ -1,4 +1,5 @@
-"""The interpreter: runs a scope instance for a batch of CTAs in lock step, with explicit frames so that it can be split in two."""
+"""The interpreter: runs a scope instance for a batch of CTAs in lock step,
+with explicit frames so that it can be split in two."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class Fiber(Control):
     def batch(self) -> int:
         return len(self.rows)
 
-    # -- scheduling ------------------------------------------------------------------------------------------------------
+    # -- scheduling ----------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
         """Whether it can go on with all its CTAs."""
@@ -106,7 +107,7 @@ class Fiber(Control):
             self.polled = self.sim.version
             self.sim.report.stats["waits"] += call is not None
 
-    # -- children ------------------------------------------------------------------------------------------------------------
+    # -- children ------------------------------------------------------------------------------------------------------
 
     def _prune(self) -> None:
         self.children = [s for s in self.children if s.count and s.live[self.rows].any()]
@@ -121,9 +122,10 @@ class Fiber(Control):
         return True
 
     def overtake_children(self) -> bool:
-        """Go on without the children that it waits for, as the threads of hardware would: those outside of the child scopes are not held up,
-        unless the next operation is a collective of all of them."""
-        if self.parked or not isinstance(self.wait, ChildWait) or self.waiting_call is not None or self.wait.spawns is self.after:
+        """Go on without the children that it waits for, as the threads of hardware would: those outside of the child
+        scopes are not held up, unless the next operation is a collective of all of them."""
+        if (self.parked or not isinstance(self.wait, ChildWait) or self.waiting_call is not None
+            or self.wait.spawns is self.after):
             return False
         frame = self.frames[-1]
         if frame.pc >= len(frame.code.nodes):
@@ -137,7 +139,7 @@ class Fiber(Control):
         self.wait = None
         return True
 
-    # -- values ------------------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def value(self, operand: Operand) -> Any:
         if isinstance(operand, Value):
@@ -167,7 +169,7 @@ class Fiber(Control):
                 self.define(value, x)
         self._advance(self.frames[-1])
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------------
+    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _call(self, frame: Frame, call: Call) -> None:
         if self.children and call.op.effect != "pure" and call is not self.unjoined and not self.joined():
@@ -214,7 +216,8 @@ class Fiber(Control):
             low, high = scope_threads(scope, int(start), self.low)
             if self.low <= low and high <= self.high:
                 mask = (firsts == start) & active[:, low - self.low:high - self.low].all(axis=1)
-                if mask.any() and not self._enter_scope(scope, low, high, self.rows[mask], None if mask.all() else mask):
+                if (mask.any()
+                    and not self._enter_scope(scope, low, high, self.rows[mask], None if mask.all() else mask)):
                     return
         self._advance(frame)
 
@@ -267,8 +270,8 @@ class Fiber(Control):
 
 
 def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
-    """Among the earlier scopes `ahead`, those to wait for before starting one with threads `low` to `high` - 1. A scope whose shared
-    threads a later one covers is left out: that one has waited for it."""
+    """Among the earlier scopes `ahead`, those to wait for before starting one with threads `low` to `high` - 1. A
+    scope whose shared threads a later one covers is left out: that one has waited for it."""
     found: list[Spawn] = []
     for s in reversed(ahead):
         first, stop = max(s.low, low), min(s.high, high)
@@ -277,4 +280,5 @@ def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
     return tuple(found)
 
 
-_STEP: dict[type, Callable[..., None]] = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for, While: Fiber._while}
+_STEP: dict[type, Callable[..., None]] = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for,
+                                          While: Fiber._while}

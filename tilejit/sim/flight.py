@@ -1,4 +1,5 @@
-"""Asynchronous operations of a chunk: when they read their sources, when their bytes land, and what their completion publishes."""
+"""Asynchronous operations of a chunk: when they read their sources, when their bytes land,
+and what their completion publishes."""
 
 from __future__ import annotations
 
@@ -69,8 +70,9 @@ class Flight(ChunkParts):
         return clocks.column(op.rank, op.atom), int(clocks.now[op.rank, op.atom]), op.thread
 
     def land(self, op: AsyncOp, tag: tuple | None = None, count: bool = True) -> None:
-        """Complete the operation: write its bytes and signal its barriers. Its cells are tagged with `tag` (column, epoch, thread) if given,
-        else as of its barrier, or of the issuing thread if it has none. ``count=False`` leaves the barriers' byte counts alone."""
+        """Complete the operation: write its bytes and signal its barriers. Its cells are tagged with `tag` (column,
+        epoch, thread) if given, else as of its barrier, or of the issuing thread if it has none. ``count=False``
+        leaves the barriers' byte counts alone."""
         if op.over:
             return
         op.over = True
@@ -124,26 +126,29 @@ class Flight(ChunkParts):
         self.settle_phase(world, rank, number)
 
     def settle_phase(self, world: World, rank: int, number: int) -> None:
-        """End a barrier's phase if it is complete. Reports a phase whose announced bytes are not those that were sent."""
+        """End a barrier's phase if it is complete. Reports a phase whose announced bytes are not
+        those that were sent."""
         barrier = world.barriers[rank, number]
         if not barrier.over:
             return
         if barrier.issued != barrier.expected:
             late = [op for op in world.flight if op.phases.get((rank, number)) == barrier.phase]
             line = barrier.expect_line if barrier.expect_line >= 0 else barrier.line
-            self._fault(world, rank, "transaction-count", self.locs[line], "a phase of the mbarrier completes "
-                        f"after the {barrier.expected} bytes that are announced, and its copies transfer {barrier.issued}")
+            self._fault(world, rank, "transaction-count", self.locs[line],
+                        f"a phase of the mbarrier completes after the {barrier.expected} bytes that are announced, "
+                        f"and its copies transfer {barrier.issued}")
             for op in late:  # so that one miscount is reported once
                 self.land(op, count=False)
         for early in barrier.announced:
             self._fault(world, early.rank, "barrier-phase", self.locs[early.line],
-                        f"nothing orders this expect_tx before the last arrival of phase {barrier.phase} of the mbarrier: its "
-                        "bytes may count toward the next phase. Announce bytes before the arrival, as by arrive_expect_tx")
+                        f"nothing orders this expect_tx before the last arrival of phase {barrier.phase} of the "
+                        "mbarrier: its bytes may count toward the next phase. Announce bytes before the arrival, "
+                        "as by arrive_expect_tx")
         self.note_laggards(world, barrier)
         barrier.flip()
         self.version += 1
 
-    # -- time ------------------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def _flight(self) -> list[AsyncOp]:
         return [op for world in self.worlds for op in world.flight] if self.flying else []

@@ -46,7 +46,8 @@ class GlobalAccess(MachineParts):
         if values.dtype != dtype:
             values = values.astype(dtype)
         if bounds and mask is None and isinstance(region, SimRegion):
-            meets = self.checks and overlapping(region.type.extents, buffer.array_strides)  # two threads may write the same element
+            # two threads may write the same element
+            meets = self.checks and overlapping(region.type.extents, buffer.array_strides)
             whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
@@ -56,7 +57,8 @@ class GlobalAccess(MachineParts):
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
-        threads = self._threads_of(shape, owner, writing=True) if hasattr(memory, "shadow") and memory.shadow.threads else None
+        threads = (self._threads_of(shape, owner, writing=True) if hasattr(memory, "shadow") and memory.shadow.threads
+                   else None)
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
             if self.checks and (keep is None or keep.any()):
@@ -74,7 +76,7 @@ class GlobalAccess(MachineParts):
         if self.checks and not atomic:
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
 
-    # -- boxes -------------------------------------------------------------------------------------------------------------
+    # -- boxes ---------------------------------------------------------------------------------------------------------
 
     def _region_boxes(self, buffer: SimBuffer, region: SimRegion, other=0):
         t = region.type
@@ -126,19 +128,21 @@ class GlobalAccess(MachineParts):
             view = memory.box(flat, offset, extents, strides)
             at = (rows if values.shape[0] > 1 else slice(None), *(clip[d] for d in t.kept))
             part = values[at]
-            view[...] = part.reshape(part.shape[0], *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
+            view[...] = part.reshape(part.shape[0],
+                                     *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
             self._count("registers -> global", view.size * memory.itemsize)
             if not self.checks:
                 continue
             ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids
             mine = ids[rows] if len(ids) > 1 else ids
             found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.sim.global_clocks,
-                                        overlapping(extents, strides), self._box_owners(memory, t, mine, clip, extents, owner))
+                                        overlapping(extents, strides),
+                                        self._box_owners(memory, t, mine, clip, extents, owner))
             if several and found is None:
                 found = "write", int(self.ctas[0]), int(self.ctas[-1]), -1
             self._judge(memory, "write", found)
 
-    # -- elements ----------------------------------------------------------------------------------------------------------
+    # -- elements ------------------------------------------------------------------------------------------------------
 
     def _indices(self, buffer: SimBuffer, coords, mask, bounds: bool, values: np.ndarray | None = None):
         """(element indices into the argument's `flat`, mask of those accessed or None for all, their common shape)."""
@@ -163,9 +167,11 @@ class GlobalAccess(MachineParts):
             if not bounds:
                 bad = outside if keep is None else outside & keep
                 if bad.any():
-                    self.finding("out-of-bounds", f"an element outside of {self._format_buffer(buffer)} is accessed", bytes=None)
+                    self.finding("out-of-bounds", f"an element outside of {self._format_buffer(buffer)} is accessed",
+                                 bytes=None)
             keep = ~outside if keep is None else keep & ~outside
-        shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape, () if values is None else values.shape)
+        shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape,
+                                    () if values is None else values.shape)
         if keep is not None and keep.all():
             keep = None
         return index, keep, shape
@@ -174,7 +180,8 @@ class GlobalAccess(MachineParts):
         """Whether coordinates along dimension `d` are inside a global buffer or window."""
         if buffer.lows is None or buffer.counts is None:
             return (c >= 0) & (c < buffer.shape[d])
-        low, count = (x[:, :1].astype(np.int64).reshape(-1, *(1,) * (max(np.ndim(c), 1) - 1)) for x in (buffer.lows[d], buffer.counts[d]))
+        low, count = (x[:, :1].astype(np.int64).reshape(-1, *(1,) * (max(np.ndim(c), 1) - 1))
+                      for x in (buffer.lows[d], buffer.counts[d]))
         return (c >= low) & (c < low + count)
 
     def _format_buffer(self, buffer: SimBuffer) -> str:
@@ -190,40 +197,46 @@ class GlobalAccess(MachineParts):
         self.report.stats["bytes"][path] += int(nbytes)
 
     def _count_requests(self, memory: GlobalMemory, index: np.ndarray, owner) -> None:
-        """Count the requests and sectors of an access by element indices. Arrays count as aligned, as they are on a device."""
+        """Count the requests and sectors of an access by element indices. Arrays count as aligned,
+        as they are on a device."""
         if not self.checks:
             return
         n = index[0].size
         threads = self.low + np.asarray(owner).reshape(-1) if owner is not None else np.arange(self.low, self.high)
         if n in (1, len(threads)):
-            self.count_traffic("global", threads[:n], lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize, memory.itemsize)
+            self.count_traffic("global", threads[:n], lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize,
+                               memory.itemsize)
 
     def _count_region(self, buffer: SimBuffer, region: SimRegion, owner) -> None:
-        """`_count_requests` for a region. Its element indices are computed only if the call has not been measured yet."""
+        """`_count_requests` for a region. Its element indices are computed only if the call has not
+        been measured yet."""
         if not self.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
         def one(x):
             return np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
         strides = buffer.array_strides
-        first = one(buffer.base) + memory.itemsize * sum((one(s) * k for s, k in zip(region.starts, strides)), np.int64(0))
+        first = one(buffer.base) + memory.itemsize * sum((one(s) * k for s, k in zip(region.starts, strides)),
+                                                         np.int64(0))
         n = int(np.prod(t.shape))
         if (id(self.fiber.node), "global", int(first[0]) % 128, n) in self.sim.traffic:
             offsets = np.broadcast_to(first, (n,))
         else:
-            steps = sum((np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * strides[d] for k, d in enumerate(t.kept)),
+            steps = sum((np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * strides[d]
+                         for k, d in enumerate(t.kept)),
                         np.int64(0))
             offsets = first + np.asarray(steps).reshape(-1) * memory.itemsize
         self.count_traffic("global", self.low + np.asarray(owner).reshape(-1), lambda: offsets, memory.itemsize)
 
     def _cta_ids(self, like: np.ndarray, last: bool = False) -> np.ndarray:
-        """CTA ids + 1 along the batch axis. For one access on behalf of several CTAs, this is MANY, or with `last` the last CTA's."""
+        """CTA ids + 1 along the batch axis. For one access on behalf of several CTAs, this is MANY,
+        or with `last` the last CTA's."""
         ids = (self.ctas + 1).astype(np.int32)
         if like.shape[0] == 1 and self.batch > 1:
             ids = ids[-1:] if last else np.full(1, -1, np.int32)
         return ids.reshape(-1, *(1,) * (like.ndim - 1))
 
-    # -- races -----------------------------------------------------------------------------------------------------------------
+    # -- races ---------------------------------------------------------------------------------------------------------
 
     def _cells(self, memory: GlobalMemory, index: np.ndarray) -> np.ndarray:
         shadow = memory.shadow
@@ -241,10 +254,12 @@ class GlobalAccess(MachineParts):
         if owner is None:
             return Accessor(self, ids, NOBODY)
         threads = self.low + np.asarray(owner).reshape(t.shape)[tuple(clip[d] for d in t.kept)]
-        return Accessor(self, ids, threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents)))))
+        return Accessor(self, ids,
+                        threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents)))))
 
     def _threads_of(self, shape: tuple, owner, writing: bool) -> np.ndarray | int:
-        """The thread that accesses each element of `shape` (a batch axis, then elements or threads), or one of EVERY and NOBODY."""
+        """The thread that accesses each element of `shape` (a batch axis, then elements or threads),
+        or one of EVERY and NOBODY."""
         if owner is not None:
             return self.low + np.asarray(owner).reshape(1, *shape[1:])
         if len(shape) != 2 or shape[1] not in (1, self.threads):
@@ -253,7 +268,8 @@ class GlobalAccess(MachineParts):
             return self.low if writing or self.fiber.node in self.sim.program.for_one_thread else EVERY
         return np.arange(self.low, self.high).reshape(1, -1)
 
-    def _check_global(self, memory: GlobalMemory, index, keep, writing: bool, ids=None, threads=NOBODY, owner=None) -> None:
+    def _check_global(self, memory: GlobalMemory, index, keep, writing: bool, ids=None, threads=NOBODY,
+                      owner=None) -> None:
         if ids is None:
             if index.shape[0] == 1 < self.batch and self.sim.global_clocks is not None:
                 index = np.broadcast_to(index, (self.batch, *index.shape[1:]))
@@ -285,15 +301,17 @@ class GlobalAccess(MachineParts):
         if clash.any():
             self.finding("race", f"two threads write different values to one element of {memory.name} at the same time")
 
-    # -- asynchronous copies -----------------------------------------------------------------------------------------------
+    # -- asynchronous copies -------------------------------------------------------------------------------------------
 
-    def touch(self, memory: GlobalMemory, what: str, side: int, cells: np.ndarray, keep: np.ndarray | None, positions: np.ndarray | None,
-              threads: np.ndarray | None = None, proxy: bool = True, atom: int | None = None) -> tuple:
+    def touch(self, memory: GlobalMemory, what: str, side: int, cells: np.ndarray, keep: np.ndarray | None,
+              positions: np.ndarray | None, threads: np.ndarray | None = None, proxy: bool = True,
+              atom: int | None = None) -> tuple:
         """Check an access by the asynchronous operation `what`, which is about to be issued, and put it in flight.
 
-        It accesses the `cells` (where `keep`) of the memory's shadow, (B or 1, ...), or in the CTAs at `positions` only. It is issued by
-        the first thread of the scope, or by the threads of an `atom`, with the thread of each cell in `threads`. `proxy` says that it
-        accesses memory through the async proxy. Returns what `AsyncOp.touches` takes.
+        It accesses the `cells` (where `keep`) of the memory's shadow, (B or 1, ...), or in the CTAs at `positions`
+        only. It is issued by the first thread of the scope, or by the threads of an `atom`, with the thread of each
+        cell in `threads`. `proxy` says that it accesses memory through the async proxy. Returns what
+        `AsyncOp.touches` takes.
         """
         where = np.arange(self.batch) if positions is None else positions
         if self._active is not None:
@@ -316,7 +334,8 @@ class GlobalAccess(MachineParts):
                 access = shadow.read if side == LOAD else shadow.write
                 self._judge(memory, verb, access(Index(cells), ids, clocks, True), what)
             return ()
-        self._judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self, ids, by), proxy), what if proxy else None)
+        self._judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self, ids, by), proxy),
+                    what if proxy else None)
         flight = shadow.flight
         assert flight is not None  # `issue` makes it
         touch = flight.begin(Deed(what, self.loc, side), cells, ids, by, self._moments(where, clocks, atom))
@@ -335,10 +354,11 @@ class GlobalAccess(MachineParts):
                 moments[cta + 1] = Moment(column, epoch, 1 if clocks is None else int(clocks.now[cta]))
         return moments
 
-    # -- findings ------------------------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------------
 
     def _judge(self, memory: GlobalMemory, what: str, found, name: str | None = None) -> None:
-        """Report a conflict that the shadow has found. `name` is that of the asynchronous operation that accesses the memory, if it is one."""
+        """Report a conflict that the shadow has found. `name` is that of the asynchronous operation that accesses the
+        memory, if it is one."""
         if isinstance(found, Clash):
             self._thread_clash(memory, what, found, name)
         elif isinstance(found, Late):
@@ -349,30 +369,35 @@ class GlobalAccess(MachineParts):
             earlier, other, cta, line = found
             self._clash(memory, what, other, cta, earlier, self.sim.locs[line] if line >= 0 else None, name)
 
-    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int | None, earlier: str = "write", at: Loc | None = None,
-               name: str | None = None) -> None:
-        """Report an access by a CTA that conflicts with an earlier one by another, at the location `at` if that is known."""
+    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int | None, earlier: str = "write",
+               at: Loc | None = None, name: str | None = None) -> None:
+        """Report an access by a CTA that conflicts with an earlier one by another,
+        at the location `at` if that is known."""
         loc, word = self.loc, "write" if earlier == "write" else "read"
-        if name is not None and at is not None and loc is not None and loc.line < at.line:  # blame the line further down
+        # blame the line further down
+        if name is not None and at is not None and loc is not None and loc.line < at.line:
             loc, at, what, word, cta, other = at, loc, word, what, other, cta
         past = {"write": "wrote", "read": "read"}[word]
         who = f"CTA {other}" if other is not None and other >= 0 else "another CTA"
         me = f"CTA {cta}" if cta is not None and cta >= 0 else "each of several CTAs"
-        self.finding("race", f"{me} {what}s an element of {memory.name} that {who} {past} in the same launch{f' at line {at.line}' if at else ''}; "
-                     "nothing orders the two", ctas=[c for c in (cta, other) if c is not None and c >= 0], loc=loc, other=at)
+        self.finding("race", f"{me} {what}s an element of {memory.name} that {who} {past} in the same "
+                             f"launch{f' at line {at.line}' if at else ''}; nothing orders the two",
+                     ctas=[c for c in (cta, other) if c is not None and c >= 0], loc=loc, other=at)
 
     def _thread_clash(self, memory: GlobalMemory, what: str, found: Clash, name: str | None = None) -> None:
         (mine, theirs), loc, other = found.threads, self.loc, self.sim.locs[found.line]
-        me, them = (f"thread {n}" if n >= 0 else f"each of the threads {self.low} to {self.high - 1}" if n == mine else "several threads"
-                    for n in (mine, theirs))
+        me, them = (f"thread {n}" if n >= 0 else f"each of the threads {self.low} to {self.high - 1}" if n == mine
+                    else "several threads" for n in (mine, theirs))
         place = "" if found.ctas[0] == found.ctas[1] else f" of CTA {found.ctas[1]}"
-        text = (f"{name or me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line {other.line if other else '?'} "
-                "without a barrier between the two")
-        if name is not None and loc is not None and other is not None and loc.line < other.line:  # blame the line further down
+        text = (f"{name or me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line "
+                f"{other.line if other else '?'} without a barrier between the two")
+        # blame the line further down
+        if name is not None and loc is not None and other is not None and loc.line < other.line:
             text = f"{them}{place} {'reads' if found.earlier == 'read' else 'writes'} an element of {memory.name}, which {name} at line {loc.line} " \
                    f"{what}s; nothing orders the two"
             loc, other = other, loc
-        self.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc, other=other)
+        self.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc,
+                     other=other)
 
     def _late(self, memory: GlobalMemory, what: str, found: Late, name: str | None) -> None:
         """Report an access while an asynchronous operation accesses the same element, or may."""
@@ -384,31 +409,37 @@ class GlobalAccess(MachineParts):
         element, line = self._element(memory, found.cell), deed.loc.line if deed.loc else "?"
         loc, other = self.loc, deed.loc
         if found.known:
-            kind, text = "missing-wait", f"{me} {what}s {element} before {deed.what} at line {line}{place}, which {does} it, has been waited for"
+            kind, text = ("missing-wait", f"{me} {what}s {element} before {deed.what} at line {line}{place}, "
+                                          f"which {does} it, has been waited for")
             text += "" if deed.side == LOAD else "; bulk_wait(n, read=True) waits only until its source has been read"
         else:
-            kind, text = "race", f"{me} {what}s {element}, which {deed.what} at line {line}{place} {does}; nothing orders the two"
+            kind, text = ("race", f"{me} {what}s {element}, which {deed.what} at line {line}{place} {does}; "
+                                  "nothing orders the two")
             if loc is not None and other is not None and loc.line < other.line:  # blame the line further down
                 loc, other = other, loc
-        self.fault(self._world_of(cta), kind, text, loc=loc, protocol=deed.side == LOAD, ctas=[c for c in found.ctas if c >= 0],
-                   threads=(found.thread,) if found.thread >= 0 else (), other=other)
+        self.fault(self._world_of(cta), kind, text, loc=loc, protocol=deed.side == LOAD,
+                   ctas=[c for c in found.ctas if c >= 0], threads=(found.thread,) if found.thread >= 0 else (),
+                   other=other)
 
     def _report_unfenced(self, memory: GlobalMemory, what: str, found: Unfenced, name: str | None) -> None:
         """Report that a copy engine accesses what others wrote, or overwrites what they loaded, without a proxy fence
         in between."""
         (cta, theirs), element = found.ctas, self._element(memory, found.cell)
         earlier = found.deed.loc if found.deed is not None else self.sim.locs[found.line] if found.line >= 0 else None
-        by = found.deed.what if found.deed is not None else f"thread {found.thread}" if found.thread >= 0 else "a thread"
-        by += (f" of CTA {theirs}" if cta != theirs else "") + (f" at line {earlier.line}" if earlier is not None else "")
-        where = f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy" if cta != theirs else "between the two"
+        by = (found.deed.what if found.deed is not None else f"thread {found.thread}" if found.thread >= 0
+              else "a thread")
+        by += ((f" of CTA {theirs}" if cta != theirs else "")
+               + (f" at line {earlier.line}" if earlier is not None else ""))
+        where = (f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy" if cta != theirs
+                 else "between the two")
         fence = 'there is no fence_proxy_async(space="global")'
         past = f"wrote it, and {fence} {where}"
         if found.reads:
             past = (f"loaded it, and may not have its value yet: {fence} in the loading threads, "
                     "between the load and the next barrier or arrival")
         self.fault(self._world_of(cta), "missing-proxy-fence",
-                   f"{name} {what}s {element} through the async proxy; {by} {past}", protocol=False, ctas=[cta], other=earlier,
-                   threads=tuple(t for t in (self.low, found.thread) if t >= 0))
+                   f"{name} {what}s {element} through the async proxy; {by} {past}", protocol=False, ctas=[cta],
+                   other=earlier, threads=tuple(t for t in (self.low, found.thread) if t >= 0))
 
     def _world_of(self, cta: int):
         """The world of one of the machine's CTAs."""

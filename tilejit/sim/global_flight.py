@@ -1,10 +1,11 @@
-"""Asynchronous copies that access global memory: which cells they still access, when they are over, and who knows of that.
+"""Asynchronous copies that access global memory: which cells they still access, when they are over,
+and who knows of that.
 
-A copy that writes global memory is over once the thread that issued it has waited for its group; ``bulk_wait(read=True)`` waits for its
-sources only. One that reads global memory is over for those who have waited for it. Its completion includes a proxy fence (PTX ISA,
-"Async proxy"). Every other change of the proxy needs ``fence.proxy.async``: after writes in the CTA whose copy engine
-accesses the memory, and
-after loads in the threads that have loaded.
+A copy that writes global memory is over once the thread that issued it has waited for its group;
+``bulk_wait(read=True)`` waits for its sources only. One that reads global memory is over for those who have waited
+for it. Its completion includes a proxy fence (PTX ISA, "Async proxy"). Every other change of the proxy needs
+``fence.proxy.async``: after writes in the CTA whose copy engine accesses the memory, and after loads in the threads
+that have loaded.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from .global_threads import NOBODY, Accessor, unknown
 
 STORE, REDUCE, LOAD = range(3)
 
-# What each access conflicts with while it is in flight. Reductions and atomics need no order among each other, and relaxed loads see
-# reductions as they see atomics.
+# What each access conflicts with while it is in flight. Reductions and atomics need no order among each other, and
+# relaxed loads see reductions as they see atomics.
 CONFLICTS = {"read": (STORE, REDUCE), "write": (STORE, REDUCE, LOAD), "atomic": (STORE, LOAD), "atomic read": (STORE,),
              LOAD: (STORE, REDUCE), STORE: (STORE, REDUCE, LOAD), REDUCE: (STORE, LOAD)}
 
 
 class Moment(NamedTuple):
-    """When a copy was issued or known to be over: the epoch of a column of the cluster's clocks, and the epoch of the CTA."""
+    """When a copy was issued or known to be over: the epoch of a column of the cluster's clocks,
+    and the epoch of the CTA."""
 
     column: int
     epoch: int
@@ -37,7 +39,8 @@ class Moment(NamedTuple):
 
 @dataclass(eq=False)
 class Deed:
-    """An asynchronous access to global memory, the same one in several CTAs (by CTA + 1). Multicast copies may end several times."""
+    """An asynchronous access to global memory, the same one in several CTAs (by CTA + 1).
+    Multicast copies may end several times."""
 
     what: str
     loc: Loc | None
@@ -57,7 +60,8 @@ class Touch(NamedTuple):
 
 @dataclass
 class Late:
-    """An access that is not ordered after the end of an asynchronous one. `known` says whether it is ordered after its issue."""
+    """An access that is not ordered after the end of an asynchronous one.
+    `known` says whether it is ordered after its issue."""
 
     deed: Deed
     cell: int
@@ -68,8 +72,8 @@ class Late:
 
 @dataclass
 class Unfenced:
-    """An access by a copy engine that no proxy fence orders after an earlier one: of a thread (or NOBODY) at line `line`, or a `deed`. `reads`
-    says that the earlier one is a load."""
+    """An access by a copy engine that no proxy fence orders after an earlier one: of a thread (or NOBODY) at line
+    `line`, or a `deed`. `reads` says that the earlier one is a load."""
 
     cell: int
     ctas: tuple[int, int]
@@ -80,7 +84,8 @@ class Unfenced:
 
 
 class Side:
-    """The last asynchronous access of a kind to each cell (0: none): the number of the deed, CTA + 1 and thread; and how many are pending."""
+    """The last asynchronous access of a kind to each cell (0: none): the number of the deed, CTA + 1 and thread; and
+    how many are pending."""
 
     def __init__(self, cells: int):
         self.number, self.cta = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
@@ -94,9 +99,11 @@ class GlobalFlight:
         self.cells = cells
         self.sides: dict[int, Side] = {}
         self.deeds: list[Deed] = []
-        self.recent: dict[int, list[Deed]] = {}  # CTA + 1 -> deeds that were issued, or ended, in the current epoch of the CTA
+        # CTA + 1 -> deeds that were issued, or ended, in the current epoch of the CTA
+        self.recent: dict[int, list[Deed]] = {}
 
-    def begin(self, deed: Deed, cells: np.ndarray, ids: np.ndarray, threads: np.ndarray | int, moments: dict[int, Moment]) -> Touch:
+    def begin(self, deed: Deed, cells: np.ndarray, ids: np.ndarray, threads: np.ndarray | int,
+              moments: dict[int, Moment]) -> Touch:
         """Put an access in flight. Later accesses that follow a store also follow what was ordered before the store."""
         self.deeds.append(deed)
         number = len(self.deeds)
@@ -156,7 +163,7 @@ class GlobalFlight:
         if recent:
             self.recent[cta + 1] = recent
 
-    # -- conflicts ---------------------------------------------------------------------------------------------------------
+    # -- conflicts -----------------------------------------------------------------------------------------------------
 
     def conflict(self, view, who: Accessor, clocks, kind: str | int) -> Late | Unfenced | None:
         """The first conflict of an access of a kind (a key of CONFLICTS) by `who` with asynchronous accesses."""
@@ -188,10 +195,12 @@ class _Earlier:
         self.ctas = [pair & 0xFFFFFFFF for pair in pairs.tolist()]
         ended = np.array([cta in d.ended for d, cta in zip(self.deeds, self.ctas)])
         self.pending = (pick(view(side.pending)) > 0) | ~ended[self.of]
-        self.own = self.near & (self.cta == self.me) & (self.thread == pick(who.threads)) if not who.kind else np.zeros(len(self.cta), bool)
+        self.own = (self.near & (self.cta == self.me) & (self.thread == pick(who.threads)) if not who.kind
+                    else np.zeros(len(self.cta), bool))
 
     def first(self, engines: bool) -> Late | Unfenced | None:
-        """The first cell whose earlier access is not over for `who`; or else, for `engines`, that a proxy fence should stand before."""
+        """The first cell whose earlier access is not over for `who`; or else, for `engines`, that a proxy fence
+        should stand before."""
         late = self.pending.copy()
         over = ~self.pending
         if over.any():
@@ -199,7 +208,8 @@ class _Earlier:
             late |= self._unordered_cells(over & self.near & ~(self.own & self._ended_by_issuer()))
         if late.any():
             at = int(np.argmax(late))
-            return Late(self._deed(at), self._cell(at), self._thread(at), self._ctas(at), bool(self.own[at]) or self._follows_issue(at))
+            return Late(self._deed(at), self._cell(at), self._thread(at), self._ctas(at),
+                        bool(self.own[at]) or self._follows_issue(at))
         return self._find_unfenced(over & (self.cta != self.me)) if engines else None
 
     def _find_unfenced(self, some: np.ndarray) -> Unfenced | None:
@@ -235,7 +245,8 @@ class _Earlier:
         return known
 
     def _unordered_cells(self, some: np.ndarray) -> np.ndarray:
-        """Of the cells `some`, those whose end `who` does not know of through a barrier. Atomics may order accesses by different atoms."""
+        """Of the cells `some`, those whose end `who` does not know of through a barrier. Atomics may order accesses
+        by different atoms."""
         if self.who.kind == NOBODY or not some.any():
             return np.zeros(len(some), bool)
         bad = some & ~self._knows(some, ORDER, self._ends())
@@ -245,14 +256,16 @@ class _Earlier:
         return bad
 
     def _unknown(self, some: np.ndarray, known: Callable | None, moments: Callable | None = None) -> np.ndarray:
-        """Of the cells `some`, accessed from other clusters, those for which `who` knows, by `known`, none of the moments (by default ends)."""
+        """Of the cells `some`, accessed from other clusters, those for which `who` knows, by `known`, none of the
+        moments (by default ends)."""
         result = some.copy()
         if some.any() and known is not None:
             found = (moments or self._ends)()
             cells = tuple(w[some] for w in self.where)
             for j in range(max(map(len, found))):
                 rounds = self._moments(found, j, 2)[some]
-                result[some] &= unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells, self.shape)
+                result[some] &= unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells,
+                                        self.shape)
         return result
 
     def _follows_issue(self, at: int) -> bool:

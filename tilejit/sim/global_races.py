@@ -17,8 +17,8 @@ SOME = 16    # how many acquisitions by some threads of a CTA are kept apart
 
 
 class Some(NamedTuple):
-    """Part of the threads of a CTA, which synchronise without the others: its `atoms`. Threads of the cluster that know `epoch` of `column`
-    have synchronised with them since."""
+    """Part of the threads of a CTA, which synchronise without the others: its `atoms`. Threads of the cluster that
+    know `epoch` of `column` have synchronised with them since."""
 
     atoms: frozenset[int]
     column: int
@@ -26,15 +26,17 @@ class Some(NamedTuple):
 
 
 Acquired = list[tuple[Some | None, np.ndarray]]  # what some threads of a CTA (None: all) have acquired: clocks
-Near = dict[int, Some | None]  # of a synchronisation: each CTA of the cluster, and which of its threads take part (None: all)
+# of a synchronisation: each CTA of the cluster, and which of its threads take part (None: all)
+Near = dict[int, Some | None]
 
 
 class GlobalClocks:
-    """What each CTA knows about the others through atomics and ordered accesses: the epoch up to which their accesses precede its own.
+    """What each CTA knows about the others through atomics and ordered accesses:
+    the epoch up to which their accesses precede its own.
 
-    An access is tagged with the epoch of its CTA, which every release and every fence ends. The clocks are created at the first
-    synchronising access. A relaxed access releases what an earlier fence covered, and what it acquires takes effect at the next fence
-    (PTX ISA, "Release and Acquire Patterns").
+    An access is tagged with the epoch of its CTA, which every release and every fence ends. The clocks are created at
+    the first synchronising access. A relaxed access releases what an earlier fence covered, and what it acquires
+    takes effect at the next fence (PTX ISA, "Release and Acquire Patterns").
     """
 
     def __init__(self, ctas: int):
@@ -45,8 +47,10 @@ class GlobalClocks:
         self.pending: dict[int, Acquired] = {}       # CTA -> what its relaxed reads acquire at the next fence
         self.learnt: dict[int, Acquired] = {}        # CTA -> what only some of its threads have acquired
         self.opened = np.ones(ctas, np.int32)        # the first epoch of each CTA that no write has released yet
-        self.viewed: dict[int, list[tuple[Some | None, np.ndarray]]] = {}  # CTA -> what its copy engines see, by its proxy fences
-        self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None for the grid) -> the clock released there
+        # CTA -> what its copy engines see, by its proxy fences
+        self.viewed: dict[int, list[tuple[Some | None, np.ndarray]]] = {}
+        # (memory, element, cluster or None for the grid) -> the clock released there
+        self.released: dict[tuple, np.ndarray] = {}
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
@@ -64,7 +68,8 @@ class GlobalClocks:
             found[:2] = [(first, np.maximum(known, more))]
 
     def _own(self, cta: int, near: Near) -> np.ndarray:
-        """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done. Their next epoch begins."""
+        """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done.
+        Their next epoch begins."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
         for _, learnt in self.learnt.get(cta, ()):
             np.maximum(clock, learnt, out=clock)
@@ -102,9 +107,11 @@ class GlobalClocks:
             views.append((some, np.maximum.reduce(known)))
             del views[:len(views) - 1 if some is None else len(views) - SOME]
 
-    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool, near: Near) -> None:
-        """Synchronise at an element `place` that threads of a CTA read, write or both. `order` is 'acquire', 'release', 'acq_rel' or None
-        (relaxed). Two accesses synchronise if the scope of each includes the other: the grid (`of_grid`), or the CTA's own cluster."""
+    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool,
+             near: Near) -> None:
+        """Synchronise at an element `place` that threads of a CTA read, write or both. `order` is 'acquire',
+        'release', 'acq_rel' or None (relaxed). Two accesses synchronise if the scope of each includes the other: the
+        grid (`of_grid`), or the CTA's own cluster."""
         keys = ((*place, cluster), (*place, None)) if of_grid else ((*place, cluster),)
         for key in keys:
             if reads and key in self.released and order in ("acquire", "acq_rel"):
@@ -156,7 +163,8 @@ class GlobalShadow:
         return self.writer
 
     def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
-        """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first conflict, or None."""
+        """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first
+        conflict, or None."""
         found = None
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
@@ -205,7 +213,8 @@ class GlobalShadow:
         """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
         found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self._in_flight(Index(cells), who, clocks, "atomic") or self.threads.write(Index(cells), who, atomic=True) or found
+            found = (self._in_flight(Index(cells), who, clocks, "atomic")
+                     or self.threads.write(Index(cells), who, atomic=True) or found)
         self._arrays(clocks)
         self.writer[cells] = MANY
         if self.epoch is not None:
@@ -213,11 +222,13 @@ class GlobalShadow:
         return found
 
     def atomic_read(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
-        """As `read`, for ordered loads. They conflict with earlier and later ordinary writes by other CTAs, but not with atomics."""
+        """As `read`, for ordered loads. They conflict with earlier and later ordinary writes by other CTAs,
+        but not with atomics."""
         view = Index(cells)
         found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "atomic read") or self.of_threads().read(view, who, atomic=True) or found
+            found = (self._in_flight(view, who, clocks, "atomic read") or self.of_threads().read(view, who, atomic=True)
+                     or found)
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping=True)
         return found
@@ -226,8 +237,9 @@ class GlobalShadow:
         return None if self.flight is None else self.flight.conflict(view, who, clocks, kind)
 
     def issue(self, side: int, cells: np.ndarray, clocks: GlobalClocks | None, who: Accessor, proxy: bool):
-        """Threads `who` issue an asynchronous access of the kind `side` to cells, one of each `who.ids`. Returns the first conflict with an
-        earlier access; with `proxy`, also a missing proxy fence after it. The caller puts the access in flight (`GlobalFlight.begin`)."""
+        """Threads `who` issue an asynchronous access of the kind `side` to cells, one of each `who.ids`. Returns the
+        first conflict with an earlier access; with `proxy`, also a missing proxy fence after it. The caller puts the
+        access in flight (`GlobalFlight.begin`)."""
         view, ids = Index(cells), who.ids
         if self.flight is None:
             self.flight = GlobalFlight(self.cells)
@@ -254,15 +266,16 @@ class GlobalShadow:
         return found
 
     def _find_unfenced_write(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
-        """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between: anywhere between
-        them within a cluster, and otherwise in the CTA of the copy."""
+        """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between:
+        anywhere between them within a cluster, and otherwise in the CTA of the copy."""
         near = self.threads.unfenced(view, who)
         if near is not None:
             marks, bad = near
             at = tuple(w[0] for w in np.nonzero(bad))
             def pick(array):
                 return int(np.broadcast_to(array, bad.shape)[at])
-            found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)), pick(view(marks.line)))
+            found = Unfenced(view.cell(at), (pick(who.ids) - 1, pick(view(marks.cta)) - 1), pick(view(marks.thread)),
+                             pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found
         atomics = None if self.threads.atomics is None else self.threads.atomics.cta
@@ -300,8 +313,8 @@ class GlobalShadow:
     def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
                   own: tuple[int, int, int] | None) -> None:
         """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one
-        that do not lie within `cover` (epoch by column), nor, for `own` (thread, its column, epoch), are by that thread up
-        to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
+        that do not lie within `cover` (epoch by column), nor, for `own` (thread, its column, epoch), are by that
+        thread up to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
         if self.flight is not None:
             self.flight.hold_back(cta, cover, clocks, own)
         marks = self.of_threads().writes
@@ -371,7 +384,8 @@ class GlobalShadow:
 
 
 def _readers(who: Accessor) -> np.ndarray:
-    """The ids by which reads are marked: where threads are tracked and clusters have several CTAs, those of the clusters."""
+    """The ids by which reads are marked: where threads are tracked and clusters have several CTAs,
+    those of the clusters."""
     return who.ids if who.m.sim.ranks == 1 else who.clusters
 
 

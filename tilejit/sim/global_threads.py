@@ -1,7 +1,8 @@
-"""Races on global memory between threads of a cluster, by its vector clocks: for each element, which thread wrote it last and which
-threads have read it since.
+"""Races on global memory between threads of a cluster, by its vector clocks: for each element, which thread wrote it
+last and which threads have read it since.
 
-This is tracked only for memory that a kernel writes and accesses more than once. Races between clusters: see `global_races`.
+This is tracked only for memory that a kernel writes and accesses more than once. Races between clusters:
+see `global_races`.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
 
 
-def unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray, who: Accessor | None, where: tuple,
-            shape: tuple) -> np.ndarray:
-    """Of accesses by CTAs `them` in `epochs` to the cells `where`, those that the CTAs `me`, which access the cells now, do not know of.
-    ``known(cta)`` returns what a CTA knows: clocks, and for each the part of its threads (`Some`) that knows it, or None for all."""
+def unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray, who: Accessor | None,
+            where: tuple, shape: tuple) -> np.ndarray:
+    """Of accesses by CTAs `them` in `epochs` to the cells `where`, those that the CTAs `me`, which access the cells
+    now, do not know of. ``known(cta)`` returns what a CTA knows: clocks, and for each the part of its threads
+    (`Some`) that knows it, or None for all."""
     late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
     for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells that one CTA accesses
         for some, clock in known(int(me[mine[0]])):
             told = mine[late[mine] & (clock[them[mine]] >= epochs[mine])]
             if len(told):
-                late[told] = some is not None and (who is None or ~who.has_met(some, tuple(w[told] for w in where), shape))
+                late[told] = (some is not None
+                              and (who is None or ~who.has_met(some, tuple(w[told] for w in where), shape)))
     return late
 
 
 class Marks:
-    """The last access of a kind to each cell: CTA + 1 (0: none), thread, column of its atom, epoch, and number of the line."""
+    """The last access of a kind to each cell: CTA + 1 (0: none), thread, column of its atom, epoch,
+    and number of the line."""
 
     def __init__(self, cells: int):
         self.cta, self.column, self.epoch, self.line = (np.zeros(cells, np.int32) for _ in range(4))
@@ -41,8 +45,8 @@ class Marks:
 
 @dataclass
 class Clash:
-    """Two accesses by threads that nothing orders: `threads` and `ctas` (this one's, the earlier one's; a thread may be EVERY), and for
-    the earlier access its line and what it did."""
+    """Two accesses by threads that nothing orders: `threads` and `ctas` (this one's, the earlier one's; a thread may
+    be EVERY), and for the earlier access its line and what it did."""
 
     threads: tuple[int, int]
     ctas: tuple[int, int]
@@ -51,8 +55,8 @@ class Clash:
 
 
 class Accessor:
-    """The threads of machine `m` that access some cells: `ids` (CTA + 1) and `threads` (or EVERY or NOBODY), broadcastable to the shape
-    of the cells."""
+    """The threads of machine `m` that access some cells: `ids` (CTA + 1) and `threads` (or EVERY or NOBODY),
+    broadcastable to the shape of the cells."""
 
     def __init__(self, m, ids: np.ndarray, threads: np.ndarray | int):
         self.m, self.ids, self.threads = m, ids, np.asarray(threads)
@@ -62,7 +66,8 @@ class Accessor:
 
     def atoms(self) -> np.ndarray:
         """The atom of each access. For EVERY, all atoms of the machine; for NOBODY, the first."""
-        return self.m.atoms if self.kind == EVERY else self.m.atoms[:1] if self.kind else self.m.sim.atom_of[self.threads]
+        return (self.m.atoms if self.kind == EVERY else self.m.atoms[:1] if self.kind
+                else self.m.sim.atom_of[self.threads])
 
     @property
     def planes(self) -> int:
@@ -71,7 +76,8 @@ class Accessor:
 
     def near(self, ctas: np.ndarray) -> np.ndarray:
         """Whether accesses by `ctas` (CTA + 1) come from the accessor's own cluster."""
-        return ctas == self.ids if self.m.sim.ranks == 1 else (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters)
+        return (ctas == self.ids if self.m.sim.ranks == 1
+                else (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters))
 
     @property
     def clusters(self) -> np.ndarray:
@@ -94,15 +100,17 @@ class Accessor:
         return (known[world, self.atoms()[:, None], columns] >= epochs).all(axis=0)
 
     def has_met(self, some, where: tuple, shape: tuple) -> np.ndarray:
-        """Whether the threads that access the cells `where` are among `some`, or have synchronised with them at a barrier since."""
+        """Whether the threads that access the cells `where` are among `some`,
+        or have synchronised with them at a barrier since."""
         atoms = self.atoms() if self.kind else np.broadcast_to(self.atoms(), shape)[where]
         found = np.isin(atoms, list(some.atoms))
         among = found.all() if self.kind else found
         return among | self.is_ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
 
-    def by_world(self, ids: np.ndarray, of: Callable[[Clocks], Any], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
-        """What `of` returns for the clocks of each world of the machine's CTAs, stacked; and for each of `ids` the index of its world. An
-        id without a world (MANY) gets an entry filled with `nobody`."""
+    def by_world(self, ids: np.ndarray, of: Callable[[Clocks], Any],
+                 nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
+        """What `of` returns for the clocks of each world of the machine's CTAs, stacked; and for each of `ids` the
+        index of its world. An id without a world (MANY) gets an entry filled with `nobody`."""
         worlds = self.m.peek()
         found = [of(world.clocks) for world, _ in worlds]
         if len(worlds) == 1:
@@ -125,7 +133,8 @@ class ThreadShadow:
     def __init__(self, cells: int):
         self.cells = cells
         self.writes: Marks | None = None
-        self.atomics: Marks | None = None  # since the last ordinary write: they need a fence before a copy, and no order among each other
+        # since the last ordinary write: they need a fence before a copy, and no order among each other
+        self.atomics: Marks | None = None
         self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
 
     def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
@@ -139,7 +148,8 @@ class ThreadShadow:
         return bad
 
     def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """Returns the first cell that another thread of the CTA wrote without order. With `atomic`, the read is not recorded."""
+        """Returns the first cell that another thread of the CTA wrote without order. With `atomic`,
+        the read is not recorded."""
         found = self.late_write(view, who)
         if who.kind != NOBODY and not atomic:
             self._remember_read(view, who)
@@ -157,8 +167,8 @@ class ThreadShadow:
         return found
 
     def unfenced(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
-        """The marks of writes or atomics, and where: threads of the cluster wrote cells, and no proxy fence of global memory makes that visible to a
-        copy that `who` issues."""
+        """The marks of writes or atomics, and where: threads of the cluster wrote cells, and no proxy fence of global
+        memory makes that visible to a copy that `who` issues."""
         for marks in (self.writes, self.atomics):
             if marks is not None and (bad := self._unfenced_cells(view, who, marks)).any():
                 return marks, bad
@@ -171,15 +181,17 @@ class ThreadShadow:
         if len(where[0]) and who.planes > GLOBAL:
             columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
             fenced = who.is_ordered(where, bad.shape, GLOBAL, columns, epochs)
-            fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where], lambda clocks: _of_rank(clocks.fenced_global, who), 0)
+            fences, world = who.by_world(np.broadcast_to(who.ids, bad.shape)[where],
+                                         lambda clocks: _of_rank(clocks.fenced_global, who), 0)
             own = (np.broadcast_to(cta == who.ids, bad.shape) & (thread == who.threads))[where]
             fenced |= own & (fences[world, np.broadcast_to(who.atoms(), bad.shape)[where]] >= epochs)
             bad[where] = ~fenced
         return bad
 
     def unsettled(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
-        """The marks of an atom that has loaded cells, and where: no proxy fence in its threads followed the load before a copy that `who` issues.
-        Of the loads of other clusters, those count that no such fence has followed yet."""
+        """The marks of an atom that has loaded cells, and where: no proxy fence in its threads followed the load
+        before a copy that `who` issues. Of the loads of other clusters, those count that no such fence has followed
+        yet."""
         if who.planes <= SETTLED:
             return None
         for marks in self.reads.values():
@@ -216,8 +228,8 @@ class ThreadShadow:
         return next((int(view(m.line)[at]) for m in marks if view(m.cta)[at] == cta), -1)
 
     def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is recorded as nobody's
-        but for copies."""
+        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is
+        recorded as nobody's but for copies."""
         found = self.late_write(view, who) or self.late_read(view, who)
         if self.writes is None:
             self.writes = Marks(self.cells)
@@ -268,8 +280,8 @@ class ThreadShadow:
             self._set(view, marks, who, np.asarray(atom), mine)
 
     def _set(self, view, marks: Marks, who: Accessor, atoms: np.ndarray, mine: np.ndarray | None) -> None:
-        """Mark the cells, or those where the mask `mine` is true. If several threads access a cell at once, or have read it since their last
-        barrier, it is marked as accessed by EVERY thread."""
+        """Mark the cells, or those where the mask `mine` is true. If several threads access a cell at once, or have
+        read it since their last barrier, it is marked as accessed by EVERY thread."""
         clocks = who.m.sim.worlds[0].clocks
         cta = view(marks.cta)
         threads = who.threads
@@ -277,8 +289,10 @@ class ThreadShadow:
             again = (cta == who.ids) & (view(marks.thread) != threads)
             if again.any():
                 where = np.nonzero(again)
-                again[where] = ~who.is_ordered(where, again.shape, READ, view(marks.column)[where], view(marks.epoch)[where])
+                again[where] = ~who.is_ordered(where, again.shape, READ, view(marks.column)[where],
+                                               view(marks.epoch)[where])
                 threads = np.where(again, EVERY, threads)
-        new = {"cta": who.ids, "thread": threads, "column": clocks.column(who.m.rank, atoms), "epoch": who.epochs(atoms), "line": who.m.line}
+        new = {"cta": who.ids, "thread": threads, "column": clocks.column(who.m.rank, atoms),
+               "epoch": who.epochs(atoms), "line": who.m.line}
         for name, value in new.items():
             view.assign(getattr(marks, name), value, mine)

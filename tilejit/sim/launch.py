@@ -20,17 +20,19 @@ from .report import Report, Writer
 from .values import SimBuffer
 
 SHARED_BYTES = 1 << 28     # limit on the bytes of shared memory of a chunk
-TILE_ELEMENTS = 1 << 22    # elements of the largest tile over all CTAs of the chunk, if these are more than TOGETHER CTAs
+# elements of the largest tile over all CTAs of the chunk, if these are more than TOGETHER CTAs
+TILE_ELEMENTS = 1 << 22
 TOGETHER = 264             # CTAs that run concurrently if memory allows, so that they may wait for each other
 
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
-             max_findings: int = 100, max_steps: int | None = None, watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
+             max_findings: int = 100, max_steps: int | None = None,
+             watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
     """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report its faults.
 
-    `seed` randomises the order of everything that the hardware leaves open; with 0, scopes run round robin and copies land as late as
-    possible. ``checks=False`` omits the checks of races, waits and proxy fences. After `max_steps` operations the simulation stops, and a
-    finding says where. With `watch`, the number of an argument and the index
+    `seed` randomises the order of everything that the hardware leaves open; with 0, scopes run round robin and copies
+    land as late as possible. ``checks=False`` omits the checks of races, waits and proxy fences. After `max_steps`
+    operations the simulation stops, and a finding says where. With `watch`, the number of an argument and the index
     of one of its elements, the report's `writer` says who wrote that element last.
     """
     grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
@@ -69,7 +71,8 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
 def chunk_size(program: Program, ranks: int) -> int:
     """How many clusters run at a time."""
     ctas = max(TOGETHER, TILE_ELEMENTS // max(program.largest_tile, 1))
-    ctas = min(ctas, max(1, SHARED_BYTES // max(program.graph.shared_bytes, 1)), max(1, (1 << 27) // max(program.largest_tile, 1)))
+    ctas = min(ctas, max(1, SHARED_BYTES // max(program.graph.shared_bytes, 1)),
+               max(1, (1 << 27) // max(program.largest_tile, 1)))
     return max(1, ctas // ranks)
 
 
@@ -92,9 +95,10 @@ def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> W
     return Writer(chunk.locs[int(marks.line[cell])], cta, thread if thread >= 0 else None)
 
 
-def bind_arguments(graph: Graph, args: list, program: Program, checks: bool, all_threads: bool = False) -> tuple[dict, list]:
-    """The parameters' simulated values, and each argument's memory (None for scalars). With `all_threads`, the shadows distinguish
-    threads wherever the kernel writes."""
+def bind_arguments(graph: Graph, args: list, program: Program, checks: bool,
+                   all_threads: bool = False) -> tuple[dict, list]:
+    """The parameters' simulated values, and each argument's memory (None for scalars). With `all_threads`, the
+    shadows distinguish threads wherever the kernel writes."""
     env: dict[Any, Any] = {}
     memories: list[GlobalMemory | None] = []
     for number, (param, arg) in enumerate(zip(graph.params, args)):

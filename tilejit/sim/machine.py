@@ -32,12 +32,14 @@ from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, NamedMaps,
-              TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits, Traffic):
+class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies,
+              RemoteStores, NamedMaps, TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits,
+              Traffic):
     """The state and operations available to a `simulate` rule.
 
-    Scalars are arrays (B or 1, T or 1) and tiles are arrays (B or 1, *shape), for B CTAs in lock step and T threads of the scope
-    instance. A leading 1 means the same value in every CTA. A machine lives as long as the CTAs of its fiber stay the same.
+    Scalars are arrays (B or 1, T or 1) and tiles are arrays (B or 1, *shape), for B CTAs in lock step and T threads
+    of the scope instance. A leading 1 means the same value in every CTA. A machine lives as long as the CTAs of its
+    fiber stay the same.
     """
 
     def __init__(self, fiber):
@@ -55,9 +57,10 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         self._worlds: tuple[int, list] | None = None  # cached, with the value of `sim.cuts` for which it holds
         self._peeked: tuple[int, list] | None = None
         self.deeds = 0        # calls so far with an effect other than "pure"
-        self.burst = -2, 0    # `deeds` at the last arrival at an mbarrier, and the epoch of the first in its uninterrupted run of arrivals
+        # `deeds` at the last arrival at an mbarrier, and the epoch of the first in its uninterrupted run of arrivals
+        self.burst = -2, 0
 
-    # -- where am I ------------------------------------------------------------------------------------------------------
+    # -- where am I ----------------------------------------------------------------------------------------------------
 
     @property
     def _active(self) -> np.ndarray | None:
@@ -97,7 +100,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return np.arange(self.low, self.high, dtype=np.int32)[None]
 
     def resolve(self, n: int | Sym | tuple) -> int:
-        """The value of a number known at launch: an int, a symbol, or an expression such as ("mul", ("size", 0, 1), 4)."""
+        """The value of a number known at launch: an int, a symbol, or an expression such as ("mul",
+        ("size", 0, 1), 4)."""
         if isinstance(n, Sym):
             n = n.kind, n.arg, n.dim
         if not isinstance(n, tuple):
@@ -115,7 +119,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return slice(first, last + 1) if last - first + 1 == self.batch else self.rows
 
     def rows_of(self, peer: np.ndarray | None) -> slice | np.ndarray:
-        """The rows of the CTAs of cluster rank `peer` (B or 1, 1) in the clusters of this batch; for None, the rows of the batch itself."""
+        """The rows of the CTAs of cluster rank `peer` (B or 1, 1) in the clusters of this batch; for None, the rows
+        of the batch itself."""
         if peer is None:
             return self.row_index
         clusters = self.rows % self.sim.clusters
@@ -133,7 +138,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             return self.atoms
         return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self._active.any(axis=0))])
 
-    # -- worlds ------------------------------------------------------------------------------------------------------------
+    # -- worlds --------------------------------------------------------------------------------------------------------
 
     def worlds(self, positions: np.ndarray | None = None) -> list[tuple[World, np.ndarray | None]]:
         """The worlds of these CTAs (or of those at `positions` in the batch), split so that they contain no others.
@@ -172,7 +177,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return [(self.sim.worlds[n], at[numbers == n]) for n in np.unique(numbers)]
 
     def cases(self, *values: Any) -> Iterator[tuple[np.ndarray | None, tuple]]:
-        """Group the CTAs by the values of (B or 1, 1) integers. Yields (positions in the batch, or None for all; one int per value)."""
+        """Group the CTAs by the values of (B or 1, 1) integers. Yields (positions in the batch, or None for all;
+        one int per value)."""
         columns = [np.asarray(v).reshape(-1) if v is not None else None for v in values]
         if self._active is not None:
             alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))
@@ -188,7 +194,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         group = group.reshape(-1)
         for k in range(group.max() + 1):
             positions = np.flatnonzero(group == k)
-            yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]]) for c in columns)
+            yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]])
+                                   for c in columns)
 
     def _cases_alive(self, columns: list, alive: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
         """`cases` for the CTAs `alive`, in which some thread is active."""
@@ -199,7 +206,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         for key, rows in groups.items():
             yield np.array(rows), key
 
-    # -- findings ------------------------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------------
 
     @property
     def loc(self) -> Loc | None:
@@ -219,16 +226,18 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         self.report.add(Finding(kind, loc.line if loc else 0, message, loc, tuple(int(t) for t in threads),
                                 tuple(int(c) for c in ids[:8]), bytes, other))
 
-    def fault(self, world: World, kind: str, message: str, *, loc: Loc | None = None, protocol: bool = True, **where: Any) -> None:
-        """Report a fault of synchronisation in `world`, unless it is the consequence of an earlier one there. `protocol` says that
-        barriers or asynchronous copies are involved."""
+    def fault(self, world: World, kind: str, message: str, *, loc: Loc | None = None, protocol: bool = True,
+              **where: Any) -> None:
+        """Report a fault of synchronisation in `world`, unless it is the consequence of an earlier one there.
+        `protocol` says that barriers or asynchronous copies are involved."""
         verdict = self.sim.verdict(world, kind, loc or self.loc, protocol)
         if verdict is not None:
             kind, loc, note = verdict
             self.finding(kind, note + message, loc=loc, **where)
 
     def assertion(self, message: str, failed: np.ndarray) -> None:
-        """Report that something the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,) is true."""
+        """Report that something the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,)
+        is true."""
         failed = np.asarray(failed).reshape(-1)
         self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
@@ -240,7 +249,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             shown = "".join(f" {c[b, t]}" for c in columns)
             print_text(f"cta {int(self.ctas[b])} thread {int(self.thread_ids()[0, t])}: {text}{shown}")
 
-    # -- values ----------------------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def alloc_shared(self, value: Any, type_: Buffer | None = None, byte_offset: int | None = None) -> SimBuffer:
         """The buffer of an allocation in shared memory, at the graph's offset for it unless `byte_offset` is given."""
@@ -249,7 +258,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return SimBuffer(type_, self.sim.shared, offset, tuple(type_.shape))
 
     def alloc_tmem(self, value: Any, type_: Buffer | None = None, column: int | None = None) -> SimBuffer:
-        """The buffer of an allocation in tensor memory. It gets whole columns, a power of two of at least 32, after the earlier allocations."""
+        """The buffer of an allocation in tensor memory. It gets whole columns, a power of two of at least 32, after
+        the earlier allocations."""
         type_ = type_ or value.type
         layout = layout_of(type_)
         columns = -(-layout.span("TCol") * type_.dtype.nbytes // 4)
@@ -259,7 +269,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             places[value] = self.sim.tmem_top if column is None else column
             self.sim.tmem_top = places[value] + columns
             if self.sim.tmem_top > TensorMemory.COLUMNS:
-                self.finding("tmem", f"{self.sim.tmem_top} columns of tensor memory are allocated, and a CTA has {TensorMemory.COLUMNS}")
+                self.finding("tmem", f"{self.sim.tmem_top} columns of tensor memory are allocated, "
+                                     f"and a CTA has {TensorMemory.COLUMNS}")
         return SimBuffer(type_, self.sim.tensor_memory(), places[value] * 4, tuple(type_.shape))
 
     def make_region(self, type_: Region, buffer: SimBuffer, starts: tuple) -> SimRegion:
@@ -269,9 +280,10 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         return SimPoints(type_, buffer, tuple(indices))
 
     def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
-        """The tensor map with the fields that a plan gives, over a global buffer from byte `base` on. Symbolic fields are resolved.
-        Strides are in bytes; a bare symbol as a stride counts elements."""
-        if getattr(fields, "nowhere", False):  # an array without elements: the launcher maps memory of its own, aligned like this
+        """The tensor map with the fields that a plan gives, over a global buffer from byte `base` on. Symbolic fields
+        are resolved. Strides are in bytes; a bare symbol as a stride counts elements."""
+        # an array without elements: the launcher maps memory of its own, aligned like this
+        if getattr(fields, "nowhere", False):
             base = -(buffer.memory.address + buffer.memory.origin * buffer.memory.itemsize) % 16
         key = (id(fields), id(buffer.memory), base, buffer.base) if np.ndim(buffer.base) == 0 else None
         if key is not None and key in self.sim.maps:
@@ -279,9 +291,10 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         nbytes = buffer.type.dtype.nbytes
         dims = tuple(self.resolve(n) for n in fields.global_dim)
         strides = tuple(self.resolve(s) * (nbytes if isinstance(s, Sym) else 1) for s in fields.global_strides)
-        optional = {k: getattr(fields, k) for k in ("interleave", "swizzle", "l2_promotion", "oob_fill", "im2col") if hasattr(fields, k)}
-        made = SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), dims, strides, tuple(fields.box) or (1,) * len(dims),
-                            tuple(fields.element_strides), **optional)
+        optional = {k: getattr(fields, k) for k in ("interleave", "swizzle", "l2_promotion", "oob_fill", "im2col")
+                    if hasattr(fields, k)}
+        made = SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), dims, strides,
+                            tuple(fields.box) or (1,) * len(dims), tuple(fields.element_strides), **optional)
         if key is not None:
             self.sim.maps[key] = made, fields
         return made
@@ -298,25 +311,28 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             return barrier
         rank = np.asarray(rank)[:, :1].astype(np.int64)
         if ((rank < 0) | (rank >= self.cluster_size)).any():
-            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
+            self.finding("out-of-bounds",
+                         f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
             rank = np.clip(rank, 0, self.cluster_size - 1)
         return barrier.of_peer(rank)
 
     def owners(self, tile: Tile) -> np.ndarray | None:
-        """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile without a layout."""
+        """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile
+        without a layout."""
         return self.sim.owners(tile)
 
-    # -- memory ----------------------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
 
     def read(self, buffer: SimBuffer, coords: tuple | None, *, mask=None, other=0, owner=None, bounds: bool = True,
              region: SimRegion | SimPoints | None = None, atomic: bool = False, tile: Tile | None = None) -> np.ndarray:
         """Read elements of a buffer at `coords`: one integer array per dimension, broadcastable to (B or 1, *shape).
 
-        Where `mask` is false, and outside a global buffer, the result is `other`. With ``bounds=False``, an element outside a global
-        buffer is a finding; outside shared memory it always is. `owner` gives the thread of the scope that reads each element. `region`,
-        if given, consists of the elements at `coords` (which may then be None), and whole boxes of it are moved at once. For a scalar,
-        the shape is that of its threads: (B or 1, T or 1). ``atomic`` reads take part in no race. `tile` is the type of the result, if
-        each of the threads that hold an element reads it.
+        Where `mask` is false, and outside a global buffer, the result is `other`. With ``bounds=False``, an element
+        outside a global buffer is a finding; outside shared memory it always is. `owner` gives the thread of the
+        scope that reads each element. `region`, if given, consists of the elements at `coords` (which may then be
+        None), and whole boxes of it are moved at once. For a scalar, the shape is that of its threads: (B or 1, T or
+        1). ``atomic`` reads take part in no race. `tile` is the type of the result, if each of the threads that hold
+        an element reads it.
         """
         if coords is None:
             coords = _region_coords(region)
@@ -324,8 +340,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             return self.read_global(buffer, coords, mask, other, owner, bounds, region, atomic)
         return self.read_shared(buffer, coords, mask, other, owner, region, atomic, tile)
 
-    def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None, bounds: bool = True,
-              region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:
+    def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None,
+              bounds: bool = True, region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:
         """Write elements of a buffer, with the arguments of `read`. Writes outside a global buffer are dropped.
 
         If a scalar's address, value and mask are the same for all threads, the first thread writes it.
@@ -341,7 +357,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             self.write_shared(buffer, coords, values, mask, owner, region)
 
 
-_OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add, "sub": operator.sub, "min": min, "max": max}
+_OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add,
+                                              "sub": operator.sub, "min": min, "max": max}
 
 
 def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ...]:
@@ -349,7 +366,8 @@ def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ..
     assert region is not None  # without coordinates
     if isinstance(region, SimPoints):
         rank = len(region.type.shape)
-        return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank) for i in region.indices)
+        return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank)
+                     for i in region.indices)
     t = region.type
     assert isinstance(t, Region)
     rank = len(t.shape)

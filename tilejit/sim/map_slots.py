@@ -1,7 +1,9 @@
-"""What is known about 128 bytes that hold a tensor map: its fields, who edited it last, and who has released and acquired that edit.
+"""What is known about 128 bytes that hold a tensor map: its fields, who edited it last,
+and who has released and acquired that edit.
 
-A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its bytes; as long as
-that is there, a later launch recognises the map, and where the bytes have been copied to, a copy of it. PTX ISA, "Tensors", "tensormap.replace".
+A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its
+bytes; as long as that is there, a later launch recognises the map, and where the bytes have been copied to, a copy of
+it. PTX ISA, "Tensors", "tensormap.replace".
 """
 
 from __future__ import annotations
@@ -19,19 +21,23 @@ from .values import SimTensorMap
 BYTES = 128
 DIMENSIONS = 5
 
-# The fields that ``tensormap.replace`` sets, by the instruction's names, and how many of each kind a map of the highest rank has (0: one
-# field without an index). From zeros, all of them make a map; what a zero means is the hardware's own affair.
-REPLACED = {"global_address": 0, "rank": 0, "elemtype": 0, "global_dim": DIMENSIONS, "global_stride": DIMENSIONS - 1, "box_dim": DIMENSIONS,
-            "element_stride": DIMENSIONS, "interleave_layout": 0, "swizzle_mode": 0, "fill_mode": 0}
+# The fields that ``tensormap.replace`` sets, by the instruction's names, and how many of each kind a map of the highest
+# rank has (0: one field without an index). From zeros, all of them make a map; what a zero means is the hardware's own
+# affair.
+REPLACED = {"global_address": 0, "rank": 0, "elemtype": 0, "global_dim": DIMENSIONS, "global_stride": DIMENSIONS - 1,
+            "box_dim": DIMENSIONS, "element_stride": DIMENSIONS, "interleave_layout": 0, "swizzle_mode": 0,
+            "fill_mode": 0}
 
 # Element types by their number in ``tensormap.replace`` (PTX ISA). The host's encoder numbers them differently.
-ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
+ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64",
+            "bfloat16", "tf32", "tf32_ftz")
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0, and strides are in
-    bytes. `unset` are those of a map made from zeros that no instruction has set yet, as (the instruction's name, index)."""
+    """The fields of a tiled map, innermost dimension first, with all five dimensions. `address` is that of element 0,
+    and strides are in bytes. `unset` are those of a map made from zeros that no instruction has set yet, as (the
+    instruction's name, index)."""
 
     address: int = 0
     rank: int = 1
@@ -57,8 +63,9 @@ class Fields:
         def whole(values, n, rest):
             return (*map(int, values), *(rest,) * (n - len(values)))
         address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
-        return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
-                      whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
+        return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0),
+                      whole(t.box, DIMENSIONS, 1), whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave,
+                      t.swizzle, t.l2_promotion, t.oob_fill)
 
     def replace(self, name: str, index: int | None, value: int) -> Fields:
         """The fields after one ``tensormap.replace``; `name` is the instruction's name for the field."""
@@ -71,7 +78,8 @@ class Fields:
             return replace(self, **changes)
         if name == "elemtype":
             return replace(self, **changes, dtype=ELEMENTS[value])
-        plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "oob_fill"}
+        plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle",
+                 "fill_mode": "oob_fill"}
         changes |= {"rank": value + 1} if name == "rank" else {plain[name]: value}
         return replace(self, **changes)
 
@@ -83,25 +91,28 @@ class Fields:
         return made
 
     def missing(self) -> list[str]:
-        """The fields that a map of this rank needs and that nothing has set, by the instruction's names. As long as the rank is one of them,
-        it is taken to be the number of sizes."""
+        """The fields that a map of this rank needs and that nothing has set, by the instruction's names. As long as
+        the rank is one of them, it is taken to be the number of sizes."""
         sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
         rank = sizes if ("rank", None) in self.unset else self.rank
         def needed(name, i):
             return i is None or i < rank - (name == "global_stride")
         def shown(name, i):
             return name if i is None else f"{name}[{i}]"
-        return [shown(name, i) for name in REPLACED for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
+        return [shown(name, i) for name in REPLACED
+                for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
 
     def alike(self) -> tuple:
-        """The fields that maps must have in common for one batched copy: all except the address, dimensions and strides."""
-        return self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion, self.oob_fill
+        """The fields that maps must have in common for one batched copy: all except the address,
+        dimensions and strides."""
+        return (self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion,
+                self.oob_fill)
 
 
 @dataclass(frozen=True)
 class Acquired:
-    """A CTA's last acquire of a slot: the version acquired, the scope of the edit's release (None: not released), the scope of the acquire,
-    and the epoch of each acquiring atom."""
+    """A CTA's last acquire of a slot: the version acquired, the scope of the edit's release (None: not released), the
+    scope of the acquire, and the epoch of each acquiring atom."""
 
     version: int
     released: str | None
@@ -115,7 +126,8 @@ class Slot:
 
     fields: Fields | None = None
     version: int = 0
-    legal: bool | None = None                                        # whether copies would stay inside an array; None: not checked yet
+    # whether copies would stay inside an array; None: not checked yet
+    legal: bool | None = None
     launch: int = 0                                                  # the launch of the last edit
     cta: int = -1
     cluster: tuple = ()
@@ -126,7 +138,8 @@ class Slot:
     copies: list[tuple[int, int]] = field(default_factory=list)      # operations that read it: (chunk, number)
     seen: int = 0                                                    # the launch that `acquired` and `copies` belong to
     mark: bytes = b""
-    lost: Loc | None = None                                          # the edit of this launch whose map something else has overwritten
+    # the edit of this launch whose map something else has overwritten
+    lost: Loc | None = None
 
     def known_fields(self) -> Fields:
         """The fields of a map that has been written."""
@@ -141,12 +154,13 @@ REMEMBERED = 4096                         # how many of them, for maps that are 
 
 
 def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
-    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, they may be a copy of another map, which needs no
-    release by a thread of its own then; otherwise nothing is known about it."""
+    """The slot at byte `at` of a memory. If its bytes have changed since the last edit, they may be a copy of another
+    map, which needs no release by a thread of its own then; otherwise nothing is known about it."""
     slot, data = _SLOTS.get(memory.address + at), memory.bytes[at:at + BYTES].tobytes()
     if slot is None or (slot.mark and slot.mark != data):
         fields, lost = _MARKED.get(data), slot.loc if slot is not None and slot.launch == launch else None
-        slot = _SLOTS[memory.address + at] = Slot(lost=lost) if fields is None else Slot(fields, version=1, released="sys", mark=data)
+        slot = _SLOTS[memory.address + at] = (Slot(lost=lost) if fields is None
+                                              else Slot(fields, version=1, released="sys", mark=data))
     if slot.seen != launch:
         slot.seen, slot.legal = launch, None
         slot.acquired.clear()
@@ -155,7 +169,8 @@ def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
 
 
 def leave_mark(slot: Slot, memory: GlobalMemory, at: int) -> None:
-    """Write a unique marker to the bytes of the slot. Nothing else that a kernel or its caller writes there equals it."""
+    """Write a unique marker to the bytes of the slot. Nothing else that a kernel or its caller
+    writes there equals it."""
     slot.mark = (next(_MARKS).to_bytes(8, "little") + b"tilejit\xff") * (BYTES // 16)
     memory.bytes[at:at + BYTES] = np.frombuffer(slot.mark, np.uint8)
     _MARKED[slot.mark] = slot.fields

@@ -1,4 +1,5 @@
-"""The memories: launch arguments, and the shared and tensor memory of each CTA; and how regions of an array become strided views."""
+"""The memories: launch arguments, and the shared and tensor memory of each CTA;
+and how regions of an array become strided views."""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ def strided_view(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]
 
 
 class GlobalMemory:
-    """A launch argument that is an array. `flat` holds all elements between its lowest and highest address; element (0, ..., 0) is
-    at index `origin` of `flat`. `strides` are in elements."""
+    """A launch argument that is an array. `flat` holds all elements between its lowest and highest address; element
+    (0, ..., 0) is at index `origin` of `flat`. `strides` are in elements."""
 
     scope = "global"
 
     def __init__(self, array: np.ndarray, name: str, number: int):
         itemsize = array.dtype.itemsize
         if any(s % itemsize for s in array.strides):
-            raise LaunchError(f"argument {name} has strides {array.strides} that are no multiples of its {itemsize}-byte elements")
+            raise LaunchError(f"argument {name} has strides {array.strides} that are no multiples of its "
+                              f"{itemsize}-byte elements")
         self.array, self.name, self.number = array, name, number
         self.itemsize = itemsize
         self.shape = array.shape
@@ -51,8 +53,8 @@ class GlobalMemory:
 
     @staticmethod
     def box(flat: np.ndarray, offset: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-        """A strided view into `flat` (the elements, or a shadow of them), whose first element is at index `offset`. `as_strided` takes ten
-        times as long, and a launch makes a hundred thousand such views."""
+        """A strided view into `flat` (the elements, or a shadow of them), whose first element is at index `offset`.
+        `as_strided` takes ten times as long, and a launch makes a hundred thousand such views."""
         return np.ndarray(extents, flat.dtype, flat, offset * flat.itemsize, tuple(s * flat.itemsize for s in strides))
 
     def elements(self, dtype: np.dtype) -> np.ndarray:
@@ -98,10 +100,10 @@ def boxes(starts: list[np.ndarray], extents: tuple[int, ...], shape: tuple[int, 
           base: np.ndarray | int) -> Iterator[tuple] | None:
     """Decompose a region of a global buffer, with one start (B or 1,) per dimension, into strided boxes.
 
-    Yields (rows, clip, offset, extents, strides). For the CTAs `rows` (a slice of the batch), the part `clip` of the region (a slice
-    per dimension) is the view with these extents and strides, which include a leading batch axis, from element `offset` on. Parts
-    that are out of bounds are left out. Returns None where access element by element is faster: for small boxes, irregularly spaced
-    over many CTAs.
+    Yields (rows, clip, offset, extents, strides). For the CTAs `rows` (a slice of the batch), the part `clip` of the
+    region (a slice per dimension) is the view with these extents and strides, which include a leading batch axis,
+    from element `offset` on. Parts that are out of bounds are left out. Returns None where access element by element
+    is faster: for small boxes, irregularly spaced over many CTAs.
     """
     batch = max([len(s) for s in starts] + [np.size(base)])
     clip, low = [], []

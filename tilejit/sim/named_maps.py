@@ -1,8 +1,8 @@
 """Tensor maps that a kernel names: their slots, edits and fences, and whether copies that use them may see the edits.
 
-A map is written through the generic proxy and read by the copy engine through another one. A copy sees an edit if the thread that
-made it has released it and a thread of the copy's CTA has acquired it since, both at a scope that includes both CTAs. PTX ISA,
-"Memory Consistency Model: Proxies", "fence.proxy.tensormap".
+A map is written through the generic proxy and read by the copy engine through another one. A copy sees an edit if the
+thread that made it has released it and a thread of the copy's CTA has acquired it since, both at a scope that
+includes both CTAs. PTX ISA, "Memory Consistency Model: Proxies", "fence.proxy.tensormap".
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @dataclass(frozen=True, eq=False)
 class SimMap(Batched):
-    """A named map: `template` is what the launch encodes; `slot`, in global memory, and `shared`, in shared memory, are where the kernel
-    keeps its own version."""
+    """A named map: `template` is what the launch encodes; `slot`, in global memory, and `shared`, in shared memory,
+    are where the kernel keeps its own version."""
 
     type: TensorMap | None
     template: SimTensorMap | None
@@ -61,9 +61,10 @@ class NamedMaps(MachineParts):
 
     def map_in(self, place: SimRegion) -> SimMap:
         """The map in 128 bytes of global or shared memory, for instructions that name it by its address."""
-        return SimMap(None, None, None, place) if place.buffer.memory.scope == "shared" else SimMap(None, None, place, None)
+        return (SimMap(None, None, None, place) if place.buffer.memory.scope == "shared"
+                else SimMap(None, None, place, None))
 
-    # -- slots -------------------------------------------------------------------------------------------------------------
+    # -- slots ---------------------------------------------------------------------------------------------------------
 
     def _active_positions(self, positions: np.ndarray | None = None) -> np.ndarray:
         """The positions of the CTAs of the batch (or of those at `positions`) in which some thread is active."""
@@ -77,11 +78,14 @@ class NamedMaps(MachineParts):
             at = sum((s * k for s, k in zip(starts, buffer.array_strides)), np.zeros((1, 1), np.int64))
             at = (at + buffer.memory.origin) * buffer.memory.itemsize
         else:
-            at = np.asarray(layout_of(buffer.type).offset_of(*starts, shape=buffer.shape)).reshape(-1, 1) * buffer.type.dtype.nbytes
+            at = (np.asarray(layout_of(buffer.type).offset_of(*starts, shape=buffer.shape)).reshape(-1, 1)
+                  * buffer.type.dtype.nbytes)
         return np.broadcast_to(at + np.asarray(buffer.base), (self.batch, 1))[:, 0]
 
-    def _places(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, int, Slot]]:
-        """(position in the batch, first byte, slot) for each CTA: of the map in shared memory if `shared`, else of that in global memory."""
+    def _places(self, map_: SimMap, shared: bool,
+                positions: np.ndarray | None = None) -> Iterator[tuple[int, int, Slot]]:
+        """(position in the batch, first byte, slot) for each CTA: of the map in shared memory if `shared`, else of
+        that in global memory."""
         region = map_.place(shared)
         at, memory = self._bytes_at(region), region.buffer.memory
         for b in self._active_positions(positions):
@@ -89,10 +93,12 @@ class NamedMaps(MachineParts):
                 yield int(b), int(at[b]), self.sim.shared_maps.setdefault((int(self.rows[b]), int(at[b])), Slot())
                 continue
             if not 0 <= at[b] <= memory.bytes.size - BYTES:
-                self.finding("out-of-bounds", f"a slot of a tensor map is outside of {memory.name}{list(memory.shape)}", ctas=self.ctas[b:b + 1])
+                self.finding("out-of-bounds", f"a slot of a tensor map is outside of {memory.name}{list(memory.shape)}",
+                             ctas=self.ctas[b:b + 1])
                 continue
             if (memory.address + int(at[b])) % BYTES and map_.type is None:
-                self.finding("misaligned", f"a tensor map must lie at a multiple of {BYTES} bytes, and byte {int(at[b])} of {memory.name} does not")
+                self.finding("misaligned", f"a tensor map must lie at a multiple of {BYTES} bytes, "
+                                           f"and byte {int(at[b])} of {memory.name} does not")
             yield int(b), int(at[b]), slot_at(memory, int(at[b]), self.sim.report.launch)
 
     def _slots(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, Slot]]:
@@ -111,8 +117,8 @@ class NamedMaps(MachineParts):
             self.read(region.buffer, coords)
 
     def _editors(self, b: int) -> tuple[int, int]:
-        """The threads, (first, one past the last), of CTA `b` of the batch that edit: the scope's first, or where threads have diverged, each
-        active one."""
+        """The threads, (first, one past the last), of CTA `b` of the batch that edit: the scope's first, or where
+        threads have diverged, each active one."""
         if self._active is None:
             return self.low, self.low + 1
         mine = np.flatnonzero(np.broadcast_to(self.active, (self.batch, self.threads))[b])
@@ -121,12 +127,14 @@ class NamedMaps(MachineParts):
 
     def _check_sole_editor(self, editing: int, threads: tuple[int, ...], b: int) -> None:
         if editing > 1:
-            self.finding("race", f"{editing} threads of one CTA edit one tensor map at the same time: an edit reads and writes whole words, "
-                         "so other threads' edits are lost", threads=threads, ctas=self.ctas[b:b + 1])
+            self.finding("race", f"{editing} threads of one CTA edit one tensor map at the same time: "
+                                 "an edit reads and writes whole words, so other threads' edits are lost",
+                         threads=threads, ctas=self.ctas[b:b + 1])
 
     def _edit(self, map_: SimMap, shared: bool, fields, threads=None) -> None:
         """Set the fields of each CTA's slot to ``fields(position, slot)``."""
-        places = [(b, at, slot, slot.fields is None and self._blank(map_, shared, b, at)) for b, at, slot in self._places(map_, shared)]
+        places = [(b, at, slot, slot.fields is None and self._blank(map_, shared, b, at))
+                  for b, at, slot in self._places(map_, shared)]
         self._touch(map_, shared, writing=True)
         for b, at, slot, blank in places:
             self._still_read(slot)
@@ -152,11 +160,11 @@ class NamedMaps(MachineParts):
                 op = world.ops.get(number) if chunk == self.sim.serial else None
                 if op is not None and not op.awaited:
                     loc = self.sim.locs[op.line]
-                    self.finding("missing-wait", f"a tensor map is edited while {op.what} at line {loc.line if loc else '?'}, "
-                                 "which reads it, has not been waited for")
+                    self.finding("missing-wait", f"a tensor map is edited while {op.what} at line "
+                                                 f"{loc.line if loc else '?'}, which reads it, has not been waited for")
         slot.copies.clear()
 
-    # -- edits ---------------------------------------------------------------------------------------------------------------
+    # -- edits ---------------------------------------------------------------------------------------------------------
 
     def map_seed(self, map_: SimMap) -> None:
         """Set the slot to the map that the launch has encoded."""
@@ -165,14 +173,16 @@ class NamedMaps(MachineParts):
         self._edit(map_, map_.shared is not None, lambda b, slot: Fields.of(template))
 
     def map_rebind(self, map_: SimMap, place, *numbers) -> None:
-        """Set a new address, dimensions and strides. `numbers` are the dimensions and the strides (in bytes), innermost first."""
+        """Set a new address, dimensions and strides. `numbers` are the dimensions and the strides (in
+        bytes), innermost first."""
         assert map_.type is not None  # a map by name has one
         rank, values = len(map_.type.box), [np.asarray(n) for n in numbers]
         where = self._address_function(place)
 
         def rebound(b: int, slot: Slot) -> Fields | None:
             if not slot.version:
-                self.finding("descriptor", "a tensor map that was never seeded is rebound: its other fields hold whatever was in memory",
+                self.finding("descriptor", "a tensor map that was never seeded is rebound: "
+                                           "its other fields hold whatever was in memory",
                              ctas=self.ctas[b:b + 1])
                 return None
             dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
@@ -188,7 +198,8 @@ class NamedMaps(MachineParts):
 
         def replaced(b: int, slot: Slot) -> Fields | None:
             if slot.fields is None:
-                self.finding("descriptor", "a field of a tensor map that was never seeded is replaced: the others hold whatever was in memory",
+                self.finding("descriptor", "a field of a tensor map that was never seeded is replaced: "
+                                           "the others hold whatever was in memory",
                              ctas=self.ctas[b:b + 1])
                 return None
             return slot.fields.replace(name, index, self._of(value, b))
@@ -208,19 +219,24 @@ class NamedMaps(MachineParts):
         if not isinstance(place, SimRegion):
             return lambda b: self._of(place, b) & (1 << 64) - 1
         memory = place.buffer.memory
-        at = sum((s.astype(np.int64) * k for s, k in zip(place.starts, place.buffer.strides)), np.zeros((1, 1), np.int64)) + memory.origin
+        at = sum((s.astype(np.int64) * k for s, k in zip(place.starts, place.buffer.strides)),
+                 np.zeros((1, 1), np.int64)) + memory.origin
         at = at * memory.itemsize + np.asarray(place.buffer.base)
         return lambda b: memory.address + self._of(at, b)
 
     def _pointing(self, f: Fields) -> SimTensorMap | None:
-        """The map with these fields over the launch argument that it points to, preferably one that contains all it reaches; None if there is
-        no such argument."""
+        """The map with these fields over the launch argument that it points to, preferably one that contains all it
+        reaches; None if there is no such argument."""
         rank = f.rank
         def over(m):
-            return SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank], f.strides[:rank - 1], f.box[:rank],
+            return SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank],
+                                f.strides[:rank - 1], f.box[:rank],
                                               f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
-        holding = [m for m in self.sim.arguments if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
-        chosen = max(holding, key=lambda m: (_end(over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype), -m.number), default=None)
+        holding = [m for m in self.sim.arguments
+                   if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
+        chosen = max(holding,
+                     key=lambda m: (_end(over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype), -m.number),
+                     default=None)
         return None if chosen is None else over(chosen)
 
     def _check_copy_bounds(self, b: int, f: Fields) -> bool:
@@ -231,31 +247,40 @@ class NamedMaps(MachineParts):
             self.finding("descriptor", f"a tensor map has 1 to {DIMENSIONS} dimensions, not {f.rank}", **where)
             return False
         if made is None:
-            self.finding("descriptor", f"a tensor map points to the address {f.address:#x}, which is in no array of the launch", **where)
+            self.finding("descriptor",
+                         f"a tensor map points to the address {f.address:#x}, which is in no array of the launch",
+                         **where)
             return False
         for d, n in enumerate(made.global_dim):
             if not 1 <= n <= 1 << 32:
-                self.finding("descriptor", f"a tensor map has {n} elements along its dimension {d} (the innermost is 0); it may have 1 to 2**32",
+                self.finding("descriptor", f"a tensor map has {n} elements along its dimension {d} (the innermost is "
+                                           "0); it may have 1 to 2**32",
                              **where)
                 return False
         for s in made.global_strides:
             if s % 16 or not 0 <= s < 1 << 40:
-                self.finding("descriptor", f"a tensor map has a stride of {s} bytes; strides are multiples of 16 bytes below 2**40", **where)
+                self.finding("descriptor",
+                             f"a tensor map has a stride of {s} bytes; strides are multiples of 16 bytes below 2**40",
+                             **where)
                 return False
         if f.address % 16:
-            self.finding("misaligned", f"a tensor map points to the address {f.address:#x}, which is no multiple of 16 bytes", **where)
+            self.finding("misaligned",
+                         f"a tensor map points to the address {f.address:#x}, which is no multiple of 16 bytes",
+                         **where)
             return False
         memory, end = made.memory, _end(made, f.address)
         if end > memory.bytes.size:
-            self.finding("out-of-bounds", f"a tensor map has dimensions {list(made.global_dim)} and strides {list(made.global_strides)} that reach "
-                         f"byte {end} of {memory.name}, which has {memory.bytes.size}", **where)
+            self.finding("out-of-bounds",
+                         f"a tensor map has dimensions {list(made.global_dim)} and strides {list(made.global_strides)} "
+                         f"that reach byte {end} of {memory.name}, which has {memory.bytes.size}", **where)
             return False
         return True
 
-    # -- fences --------------------------------------------------------------------------------------------------------------
+    # -- fences --------------------------------------------------------------------------------------------------------
 
     def map_release(self, map_: SimMap, scope: str) -> None:
-        """``fence_release``: release the edits that the scope's threads made to the map. Edits by other threads are not released."""
+        """``fence_release``: release the edits that the scope's threads made to the map.
+        Edits by other threads are not released."""
         for b, slot in self._slots(map_, False):
             self._release(b, slot, scope)
 
@@ -266,7 +291,8 @@ class NamedMaps(MachineParts):
                 self._release(int(b), slot, scope)
 
     def _release(self, b: int, slot: Slot, scope: str) -> None:
-        if slot.launch == self.sim.report.launch and slot.cta == int(self.ctas[b]) and self.low <= slot.threads[0] and slot.threads[1] <= self.high:
+        if (slot.launch == self.sim.report.launch and slot.cta == int(self.ctas[b]) and self.low <= slot.threads[0]
+            and slot.threads[1] <= self.high):
             slot.released = max(slot.released or "cta", scope, key=SCOPES.index)
 
     def map_publish(self, map_: SimMap, scope: str) -> None:
@@ -281,7 +307,8 @@ class NamedMaps(MachineParts):
         made = dict(self._slots(source, True))
         for b, slot in made.items():
             if slot.fields is None:
-                self.finding("descriptor", "a tensor map is published from shared memory to which none was written: seed it there first",
+                self.finding("descriptor", "a tensor map is published from shared memory to which none was written: "
+                                           "seed it there first",
                              ctas=self.ctas[b:b + 1])
         self._edit(to, False, lambda b, slot: made[b].fields, threads=(self.low, self.low + 32))
         for _, slot in self._slots(to, False):
@@ -293,18 +320,20 @@ class NamedMaps(MachineParts):
             (world, _), *_ = self.worlds(np.array([b]))
             epochs = {int(a): int(world.clocks.now[self.rank, a]) for a in self.active_atoms}
             before = slot.acquired.get(int(self.ctas[b]))
-            if before is not None and before.version == slot.version and SCOPES.index(before.scope) >= SCOPES.index(scope):
+            if (before is not None and before.version == slot.version
+                and SCOPES.index(before.scope) >= SCOPES.index(scope)):
                 epochs = {**before.epochs, **epochs}
             slot.acquired[int(self.ctas[b])] = Acquired(slot.version, slot.released, scope, epochs)
 
     def map_prefetch(self, map_: SimMap) -> None:
         """Prefetch the map. No effect."""
 
-    # -- reading ---------------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def reading_map(self, map_: SimMap, positions: np.ndarray | None):
-        """The maps for a copy: [(map, the positions in the batch that it is for)]. Operations issued inside the ``with`` block read the slots."""
+        """The maps for a copy: [(map, the positions in the batch that it is for)]. Operations issued inside the
+        ``with`` block read the slots."""
         if map_.slot is None:
             yield [(map_.template, positions)]
             return
@@ -315,7 +344,8 @@ class NamedMaps(MachineParts):
         for b, slot in slots.items():
             self._check_fence(b, slot)
             if slot.legal is None:
-                slot.legal = slot.fields is not None and self._complete(b, slot) and self._check_copy_bounds(b, slot.fields)
+                slot.legal = (slot.fields is not None and self._complete(b, slot)
+                              and self._check_copy_bounds(b, slot.fields))
         yield list(self._describe_maps(slots))
         for slot in slots.values():
             slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
@@ -324,8 +354,9 @@ class NamedMaps(MachineParts):
         """Whether a map that was made from zeros has all its fields; reports a finding if not."""
         missing = slot.known_fields().missing()
         if missing:
-            self.finding("descriptor", f"a copy uses a tensor map that was made from zeros, and nothing has set its {', '.join(missing)}: "
-                                       "tensormap.replace sets each, or seed the map", ctas=self.ctas[b:b + 1], other=slot.loc)
+            self.finding("descriptor", "a copy uses a tensor map that was made from zeros, and nothing has set its "
+                                       f"{', '.join(missing)}: tensormap.replace sets each, or seed the map",
+                         ctas=self.ctas[b:b + 1], other=slot.loc)
         return not missing
 
     def _check_fence(self, b: int, slot: Slot) -> None:
@@ -341,22 +372,23 @@ class NamedMaps(MachineParts):
             f"its edit at line {slot.loc.line} of an earlier launch"
         known = slot.acquired.get(int(self.ctas[b]))
         if known is None or known.version != slot.version:
-            self.finding("missing-proxy-fence", f"a copy uses a tensor map without .fence_acquire(scope) after {edit}: the engine may "
-                                                "read its old contents", **where)
+            self.finding("missing-proxy-fence", f"a copy uses a tensor map without .fence_acquire(scope) after {edit}: "
+                                                "the engine may read its old contents", **where)
             return
         if known.released is None:
-            self.finding("missing-proxy-fence", f"a copy uses a tensor map, and the thread that made {edit} has not released it: it must "
-                                                "call .fence_release(scope)", **where)
+            self.finding("missing-proxy-fence", f"a copy uses a tensor map, and the thread that made {edit} has not "
+                                                "released it: it must call .fence_release(scope)", **where)
             return
         for word, scope in (("released", known.released), ("acquired", known.scope)):
             if SCOPES.index(scope) < SCOPES.index(needed):
-                self.finding("missing-proxy-fence", f"a copy uses a tensor map, and {edit} in {who} was {word} for {scope!r} only: "
-                                                    f"scope {needed!r} is needed", **where)
+                self.finding("missing-proxy-fence", f"a copy uses a tensor map, and {edit} in {who} was {word} for "
+                                                    f"{scope!r} only: scope {needed!r} is needed", **where)
                 return
         self._after_acquire(b, known, where)
 
     def _scope_between(self, b: int, slot: Slot) -> tuple[str, str]:
-        """The scope that includes both the CTA that edited the slot and CTA `b` of the batch, and words for the former."""
+        """The scope that includes both the CTA that edited the slot and CTA `b` of the batch,
+        and words for the former."""
         if slot.cta >= 0 and slot.launch != self.sim.report.launch:
             return "gpu", "a CTA of that launch"
         if slot.cta in (-1, int(self.ctas[b])):  # nothing edited a copy: whoever has copied it may be near
@@ -369,14 +401,16 @@ class NamedMaps(MachineParts):
         (world, _), *_ = self.worlds(np.array([b]))
         atom = int(self.active_atoms[0])
         for other, epoch in known.epochs.items():
-            if other == atom or world.clocks.known[self.rank, atom, ORDER, world.clocks.column(self.rank, other)] >= epoch:
+            if (other == atom
+                or world.clocks.known[self.rank, atom, ORDER, world.clocks.column(self.rank, other)] >= epoch):
                 return
-        self.finding("missing-proxy-fence", "a copy uses a tensor map that only other threads have acquired, and nothing orders it "
-                                            "after them: add a barrier, or call .fence_acquire(scope) in the copying thread", **where)
+        self.finding("missing-proxy-fence",
+                     "a copy uses a tensor map that only other threads have acquired, and nothing orders it after "
+                     "them: add a barrier, or call .fence_acquire(scope) in the copying thread", **where)
 
     def _describe_maps(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
-        """The maps in the slots, as batched maps: one for each array that slots point to and each combination of the fields that
-        `Fields.alike` lists, with the positions of its CTAs."""
+        """The maps in the slots, as batched maps: one for each array that slots point to and each combination of the
+        fields that `Fields.alike` lists, with the positions of its CTAs."""
         groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}
         for b, slot in slots.items():
             made = self._pointing(slot.known_fields()) if slot.legal else None
@@ -391,5 +425,7 @@ class NamedMaps(MachineParts):
             table = dict(members)
             def at(pick):
                 return np.array([pick(table.get(b, first)) for b in range(self.batch)], np.int64).reshape(-1, 1)
-            yield replace(first, base=at(lambda m: m.base), global_dim=tuple(at(lambda m, d=d: m.global_dim[d]) for d in range(first.rank)),
-                          global_strides=tuple(at(lambda m, d=d: m.global_strides[d]) for d in range(first.rank - 1))), np.array(positions)
+            yield replace(first, base=at(lambda m: m.base),
+                          global_dim=tuple(at(lambda m, d=d: m.global_dim[d]) for d in range(first.rank)),
+                          global_strides=tuple(at(lambda m, d=d: m.global_strides[d])
+                                               for d in range(first.rank - 1))), np.array(positions)

@@ -1,4 +1,5 @@
-"""Accesses to global memory by which CTAs synchronise: atomics, and relaxed, acquiring and releasing loads and stores."""
+"""Accesses to global memory by which CTAs synchronise: atomics, and relaxed,
+acquiring and releasing loads and stores."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ class OrderedAccess(MachineParts):
 
     def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
                order: str | None = "acq_rel", scope: str = "gpu", need_old: bool = True) -> np.ndarray | None:
-        """Read, modify and write elements one after the other, CTA by CTA and element by element. Returns the old values.
+        """Read, modify and write elements one after the other, CTA by CTA and element by element.
+        Returns the old values.
 
-        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two propagate NaN), 'and', 'or', 'xor', 'exch', 'cas' (with
-        `compare`), 'inc' or 'dec'. In global memory, `order` ('acquire', 'release', 'acq_rel', or None for relaxed) orders the CTAs within
-        `scope` that access the same element.
+        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two propagate NaN), 'and', 'or', 'xor',
+        'exch', 'cas' (with `compare`), 'inc' or 'dec'. In global memory, `order` ('acquire', 'release', 'acq_rel', or
+        None for relaxed) orders the CTAs within `scope` that access the same element.
         """
         self.sim.asked = True
         dtype = buffer.type.dtype.np
@@ -64,8 +66,10 @@ class OrderedAccess(MachineParts):
         self.sim.version += changed
         return old
 
-    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str, alone: bool = False) -> np.ndarray:
-        """Read elements of global memory by relaxed or acquiring loads, with the arguments of `read`. `alone`: without a barrier of the scope."""
+    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str,
+                     alone: bool = False) -> np.ndarray:
+        """Read elements of global memory by relaxed or acquiring loads, with the arguments of `read`. `alone`:
+        without a barrier of the scope."""
         self.sim.asked = True
         values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
         self._order(buffer, coords, mask, None, owner, sem, scope)
@@ -73,9 +77,10 @@ class OrderedAccess(MachineParts):
             self._share_result(True)
         return values
 
-    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str, alone: bool = False) -> None:
-        """Write elements of global memory by relaxed or releasing stores, with the arguments of `write`. `alone`: without a barrier of the
-        scope."""
+    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str,
+                      alone: bool = False) -> None:
+        """Write elements of global memory by relaxed or releasing stores, with the arguments of `write`. `alone`:
+        without a barrier of the scope."""
         if sem == "release" and self._active is None and not alone:
             self._share_result(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
@@ -99,24 +104,27 @@ class OrderedAccess(MachineParts):
     def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:
         """Check the accesses to the elements `index` (where `keep`) for conflicts with ordinary accesses of others."""
         ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        cells, mine = (self._cells(memory, index), ids) if keep is None else (self._cells(memory, index[keep]), ids[keep])
+        cells, mine = ((self._cells(memory, index), ids) if keep is None
+                       else (self._cells(memory, index[keep]), ids[keep]))
         cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
         if memory.shadow.threads is not None:
             threads = self._threads_of(shape, owner, writing=True)
-            threads = np.broadcast_to(threads, shape) if keep is None and np.ndim(threads) else kept_threads(threads, keep, shape)
+            threads = (np.broadcast_to(threads, shape) if keep is None and np.ndim(threads)
+                       else kept_threads(threads, keep, shape))
             who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
         self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
 
     def _share_result(self, ordered: bool) -> None:
-        """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier of the scope before or
-        after it."""
+        """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier
+        of the scope before or after it."""
         self.exchange()
         if ordered and self.sim.contended:
             for world, _ in self.worlds():
                 world.clocks.sync(self.rank, self.atoms)
 
-    def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, scope: str, reads=True, writes=True) -> None:
+    def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, scope: str,
+              reads=True, writes=True) -> None:
         """Let CTAs synchronise at elements, with those within `scope`."""
         if scope == "cta":
             return
@@ -125,7 +133,8 @@ class OrderedAccess(MachineParts):
         if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
             self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
         for at, cta in zip(index, ctas):
-            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid, near[int(cta)])
+            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid,
+                        near[int(cta)])
 
     def _near(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
@@ -139,7 +148,8 @@ class OrderedAccess(MachineParts):
             for row in self.rows if where is None else self.rows[where]:
                 cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
                 if cta in wanted:
-                    found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met) for n in cluster}
+                    found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met)
+                                  for n in cluster}
         return found
 
     def _only_thread(self, ctas: np.ndarray) -> int | None:
@@ -169,9 +179,11 @@ class OrderedAccess(MachineParts):
                     for shadow in shadows.values():
                         shadow.hold_back(other, cover, clocks, None if releases else clocks.fenced.get(int(cta)), own)
 
-    def _covered_by_fences(self, world: World, atoms: np.ndarray, thread: int | None) -> tuple[np.ndarray, tuple[int, int, int] | None]:
+    def _covered_by_fences(self, world: World, atoms: np.ndarray,
+                           thread: int | None) -> tuple[np.ndarray, tuple[int, int, int] | None]:
         """What the fences come after that the active threads, or only `thread`, have made themselves or met at a
-        barrier since: an epoch for each column, and (thread, its column, epoch) for the accesses of the thread itself."""
+        barrier since: an epoch for each column, and (thread, its column,
+        epoch) for the accesses of the thread itself."""
         clocks, own = world.clocks, 0
         cover = np.zeros(clocks.ranks * clocks.width, np.int32)
         acting = atoms if thread is None else self.sim.atom_of[[thread]]

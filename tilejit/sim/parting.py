@@ -28,7 +28,8 @@ class Join:
 
 
 class Spawn:
-    """A scope instance that runs concurrently with its parent: its threads, and the CTAs of the chunk in which it has not ended."""
+    """A scope instance that runs concurrently with its parent: its threads,
+    and the CTAs of the chunk in which it has not ended."""
 
     __slots__ = ("low", "high", "live", "count")
 
@@ -45,8 +46,8 @@ class Spawn:
 
 
 class Spin:
-    """A state of a while loop to compare later ones with, for `period` iterations of which some are `left`: the values that it carries, and the
-    `version` of all that may end a wait."""
+    """A state of a while loop to compare later ones with, for `period` iterations of which some are `left`: the
+    values that it carries, and the `version` of all that may end a wait."""
 
     __slots__ = ("version", "state", "period", "left")
 
@@ -55,8 +56,9 @@ class Spin:
 
 
 class Frame:
-    """A block being executed. `node` is the construct it belongs to, `stage` says which of its blocks it is, and `state` holds the
-    loop's or branch's own state. `active` is the mask of active threads (B or 1, T), None for all."""
+    """A block being executed. `node` is the construct it belongs to, `stage` says which of its blocks it is, and
+    `state` holds the loop's or branch's own state. `active` is the mask of active threads (B or 1, T), None for
+    all."""
 
     __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins", "spin", "since")
 

@@ -11,24 +11,31 @@ from ..types import Buffer, layout_of
 
 
 class Places:
-    """The allocations of a graph in shared memory. Tables of their elements are built only for buffers that a finding names."""
+    """The allocations of a graph in shared memory. Tables of their elements are built only for buffers
+    that a finding names."""
 
     def __init__(self, graph: Graph):
-        self.buffers = {v: at for v, at in graph.shared.items() if isinstance(v.type, Buffer) and v.type.scope == "shared"}
+        self.buffers = {v: at for v, at in graph.shared.items()
+                        if isinstance(v.type, Buffer) and v.type.scope == "shared"}
         self.sizes = {v: type_as(v, Buffer).nbytes for v in self.buffers}
-        self.rings = {v for n in walk(graph.body) if isinstance(n, Call) and n.attrs.get("slots") is True for v in n.results}
+        self.rings = {v for n in walk(graph.body) if isinstance(n, Call) and n.attrs.get("slots") is True
+                      for v in n.results}
         self.offsets: dict[Value, np.ndarray] = {}  # byte offset of each element in its buffer, in row-major order
         self.said: dict[tuple[int, int], str] = {}
 
     def own(self, at: int) -> bool:
-        """Whether byte `at` of shared memory belongs to an allocation that the kernel's source makes, and not to one of the compiler."""
+        """Whether byte `at` of shared memory belongs to an allocation that the kernel's source makes,
+        and not to one of the compiler."""
         return any(first <= at < first + self.sizes[v] and is_allocation(v.loc) for v, first in self.buffers.items())
 
     def words(self, first: int, nbytes: int) -> str:
-        """``bytes 28 to 31 of shared memory (s[7])`` for `nbytes` bytes from `first` on; without the element if it is not known."""
+        """``bytes 28 to 31 of shared memory (s[7])`` for `nbytes` bytes from `first` on;
+        without the element if it is not known."""
         if (first, nbytes) not in self.said:
-            element = next((self._element(v, first - at) for v, at in self.buffers.items() if at <= first < at + self.sizes[v]), "")
-            self.said[first, nbytes] = f"bytes {first} to {first + nbytes - 1} of shared memory" + (f" ({element})" if element else "")
+            element = next((self._element(v, first - at)
+                            for v, at in self.buffers.items() if at <= first < at + self.sizes[v]), "")
+            self.said[first, nbytes] = (f"bytes {first} to {first + nbytes - 1} of shared memory"
+                                        + (f" ({element})" if element else ""))
         return self.said[first, nbytes]
 
     def _element(self, value: Value, at: int) -> str:

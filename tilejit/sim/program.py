@@ -1,4 +1,5 @@
-"""What the interpreter knows about a graph before it runs it: when values die, what scopes read, how threads are grouped."""
+"""What the interpreter knows about a graph before it runs it: when values die, what scopes read,
+how threads are grouped."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ class Program:
         self.nodes = tuple(walk(graph.body))
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
         self.atomics = any(isinstance(n, Call) and (
-            n.op.traits.atomic or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
+            n.op.traits.atomic or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st.")))
+                           for n in self.nodes)
         self.fences_global = any(map(_fences_global, self.nodes))
         self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
@@ -138,8 +140,8 @@ class Program:
 
 
 def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
-    """The threads [low, high) of a scope nested in one whose first thread is `low`; `first` counts units of the scope's kind. The
-    elected thread is the first one."""
+    """The threads [low, high) of a scope nested in one whose first thread is `low`; `first` counts units of the
+    scope's kind. The elected thread is the first one."""
     if scope.kind == "elect":
         return low, low + 1
     unit = UNIT[scope.kind]
@@ -191,8 +193,8 @@ def _overwrites_global(node: Node) -> bool:
 
 
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
-    """The buffers that some call may write: every memory operand of a call that does more than read, except the operands that the call
-    declares as its sources."""
+    """The buffers that some call may write: every memory operand of a call that does more than read, except the
+    operands that the call declares as its sources."""
     root: dict[Value, Value] = {}
     calls = [node for node in nodes if isinstance(node, Call)]
     for call in calls:
@@ -221,8 +223,8 @@ def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
 
 
 def _count_accesses(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
-    """How often the calls of a kernel may access each buffer. A call counts once, or twice if it may access the buffer any number of times,
-    as in a loop."""
+    """How often the calls of a kernel may access each buffer. A call counts once, or twice if it may access the
+    buffer any number of times, as in a loop."""
     root = {} if root is None else root
     found: Counter = Counter()
     for node in body.nodes:
@@ -240,7 +242,8 @@ def _count_accesses(body: Block, times: int = 1, root: dict[Value, Value] | None
 
 
 def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
-    """Loads of scalars that are only used to compute scalars that one thread stores. What the other threads read is never used."""
+    """Loads of scalars that are only used to compute scalars that one thread stores.
+    What the other threads read is never used."""
     users: dict[Value, list[Node | None]] = {}
     for node in nodes:
         for value in operands(node):
@@ -252,14 +255,17 @@ def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
                     users.setdefault(value, []).append(None)
 
     def stored(value: Value) -> bool:
-        return all(isinstance(n, Call) and (n.op is store_ and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]
-                                            or n.op.effect == "pure" and all(isinstance(r.type, Scalar) and stored(r) for r in n.results))
+        return all(isinstance(n, Call)
+                   and (n.op is store_ and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]
+                        or n.op.effect == "pure" and all(isinstance(r.type, Scalar) and stored(r) for r in n.results))
                    for n in users.get(value, ()))
 
-    return {n for n in nodes if isinstance(n, Call) and n.op is load_ and isinstance(n.result.type, Scalar) and stored(n.result)}
+    return {n for n in nodes
+            if isinstance(n, Call) and n.op is load_ and isinstance(n.result.type, Scalar) and stored(n.result)}
 
 
 def _granule(values: list[Value]) -> int:
-    """Bytes of shared memory per shadow cell: the size of the smallest element that the kernel keeps there, at most 4."""
+    """Bytes of shared memory per shadow cell: the size of the smallest element that the kernel keeps there,
+    at most 4."""
     sizes = [v.type.dtype.nbytes for v in values if isinstance(v.type, Buffer) and v.type.scope == "shared"]
     return min([4, *sizes])

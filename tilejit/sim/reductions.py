@@ -52,7 +52,8 @@ class Reductions:
             read = cells[found[0][cells] > 0]
             if len(read):
                 seen, threads, lines = found
-                kept = self.readers.setdefault(column, (np.zeros_like(seen), np.zeros_like(threads), np.zeros_like(lines)))
+                kept = self.readers.setdefault(column,
+                                               (np.zeros_like(seen), np.zeros_like(threads), np.zeros_like(lines)))
                 for mine, theirs in zip(kept, found):
                     mine[read] = theirs[read]
                 found[0][read] = 0

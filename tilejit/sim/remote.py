@@ -1,4 +1,5 @@
-"""Asynchronous stores and reductions of register values to the shared memory of another CTA: ``st.async`` and ``red.async``."""
+"""Asynchronous stores and reductions of register values to the shared memory of another CTA:
+``st.async`` and ``red.async``."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from .values import SimBarrier, SimBuffer
 class RemoteStores(MachineParts):
     """The part of the machine that issues asynchronous stores and reductions of register values."""
 
-    def remote(self, buffer: SimBuffer, coords: tuple, values: np.ndarray, barrier: SimBarrier, *, owner=None, kind: str | None = None) -> None:
-        """Write (or with a `kind`, combine) elements of a peer's shared memory. Each completes on the peer's `barrier` with its bytes.
+    def remote(self, buffer: SimBuffer, coords: tuple, values: np.ndarray, barrier: SimBarrier, *, owner=None,
+               kind: str | None = None) -> None:
+        """Write (or with a `kind`, combine) elements of a peer's shared memory. Each completes on the peer's
+        `barrier` with its bytes.
 
-        The arguments are those of `write`. The threads of an atom issue theirs as one operation, which accesses memory through the generic
-        proxy, like an ordinary store.
+        The arguments are those of `write`. The threads of an atom issue theirs as one operation, which accesses
+        memory through the generic proxy, like an ordinary store.
         """
         dtype = buffer.type.dtype.np
         values = np.asarray(values).astype(dtype, copy=False)
@@ -30,8 +33,8 @@ class RemoteStores(MachineParts):
             for atom in np.unique(atoms):
                 mine = atoms == atom if keep is None else (atoms == atom) & keep
                 if mine.any():
-                    self._remote_of(int(atom), threads[mine], buffer, offsets[mine], values[:, mine] if values.shape[1] > 1 else values,
-                                    barrier, kind, where)
+                    self._remote_of(int(atom), threads[mine], buffer, offsets[mine],
+                                    values[:, mine] if values.shape[1] > 1 else values, barrier, kind, where)
 
     def _issuing_threads(self, place, owner) -> np.ndarray:
         """The thread that stores each element."""
@@ -40,8 +43,8 @@ class RemoteStores(MachineParts):
             return np.broadcast_to(self.low + np.asarray(owner).reshape(-1), (count,))
         return np.arange(self.low, self.high) if count == self.threads else np.full(count, self.low)
 
-    def _remote_of(self, atom: int, threads: np.ndarray, buffer: SimBuffer, offsets: np.ndarray, values: np.ndarray, barrier: SimBarrier,
-                   kind: str | None, where) -> None:
+    def _remote_of(self, atom: int, threads: np.ndarray, buffer: SimBuffer, offsets: np.ndarray, values: np.ndarray,
+                   barrier: SimBarrier, kind: str | None, where) -> None:
         """Issue the stores of the threads of one atom: for each element a thread, a byte offset and a value."""
         sim, memory, dtype = self.sim, buffer.memory, values.dtype
         nbytes = len(offsets) * dtype.itemsize
@@ -51,7 +54,8 @@ class RemoteStores(MachineParts):
             to = peer_rows(sim, rows, params["rank"])
             data = np.ascontiguousarray(np.broadcast_to(params["values"], (len(params["values"]), len(offsets))))
             if kind is None:
-                scatter_bytes(memory.data, to, offsets[None], data.view(np.uint8).reshape(len(data), len(offsets), dtype.itemsize), None)
+                scatter_bytes(memory.data, to, offsets[None],
+                              data.view(np.uint8).reshape(len(data), len(offsets), dtype.itemsize), None)
                 return
             flat = memory.typed(dtype).reshape(-1)
             at = to[:, None] * (memory.nbytes // dtype.itemsize) + offsets // dtype.itemsize
@@ -59,11 +63,13 @@ class RemoteStores(MachineParts):
 
         span = Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)
         cells = len(self._span_cells(span, 0))
-        per_cell = np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0 else None
+        per_cell = (np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0
+                    else None)
         assert buffer.peer is not None
         self._count("registers -> shared of a peer", nbytes * (self.batch if where is None else len(where)))
-        self.issue("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params, proxy=False, positions=where,
-                   barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom, threads=per_cell, reducing=kind is not None)
+        self.issue("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params,
+                   proxy=False, positions=where, barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom,
+                   threads=per_cell, reducing=kind is not None)
 
 
 __all__ = ["RemoteStores"]

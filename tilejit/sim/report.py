@@ -21,9 +21,9 @@ WARNINGS = ("layout-dependent",)  # the kinds that a plain launch warns of and d
 class Finding:
     """A fault of the kernel: its kind (one of KINDS), its line and a message.
 
-    `threads` are ids in the CTA, `ctas` linear ids in the grid, and `bytes` is (first, one past the last) of the memory accessed.
-    `loc` and `other`, the location of the other access, are None if they are not known. `count` says how often
-    this kind was found at this line.
+    `threads` are ids in the CTA, `ctas` linear ids in the grid, and `bytes` is (first, one past the last) of the
+    memory accessed. `loc` and `other`, the location of the other access, are None if they are not known. `count` says
+    how often this kind was found at this line.
     """
 
     kind: str
@@ -47,8 +47,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Writer:
-    """Who wrote an element: the location in the kernel, the CTA's linear id in the grid, and the thread's id in the CTA (None for an
-    asynchronous copy, or if every thread of a scope wrote it)."""
+    """Who wrote an element: the location in the kernel, the CTA's linear id in the grid, and the thread's id in the
+    CTA (None for an asynchronous copy, or if every thread of a scope wrote it)."""
 
     loc: Loc | None
     cta: int
@@ -62,8 +62,9 @@ class Writer:
 class Report:
     """The findings of a simulation, in the order in which they were found, and its statistics.
 
-    `stats` counts ``"bytes"`` by path (such as ``"global -> registers"``), ``"calls"`` by operation, ``"global requests"`` and
-    ``"global sectors"``, ``"shared requests"`` and ``"bank conflicts"`` (passes beyond the first), and the ``"waits"`` that blocked.
+    `stats` counts ``"bytes"`` by path (such as ``"global -> registers"``), ``"calls"`` by operation, ``"global
+    requests"`` and ``"global sectors"``, ``"shared requests"`` and ``"bank conflicts"`` (passes beyond the first),
+    and the ``"waits"`` that blocked.
     """
 
     LAUNCHES = count(1)
@@ -97,7 +98,8 @@ class Report:
         self._findings.pop((kind, line), None)
 
     def raise_first(self) -> None:
-        """Raise the first finding, if there is one, as a SimulationError. Findings of the kinds WARNINGS are warnings instead."""
+        """Raise the first finding, if there is one, as a SimulationError.
+        Findings of the kinds WARNINGS are warnings instead."""
         for finding in self.faults():
             raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
 

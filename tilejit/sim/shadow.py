@@ -27,7 +27,8 @@ SUMMED = -7         # the same by red.async, which also writes through the gener
 
 
 Cells = np.ndarray | range  # numbers of cells; asynchronous operations mostly access one contiguous run
-Readers = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]  # column -> for each cell the epoch, thread and line of its last read
+# column -> for each cell the epoch, thread and line of its last read
+Readers = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def index_of(cells: Cells) -> np.ndarray | slice:
@@ -40,14 +41,16 @@ def index_of(cells: Cells) -> np.ndarray | slice:
 
 @dataclass
 class Access:
-    """Accesses to cells: the atom and the thread of each (arrays, or one value for all), and the number of their line."""
+    """Accesses to cells: the atom and the thread of each (arrays, or one value for all),
+    and the number of their line."""
 
     cells: Cells
     atoms: np.ndarray
     threads: np.ndarray
     line: int
     scope: tuple[int, int] = (0, 0)  # for accesses by ANYONE: the first atom of the scope, and one past its last
-    after: tuple[int, ...] = ()      # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
+    # operations in flight with which it cannot conflict, such as earlier ones of the same pipe
+    after: tuple[int, ...] = ()
     reducing: bool = False           # a reduction: needs no order relative to other reductions
     pipe: int = 0                    # on tensor memory: the number of the operation's pipe (`AsyncOp.pipe_number`)
     lucky: Conflict | None = None  # an earlier access that is ordered only because the same thread made it
@@ -63,9 +66,9 @@ class Access:
 class Conflict:
     """Two accesses that nothing orders. `what` is 'uninitialized', 'pending', 'async', 'unfenced' (an earlier write),
     'overtaking' (an earlier read, also without a proxy fence), 'unordered' (on tensor memory), 'writer', 'reader' or
-    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the operation
-    in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of the later
-    access had accessed the cell before the earlier one too, in order, as in a loop."""
+    'busy'. `at` is an index into the cells of the access. Of the earlier access, `other` is the column (or the
+    operation in flight), and `thread`, `line` and (on tensor memory) `epoch` are given. `again` says that the line of
+    the later access had accessed the cell before the earlier one too, in order, as in a loop."""
 
     what: str
     at: int
@@ -78,12 +81,14 @@ class Conflict:
 
 
 class Shadow:
-    """The shadow of one memory of the CTA of cluster rank `rank`. `epoch`, `thread` and `line` belong to the last `writer` of a cell."""
+    """The shadow of one memory of the CTA of cluster rank `rank`. `epoch`, `thread` and `line` belong to the last
+    `writer` of a cell."""
 
     def __init__(self, rank: int, cells: int, tensor: bool = False):
         self.rank = rank
         self.tensor = tensor  # whether accesses by different threads need tcgen05 fences between them
-        self.pipes = np.zeros(cells if tensor else 0, np.int32)  # the pipe of the last asynchronous operation on the cell
+        # the pipe of the last asynchronous operation on the cell
+        self.pipes = np.zeros(cells if tensor else 0, np.int32)
         self.writer = np.full(cells, NEVER, np.int32)
         self.epoch = np.zeros(cells, np.int32)
         self.thread = np.zeros(cells, np.int16)
@@ -98,7 +103,8 @@ class Shadow:
         new = copy.copy(self)
         for name in ("writer", "epoch", "thread", "line", "busy", "pipes"):
             setattr(new, name, getattr(self, name).copy())
-        new.readers, new.drained = ({c: tuple(a.copy() for a in r) for c, r in some.items()} for some in (self.readers, self.drained))
+        new.readers, new.drained = ({c: tuple(a.copy() for a in r) for c, r in some.items()}
+                                    for some in (self.readers, self.drained))
         new.unset_line, new.reductions = dict(self.unset_line), self.reductions.copy()
         return new
 
@@ -108,7 +114,8 @@ class Shadow:
         return clocks.known[rank, a.atoms, plane, columns]
 
     def _own(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        """Where an earlier access, (column, thread), was made by the accessing thread itself, or may have been: see ANYONE."""
+        """Where an earlier access, (column, thread), was made by the accessing thread itself, or may have been:
+        see ANYONE."""
         mine = columns == rank * clocks.width + a.atoms
         own = mine & (threads == a.threads) & (threads >= 0)
         if np.any(a.threads == ANYONE):
@@ -155,7 +162,8 @@ class Shadow:
                 return self._conflict(what, a, at, column)
         if plane == FENCED:
             return self._find_unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
-        return self._find_unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
+        return (self._find_unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor
+                else None)
 
     def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
         """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else."""
@@ -177,8 +185,9 @@ class Shadow:
         return None
 
     def _long_known(self, clocks: Clocks, rank: int, a: Access, column: int, plane: int) -> bool:
-        """Whether everything that a column wrote to these cells is known on every plane that matters. This is the usual case; with this
-        shortcut a product through a ring of slots simulates in 7 % less time than if each cell were checked."""
+        """Whether everything that a column wrote to these cells is known on every plane that matters. This is the
+        usual case; with this shortcut a product through a ring of slots simulates in 7 % less time than if each cell
+        were checked."""
         planes = [ORDER]
         if self.tensor:
             planes.append(AFTER)
@@ -188,11 +197,13 @@ class Shadow:
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
 
     def _pipe_is_ahead(self, clocks: Clocks, a: Access, columns: np.ndarray) -> np.ndarray:
-        """Where the last asynchronous access was by an earlier operation of the same pipe, which is ordered in any case."""
+        """Where the last asynchronous access was by an earlier operation of the same pipe,
+        which is ordered in any case."""
         return (columns % clocks.width >= clocks.atoms) & (self.pipes[a.index] == a.pipe)
 
     def _find_unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
-        """The first of the cells `some` whose last access happens before this one, but without the required tcgen05 fences between."""
+        """The first of the cells `some` whose last access happens before this one,
+        but without the required tcgen05 fences between."""
         bad = some & (epochs > self._known(clocks, rank, a, columns, AFTER))
         if bad.any():
             bad &= ~self._own(clocks, rank, a, columns, threads)
@@ -202,7 +213,8 @@ class Shadow:
             return None
         at = int(np.argmax(bad))
         cell = int(a.cells[at])
-        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
+        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]),
+                        int(lines[cell]), int(epochs[at]))
 
     def _find_unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
         generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
@@ -210,7 +222,8 @@ class Shadow:
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
         if clocks.fenced_peers is not None:
-            visible = np.where(columns // clocks.width == self.rank, visible, self._known(clocks, rank, a, columns, PEERS))
+            visible = np.where(columns // clocks.width == self.rank, visible,
+                               self._known(clocks, rank, a, columns, PEERS))
         own = self._own(clocks, rank, a, columns, threads)
         visible = np.where(own, np.maximum(visible, clocks.fences_of(rank, self.rank)[a.atoms]), visible)
         bad = generic & (epochs > visible)
@@ -223,11 +236,11 @@ class Shadow:
         cell = int(a.cells[at])
         return Conflict(what, at, cell, other, int(self.thread[cell]), int(self.line[cell]))
 
-    # -- accesses ----------------------------------------------------------------------------------------------------------
+    # -- accesses ------------------------------------------------------------------------------------------------------
 
     def read(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, keep: bool = True) -> Conflict | None:
-        """Threads of CTA `rank` read cells; returns the first conflict. `plane` is FENCED for reads through the async proxy. With
-        `keep`, the read is recorded."""
+        """Threads of CTA `rank` read cells; returns the first conflict. `plane` is FENCED for reads through the async
+        proxy. With `keep`, the read is recorded."""
         found = self._find_unordered_write(clocks, rank, a, plane, atomic=False)
         if found is None:
             found = self._unset(a)
@@ -252,8 +265,8 @@ class Shadow:
         return readers[column]
 
     def forget_reads(self, index: np.ndarray | slice, atomic: bool = False) -> None:
-        """Forget the reads of cells that are being written: what comes after the write is ordered after them too. Atomics are not ordered
-        with each other, so an `atomic` write leaves those of other atoms."""
+        """Forget the reads of cells that are being written: what comes after the write is ordered after them too.
+        Atomics are not ordered with each other, so an `atomic` write leaves those of other atoms."""
         for epoch, thread, _ in (*self.readers.values(), *self.drained.values()):
             epoch[index] = np.where(thread[index] == ATOMIC, epoch[index], 0) if atomic else 0
 
@@ -281,8 +294,8 @@ class Shadow:
 
     def write(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, atomic: bool = False,
               keep: bool = True, combines: bool = False) -> Conflict | None:
-        """Threads write cells; returns the first conflict. With `keep`, they are recorded as the last writers. `combines` says that
-        the write depends on the old contents, which must then have been written."""
+        """Threads write cells; returns the first conflict. With `keep`, they are recorded as the last writers.
+        `combines` says that the write depends on the old contents, which must then have been written."""
         found = self._find_unordered_write(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a, plane, atomic)
@@ -307,8 +320,9 @@ class Shadow:
         return found
 
     def _read_before(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
-        """The first cell of which an earlier read is not known to happen before this write, or else (on plane FENCED) of which a thread's
-        earlier read is not known to be fenced: the async proxy may write before the thread has read."""
+        """The first cell of which an earlier read is not known to happen before this write, or else (on plane FENCED)
+        of which a thread's earlier read is not known to be fenced: the async proxy may write before the thread has
+        read."""
         overtaking = None
         tables = [(self.readers, True), (self.drained, False)]
         for readers, generic in [*tables, (self.reductions.readers, True)] if a.reducing else tables:
@@ -323,10 +337,12 @@ class Shadow:
                     if found is not None:
                         return found
                 if self.tensor:
-                    found = self._find_unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
+                    found = self._find_unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs,
+                                                 thread[a.index], line)
                     if found is not None:
                         return found
-                elif generic and plane == FENCED and overtaking is None and last > known[..., clocks.fence_plane(column, self.rank), column].min():
+                elif (generic and plane == FENCED and overtaking is None
+                      and last > known[..., clocks.fence_plane(column, self.rank), column].min()):
                     overtaking = self._overtaking(clocks, rank, a, column, epochs, thread[a.index], line)
         return overtaking
 
@@ -347,11 +363,13 @@ class Shadow:
             return None
         at = int(np.argmax(late))
         cell = int(a.cells[at])
-        again = self.line[cell] == a.line and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at]))
+        again = (self.line[cell] == a.line
+                 and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at])))
         return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]), again=bool(again))
 
     def _overtaking(self, clocks, rank, a, column, epochs, threads, line) -> Conflict | None:
-        """The first cell whose last read by a column of threads has no proxy fence between it and this write of the async proxy."""
+        """The first cell whose last read by a column of threads has no proxy fence between it and this write
+        of the async proxy."""
         own = self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
         known = self._known(clocks, rank, a, np.asarray(column), clocks.fence_plane(column, self.rank))
         bad = epochs > np.where(own, np.maximum(known, clocks.fences_of(rank, self.rank)[a.atoms]), known)
@@ -362,7 +380,8 @@ class Shadow:
         return Conflict("overtaking", at, cell, column, int(threads[at]), int(line[cell]))
 
     def fenced_by(self, clocks: Clocks, rank: int, atom: int, last: np.ndarray) -> bool:
-        """Whether each access by an atom since its last proxy fence was by a thread that has had a fence itself: `last` has the epochs."""
+        """Whether each access by an atom since its last proxy fence was by a thread that has had a fence itself:
+        `last` has the epochs."""
         column = clocks.column(rank, atom)
         accesses = [(np.where(self.writer == column, self.epoch, 0), self.thread)]
         accesses += [reads[:2] for reads in (self.readers.get(column),) if reads is not None]
@@ -373,7 +392,8 @@ class Shadow:
         return True
 
     def settle(self, cells: np.ndarray) -> None:
-        """Mark cells as visible to everybody, after a fault there has been reported, so that it is not reported again."""
+        """Mark cells as visible to everybody, after a fault there has been reported,
+        so that it is not reported again."""
         self.writer[cells] = SETTLED
         self.forget_reads(cells)
         self.reductions.end(cells)
@@ -389,7 +409,8 @@ class Shadow:
         self.forget_reads(where)
 
     def explains(self, a: Access, line: int) -> bool:
-        """Whether `line` read some of these cells before they were first written. A race with that read is the better explanation."""
+        """Whether `line` read some of these cells before they were first written.
+        A race with that read is the better explanation."""
         if line not in self.unset_line:
             return False
         wanted = np.zeros(len(self.writer), bool)

@@ -19,8 +19,8 @@ from .values import SimBuffer, SimRegion
 
 @dataclass
 class Place:
-    """Where elements lie: byte offsets (B or 1, n) in a memory, the shape of the elements (without the batch axis), and a mask of
-    those that are accessed (None: all)."""
+    """Where elements lie: byte offsets (B or 1, n) in a memory, the shape of the elements (without the batch axis),
+    and a mask of those that are accessed (None: all)."""
 
     offsets: np.ndarray
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class Place:
 class SharedAccess(MachineParts):
     """The part of the machine that accesses shared and tensor memory."""
 
-    # -- reads and writes of elements ------------------------------------------------------------------------------------
+    # -- reads and writes of elements ----------------------------------------------------------------------------------
 
     def read_shared(self, buffer: SimBuffer, coords, mask, other, owner, region, atomic, tile=None) -> np.ndarray:
         dtype = buffer.type.dtype.np
@@ -70,7 +70,8 @@ class SharedAccess(MachineParts):
         flat = memory.reshape(-1)
         rows = self.rows_of(buffer.peer)
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize, (self.batch, place.offsets.shape[1]))
+        index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize,
+                                (self.batch, place.offsets.shape[1]))
         def spread(x):
             return np.broadcast_to(x, shape).reshape(self.batch, -1)
         keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
@@ -79,7 +80,8 @@ class SharedAccess(MachineParts):
         at = chosen(index)
         old = np.zeros(index.shape, dtype)
         if at.size:
-            before, changed = apply_atomic(flat, at, kind, chosen(spread(values)), None if compare is None else chosen(spread(compare)))
+            before, changed = apply_atomic(flat, at, kind, chosen(spread(values)),
+                                           None if compare is None else chosen(spread(compare)))
             if keep is None and before is not None:
                 old = before.reshape(index.shape)
             else:
@@ -88,11 +90,13 @@ class SharedAccess(MachineParts):
         self._count("atomics", at.size * dtype.itemsize)
         return old.reshape(shape)
 
-    # -- raw bytes -----------------------------------------------------------------------------------------------------------
+    # -- raw bytes -----------------------------------------------------------------------------------------------------
 
     def read_bytes(self, buffer, offsets: np.ndarray, nbytes: int) -> np.ndarray:
-        """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: uint8 (B, n, nbytes). Not checked against the shadow."""
-        memory, base, peer = (buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer) else (buffer, 0, None)
+        """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: uint8 (B, n, nbytes). Not
+        checked against the shadow."""
+        memory, base, peer = ((buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer)
+                              else (buffer, 0, None))
         offsets = np.asarray(offsets) + base
         at = offsets[..., None] + np.arange(nbytes)
         if memory.scope == "global":
@@ -103,7 +107,7 @@ class SharedAccess(MachineParts):
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         return memory.data[rows.reshape(-1, *(1,) * (at.ndim - 1)), at]
 
-    # -- where elements are ----------------------------------------------------------------------------------------------------
+    # -- where elements are --------------------------------------------------------------------------------------------
 
     def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
         key = None
@@ -148,7 +152,8 @@ class SharedAccess(MachineParts):
         layout = layout or TileLayout.row_major(buffer.shape)
         at = layout.offset_of(*clipped, shape=buffer.shape)
         at = np.asarray(at, np.int64)
-        shape = np.broadcast_shapes(*(c.shape for c in clipped), at.shape, (1, *extra) if extra else (), () if keep is None else keep.shape)
+        shape = np.broadcast_shapes(*(c.shape for c in clipped), at.shape, (1, *extra) if extra else (),
+                                    () if keep is None else keep.shape)
         base = np.asarray(buffer.base, np.int64).reshape(-1, *(1,) * (len(shape) - 1))
         at = at * itemsize + base
         at = np.broadcast_to(at, (at.shape[0] if at.ndim == len(shape) else 1, *shape[1:]))
@@ -157,9 +162,11 @@ class SharedAccess(MachineParts):
         return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
-        """The place of elements of tensor memory, where each lane is a row of 512 columns of 4 bytes. Layouts count columns in elements."""
+        """The place of elements of tensor memory, where each lane is a row of 512 columns of 4 bytes. Layouts count
+        columns in elements."""
         at = layout_of(buffer.type).apply(*coords, shape=buffer.shape)
-        offset = np.asarray(at.get(axis.TLane, 0) * TensorMemory.COLUMNS * 4 + at.get(axis.TCol, 0) * itemsize) + buffer.base
+        offset = (np.asarray(at.get(axis.TLane, 0) * TensorMemory.COLUMNS * 4 + at.get(axis.TCol, 0) * itemsize)
+                  + buffer.base)
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
         offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
         if keep is not None:
@@ -179,7 +186,8 @@ class SharedAccess(MachineParts):
         return Place(offsets, (offsets.shape[1],), keep), np.tile(values, (1, n)), owner
 
     def check_quarters(self, place: Place, owner) -> None:
-        """Check that each warp accesses only its quarter of tensor memory: the 32 lanes that its number modulo 4 selects."""
+        """Check that each warp accesses only its quarter of tensor memory:
+        the 32 lanes that its number modulo 4 selects."""
         if owner is None or place.offsets.shape[0] != 1:
             return
         lanes = place.offsets[0] // (TensorMemory.COLUMNS * 4)
@@ -187,30 +195,36 @@ class SharedAccess(MachineParts):
         bad = lanes // 32 != warps % 4
         if bad.any():
             at = int(np.argmax(bad))
-            self.finding("tmem", f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and a warp reaches its own quarter, lanes "
-                         f"{int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}", threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
+            self.finding("tmem",
+                         f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and a warp reaches "
+                         f"its own quarter, lanes {int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}",
+                         threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
 
     def matrix_origin(self, region: SimRegion) -> np.ndarray:
         """The first byte of a region in shared memory, before the swizzle, (B or 1, 1)."""
         buffer, t = region.buffer, region.type.buffer
-        origin = layout_of(t).without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
+        origin = layout_of(t).without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts),
+                                                          shape=t.shape)
         return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
 
     def in_buffer(self, region: SimRegion, starts: tuple | None = None) -> bool:
-        """Whether a region that the hardware accesses without clipping lies inside its buffer; if not, it is a finding. `starts`, (B or 1,
+        """Whether a region that the hardware accesses without clipping lies inside its buffer; if not, it is a
+        finding. `starts`, (B or 1,
         1) each, default to those of the region."""
         starts = starts or tuple(s[:, :1].astype(np.int64) for s in region.starts)
         beyond = [(s < 0) | (s + n > size) for s, n, size in zip(starts, region.type.extents, region.buffer.shape)]
         if not any(b.any() for b in beyond):
             return True
-        first = [np.where(b & (s >= 0), np.maximum(s, size), s) for s, b, size in zip(starts, beyond, region.buffer.shape)]
+        first = [np.where(b & (s >= 0), np.maximum(s, size),
+                          s) for s, b, size in zip(starts, beyond, region.buffer.shape)]
         self._report_outside(region.buffer, first, reduce(np.logical_or, beyond))
         return False
 
     def _report_outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         at = [int(np.broadcast_to(c, np.broadcast_shapes(np.shape(c), bad.shape))[where]) for c in coords]
-        self.finding("out-of-bounds", f"element {at} is outside of the {buffer.type.scope} buffer of shape {list(buffer.shape)}",
+        self.finding("out-of-bounds",
+                     f"element {at} is outside of the {buffer.type.scope} buffer of shape {list(buffer.shape)}",
                      ctas=self.ctas[where[0]:where[0] + 1] if bad.shape[0] > 1 else None)
 
     def _count_access(self, place: Place) -> int:
@@ -221,7 +235,8 @@ class SharedAccess(MachineParts):
     def _check_alignment(self, place: Place, dtype) -> bool:
         if dtype.itemsize == 1 or not (place.offsets % dtype.itemsize).any():
             return True
-        self.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset {int(place.offsets.flat[0])} of shared memory")
+        self.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset "
+                                   f"{int(place.offsets.flat[0])} of shared memory")
         return False
 
     def _gather(self, buffer: SimBuffer, place: Place, dtype) -> np.ndarray:
@@ -258,19 +273,20 @@ class SharedAccess(MachineParts):
             keep = np.broadcast_to(place.keep, shape)
             data[rows[keep], index[keep]] = values[keep]
 
-    # -- checks ----------------------------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
 
     def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
                      values: np.ndarray | None = None, combines: bool = False, tile=None) -> None:
-        """Check accesses to elements against the shadow, and record them there. `combines` says that the write depends on the old contents.
-        A read of a `tile` is by all threads that hold an element."""
+        """Check accesses to elements against the shadow, and record them there. `combines` says that the write
+        depends on the old contents. A read of a `tile` is by all threads that hold an element."""
         if buffer.memory.scope == "tmem":
             self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
         if owner is not None and self.threads > 1:
             self.sim.laid_out.add(self.line)
         if buffer.memory.scope == "shared" and threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
-            self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize, None if place.keep is None else place.keep[0])
+            self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize,
+                               None if place.keep is None else place.keep[0])
         holders = self.sim.holders(tile, self.low) if tile is not None else None
         scope = int(self.atoms[0]), int(self.atoms[-1]) + 1
         for positions, offsets, keep in self._alike(place):
@@ -287,16 +303,17 @@ class SharedAccess(MachineParts):
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
             access = Access(cells, who[0], who[1], self.line, scope)
             for holding, of in holders or ():
-                self._check_access(buffer, positions, Access(cells, spread(holding), spread(of), self.line, scope), writing, exact=access)
+                self._check_access(buffer, positions, Access(cells, spread(holding), spread(of), self.line, scope),
+                                   writing, exact=access)
             if not holders:
                 self._check_access(buffer, positions, access, writing, atomic, combines)
             if writing and not atomic and values is not None and np.ndim(who[1]):
                 self._written_twice(buffer, cells, np.asarray(who[1]), values, keep, width)
 
-    def _check_access(self, buffer: SimBuffer, positions, access: Access, writing: bool, atomic: bool = False, combines: bool = False,
-                      exact: Access | None = None) -> None:
-        """Check an access of the CTAs at `positions`, and record it. `exact` is a part of a read by MANY that says which thread it is: if this
-        part has a fault already, it is reported."""
+    def _check_access(self, buffer: SimBuffer, positions, access: Access, writing: bool, atomic: bool = False,
+                      combines: bool = False, exact: Access | None = None) -> None:
+        """Check an access of the CTAs at `positions`, and record it. `exact` is a part of a read by MANY that says
+        which thread it is: if this part has a fault already, it is reported."""
         space = buffer.memory.scope
         for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
             for world, where in self.worlds(rank_positions):
@@ -317,16 +334,18 @@ class SharedAccess(MachineParts):
                     Reporter(self, world, rank, space, where).depends_on_layout(access, access.lucky, writing)
 
     def _by_layout(self, access: Access, earlier: Conflict) -> bool:
-        """Whether only layouts that the compiler chose give two accesses to one thread. Not if a store depends on what was loaded: then another
-        layout brings a barrier with it."""
+        """Whether only layouts that the compiler chose give two accesses to one thread. Not if a store depends on
+        what was loaded: then another layout brings a barrier with it."""
         if not {access.line, earlier.line} & self.sim.laid_out:
             return False
         locs = self.sim.locs
-        return earlier.what != "reader" or not self.sim.program.dependences.depends(locs[access.line], locs[earlier.line])
+        return (earlier.what != "reader"
+                or not self.sim.program.dependences.depends(locs[access.line], locs[earlier.line]))
 
     def _who(self, place: Place, owner, writing: bool):
-        """Who accesses the elements: (atoms, threads, repeat), the first two with one entry per element or one for all. If several atoms
-        access one and the same element, `repeat` is (their numbers, a thread of each), otherwise None."""
+        """Who accesses the elements: (atoms, threads, repeat), the first two with one entry per element or one for
+        all. If several atoms access one and the same element, `repeat` is (their numbers, a thread of each),
+        otherwise None."""
         if owner is not None:
             threads = self.low + np.asarray(owner).reshape(-1)
             return self.sim.atom_of[threads], threads.astype(np.int16), None
@@ -394,5 +413,6 @@ class SharedAccess(MachineParts):
         raw = np.ascontiguousarray(values).view(f"V{values.dtype.itemsize}").reshape(values.shape)
         if (raw[:, mine] != raw[:, other]).any():
             at = int(np.argmax(clash))
-            self.finding("race", f"threads {int(threads[winner[at]])} and {int(threads[at])} write different values to the same bytes of "
-                         f"{buffer.memory.scope} memory at the same time", threads=(threads[winner[at]], threads[at]))
+            self.finding("race", f"threads {int(threads[winner[at]])} and {int(threads[at])} write different values to "
+                                 f"the same bytes of {buffer.memory.scope} memory at the same time",
+                         threads=(threads[winner[at]], threads[at]))

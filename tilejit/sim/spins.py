@@ -15,8 +15,8 @@ def spins(nodes: Iterable[Node]) -> set[Call]:
 
 
 def _deciding(loop: While) -> Call | None:
-    """The only call on which a loop's condition depends, directly or through carried flags; None if there is no such call, or if the
-    condition depends on anything else that may change."""
+    """The only call on which a loop's condition depends, directly or through carried flags; None if there is no such
+    call, or if the condition depends on anything else that may change."""
     made = {value: node for block in (loop.test, loop.body) for node in walk(block) for value in results(node)}
     carried = {carry.inner: (carry.init, after) for carry, after in zip(loop.carried, loop.body.yields)}
     found, seen, left = set(), set(), list(loop.test.yields)
@@ -36,7 +36,8 @@ def _deciding(loop: While) -> Call | None:
                 left += node.args
             case Call():
                 found.add(node)
-            case _ if node is not None or x in carried:  # a carried number, such as a counter, or the result of another loop
+            # a carried number, such as a counter, or the result of another loop
+            case _ if node is not None or x in carried:
                 return None
     return found.pop() if len(found) == 1 else None
 

@@ -21,7 +21,7 @@ class Synchronisation(MachineParts):
 
     burst: tuple[int, int]
 
-    # -- barriers of a scope -------------------------------------------------------------------------------------------------
+    # -- barriers of a scope -------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """The barrier of the current scope. It never blocks, because the threads of a scope run in lock step."""
@@ -44,7 +44,8 @@ class Synchronisation(MachineParts):
                     world.clocks.sync(self.rank, np.unique(self.sim.atom_of[self.low + np.flatnonzero(row == number)]))
 
     def exchange(self) -> None:
-        """The threads of the scope exchange values, as in a reduction: the reads that these were computed from are done."""
+        """The threads of the scope exchange values, as in a reduction:
+        the reads that these were computed from are done."""
         for world, _ in self.worlds():
             world.clocks.exchange(self.rank, self.atoms)
 
@@ -54,8 +55,8 @@ class Synchronisation(MachineParts):
         if active is None or active.all():
             return False
         idle = int(np.argmin(active.all(axis=0))) + self.low
-        self.finding("divergent-collective", f"{what} is reached by only some of the {self.threads} threads of its scope: thread {idle} does not "
-                     "reach it", threads=(idle,))
+        self.finding("divergent-collective", f"{what} is reached by only some of the {self.threads} threads of its "
+                                             f"scope: thread {idle} does not reach it", threads=(idle,))
         return True
 
     def collective(self, what: str) -> None:
@@ -63,14 +64,15 @@ class Synchronisation(MachineParts):
         self._divergent(what)
 
     def named_sync(self, number: Any, threads: int, index: Any = 0) -> RowWait:
-        """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`, and wait for all of them."""
+        """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`,
+        and wait for all of them."""
         index = np.asarray(index).reshape(-1, 1)[:, :1]
         generations = self.named_arrive(number, threads, index)
         return RowWait(self, _named_ready, _named_words, _named_pass, (generations, index, number), self.loc)
 
     def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> np.ndarray:
-        """Let `count` threads (by default those of the scope) arrive at a hardware barrier without waiting. Returns the generation
-        that their arrival belongs to, (B, 1)."""
+        """Let `count` threads (by default those of the scope) arrive at a hardware barrier without waiting. Returns
+        the generation that their arrival belongs to, (B, 1)."""
         self.sim.version += 1
         generations = np.zeros((self.batch, 1), np.int64)
         for positions, (i,) in self.cases(np.asarray(index).reshape(-1, 1)):
@@ -78,20 +80,23 @@ class Synchronisation(MachineParts):
                 key = "named", self.rank, number, i
                 barrier = world.named.get(key)
                 if barrier is None:
-                    barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks), empty_clock(world.clocks))
+                    barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks),
+                                                              empty_clock(world.clocks))
                 generations[slice(None) if where is None else where] = barrier.generation + 1
                 if barrier.arrived + (count or self.threads) > threads:
-                    self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier for {threads}, at "
-                               f"which {barrier.arrived} have already arrived")
+                    self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier for "
+                                                       f"{threads}, at which {barrier.arrived} have already arrived")
                 clock = world.clocks.release(self.rank, self.atoms)
                 if (clock[ORDER] < barrier.done[ORDER]).any():
-                    self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier after those that completed its "
-                                     "previous use: it may count toward that use, and other threads then pass the barrier too early or wait for ever")
+                    self.sim.suspect(world, self.rank,
+                                     self.line, "nothing orders this arrival at a named barrier after those that "
+                                                "completed its previous use: it may count toward that use, "
+                                                "and other threads then pass the barrier too early or wait for ever")
                 barrier.arrive(count or self.threads, clock)
                 barrier.line, barrier.baton = self.line, barrier.baton or count is not None
         return generations
 
-    # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
+    # -- the cluster's barrier -----------------------------------------------------------------------------------------
 
     def cluster_arrive(self, relaxed: bool = False) -> None:
         """Arrive at the cluster barrier. A `relaxed` arrival releases only what a fence came after."""
@@ -100,10 +105,12 @@ class Synchronisation(MachineParts):
             barrier = world.named.get(("cluster",))
             if barrier is None:
                 total = self.sim.ranks * self.sim.program.threads
-                barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks), empty_clock(world.clocks))
+                barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks),
+                                                                 empty_clock(world.clocks))
             arrived = [("cluster", self.rank, int(atom)) for atom in self.atoms]
             if any(key in world.facts for key in arrived):
-                self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier for the second time without a wait in between; "
+                self.fault(world, "barrier-phase",
+                           "the threads arrive at the cluster's barrier for the second time without a wait in between; "
                            "a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
             barrier.arrive(self.threads, self._release_clock(world, self.atoms, relaxed)[0])
@@ -132,11 +139,12 @@ class Synchronisation(MachineParts):
             world.facts.update({("registers", self.rank, w): count
                                 for w in range(self.low // 128, -(-self.high // 128))})
 
-    # -- fences -------------------------------------------------------------------------------------------------------------------
+    # -- fences --------------------------------------------------------------------------------------------------------
 
     def fence_proxy_async(self, space: str = "shared") -> None:
-        """``fence.proxy.async``: order the threads' ordinary accesses so far to the CTA's shared memory, to the cluster's (`space` "cluster"), to
-        global memory ("global") or to all of these ("all") before accesses through the async proxy after the next barrier."""
+        """``fence.proxy.async``: order the threads' ordinary accesses so far to the CTA's shared memory, to the
+        cluster's (`space` "cluster"), to global memory ("global") or to all of these ("all") before accesses through
+        the async proxy after the next barrier."""
         if self.sim.contended:
             for world, _ in self.worlds():
                 world.clocks.settle(self.rank, self.active_atoms)
@@ -161,10 +169,11 @@ class Synchronisation(MachineParts):
                 self._fence_some(world, threads[active], peers)
 
     def _fence_some(self, world: World, threads: np.ndarray, peers: bool) -> None:
-        """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each of their threads has had a
-        fence since."""
+        """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each
+        of their threads has had a fence since."""
         clocks, key = world.clocks, ("fenced", self.rank, peers)
-        last = np.array(world.facts.get(key, np.zeros(self.sim.program.threads, np.int32)))  # each thread's epoch at its last such fence
+        # each thread's epoch at its last such fence
+        last = np.array(world.facts.get(key, np.zeros(self.sim.program.threads, np.int32)))
         atoms = self.sim.atom_of[threads]
         last[threads] = clocks.now[self.rank, atoms]
         world.facts[key] = last
@@ -174,7 +183,8 @@ class Synchronisation(MachineParts):
         clocks.fence(self.rank, atoms, np.array(own, int), peers)
 
     def fence_mbarrier_init(self) -> None:
-        """Make initialised mbarriers visible to other CTAs and the async proxy. No effect: the simulator's are visible at once."""
+        """Make initialised mbarriers visible to other CTAs and the async proxy. No effect:
+        the simulator's are visible at once."""
 
     def griddepcontrol_wait(self) -> None:
         """Wait for the preceding grids. No effect: launches are simulated one after the other."""
@@ -182,10 +192,11 @@ class Synchronisation(MachineParts):
     def griddepcontrol_launch_dependents(self) -> None:
         """Let the next grid start. No effect: launches are simulated one after the other."""
 
-    # -- mbarriers ------------------------------------------------------------------------------------------------------------------
+    # -- mbarriers -----------------------------------------------------------------------------------------------------
 
     def mbarrier(self, value: Any, n: int = 1, counts: Any = 1) -> SimBarrier:
-        """The `n` barriers of an allocation, initialised and visible to the whole cluster. `counts` is one int, or n of them."""
+        """The `n` barriers of an allocation, initialised and visible to the whole cluster. `counts` is one int,
+        or n of them."""
         counts = [counts] * n if np.ndim(counts) == 0 else list(counts)
         first = self.sim.barrier_numbers.setdefault(value, self.sim.next_barrier)
         if first == self.sim.next_barrier:
@@ -193,7 +204,8 @@ class Synchronisation(MachineParts):
             self.sim.barrier_values[first] = value
         for world, _ in self.worlds():
             for i, count in enumerate(counts):
-                # The kernel's entry ends with a cluster barrier, so all barriers are initialised for the first thread that uses one.
+                # The kernel's entry ends with a cluster barrier, so all barriers are initialised for the first
+                # thread that uses one.
                 for rank in range(self.sim.ranks):
                     if (rank, first + i) not in world.barriers:
                         self._init(world, rank, first + i, int(count))
@@ -205,8 +217,10 @@ class Synchronisation(MachineParts):
             count = max(count, 1)
         old = world.barriers.get((rank, number))
         if old is not None and old.valid:
-            self.finding("barrier-lifecycle", "an mbarrier that is in use is initialised again: it has not been invalidated")
-        world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
+            self.finding("barrier-lifecycle",
+                         "an mbarrier that is in use is initialised again: it has not been invalidated")
+        world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks),
+                                                self.line)
 
     def mbarrier_init(self, barrier: SimBarrier, count: np.ndarray) -> None:
         """Initialise a barrier, (B or 1, 1) arrivals. Other threads may use it once they have synchronised with this
@@ -238,7 +252,8 @@ class Synchronisation(MachineParts):
             world.barriers[rank, number].valid = False
 
     def _each(self, barrier: SimBarrier, *values: Any, used: bool = True):
-        """(world, rank, number, ints of `values`) for each barrier that the CTAs refer to; with `used`, only valid ones."""
+        """(world, rank, number, ints of `values`) for each barrier that the CTAs refer to; with `used`,
+        only valid ones."""
         self.sim.version += 1
         for positions, (index, peer, *ints) in self.cases(barrier.index, barrier.peer, *values):
             rank = self.rank if peer is None else peer
@@ -252,7 +267,8 @@ class Synchronisation(MachineParts):
         found = world.barriers.get((rank, number))
         if found is None or not found.valid:
             what = "before it was initialised" if found is None else "after it was invalidated"
-            self.finding("barrier-lifecycle", f"an mbarrier of {'another CTA' if rank != self.rank else 'the CTA'} is used {what}")
+            self.finding("barrier-lifecycle",
+                         f"an mbarrier of {'another CTA' if rank != self.rank else 'the CTA'} is used {what}")
             return False
         if found.born is not None and self.checks:  # initialised in the kernel
             column, epoch = found.born
@@ -261,14 +277,15 @@ class Synchronisation(MachineParts):
             if late:
                 found.born = None
                 place = self.sim.locs[found.line]
-                self.finding("barrier-lifecycle", "an mbarrier may be used before it is initialised at line "
-                             f"{place.line if place else '?'}: nothing orders the two. Synchronise after the initialisation",
+                self.finding("barrier-lifecycle", "an mbarrier may be used before it is initialised "
+                                                  f"at line {place.line if place else '?'}: nothing orders the two. "
+                                                  "Synchronise after the initialisation",
                              other=place)
         return True
 
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
-        """Arrive for the scope with `n` arrivals (in a partial scope, `n` for each active thread). `alone` says that one thread arrives
-        without a barrier of the scope before it."""
+        """Arrive for the scope with `n` arrivals (in a partial scope, `n` for each active thread). `alone` says that
+        one thread arrives without a barrier of the scope before it."""
         n = np.asarray(n).reshape(-1, 1)
         if self._active is not None:
             n = n * self._active.sum(axis=1, keepdims=True)
@@ -318,11 +335,13 @@ class Synchronisation(MachineParts):
     def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
         """Record an arrival, and whether it is known to come after the end of the previous phase.
 
-        Consecutive arrivals with no other effect between them count as simultaneous, with the epoch of the first. If the arriving thread
-        knows of such an arrival by a thread that ended the phase, or that thread knows of one by this thread, then the two arrivals at
-        this barrier may come in either order: neither thread knows more than the other.
+        Consecutive arrivals with no other effect between them count as simultaneous, with the epoch of the first. If
+        the arriving thread knows of such an arrival by a thread that ended the phase, or that thread knows of one by
+        this thread, then the two arrivals at this barrier may come in either order: neither thread knows more than
+        the other.
         """
-        b, atoms = world.barriers[rank, number], self.active_atoms if self._active is not None else self.active_atoms[:1]
+        b, atoms = (world.barriers[rank, number],
+                    self.active_atoms if self._active is not None else self.active_atoms[:1])
         columns = [world.clocks.column(self.rank, int(atom)) for atom in atoms]
         deeds, epoch = self.burst
         if self.deeds - deeds > 1:
@@ -368,10 +387,12 @@ class Synchronisation(MachineParts):
             self.sim.settle_phase(world, rank, number)
 
     def within_limit(self, world: World, b: MBarrier) -> None:
-        """Report a phase whose pending bytes may exceed the range of an mbarrier: announced and sent bytes may come in any order."""
+        """Report a phase whose pending bytes may exceed the range of an mbarrier:
+        announced and sent bytes may come in any order."""
         for nbytes, verb in ((b.expected, "announced"), (b.issued, "sent")):
             if nbytes > TX_LIMIT:
-                self.fault(world, "transaction-count", f"{nbytes} bytes are {verb} in one phase of an mbarrier, and it counts at most {TX_LIMIT}")
+                self.fault(world, "transaction-count",
+                           f"{nbytes} bytes are {verb} in one phase of an mbarrier, and it counts at most {TX_LIMIT}")
 
     def arrive_expect_tx(self, barrier: SimBarrier, nbytes: Any, n: Any = 1) -> None:
         """Announce bytes, then arrive."""
@@ -379,8 +400,8 @@ class Synchronisation(MachineParts):
         self.arrive(barrier, n)
 
     def test(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
-        """Whether the phase of that parity is over, (B, 1). Where it is, the scope acquires what the phase has released. If only this test
-        can end the surrounding loop, it counts as a wait."""
+        """Whether the phase of that parity is over, (B, 1). Where it is, the scope acquires what the phase has
+        released. If only this test can end the surrounding loop, it counts as a wait."""
         result, waited = np.zeros((self.batch, 1), bool), self.fiber.node in self.sim.program.spins
         for positions, (index, peer, phase) in self.cases(barrier.index, barrier.peer, parity):
             rank, number = self.rank if peer is None else peer, barrier.first + (index or 0)
@@ -425,16 +446,18 @@ class Synchronisation(MachineParts):
                 self.sim.end_touches(op, column, op.phases.get((rank, number), 0) + 1)
 
     def _judge_haste(self, world: World, b: MBarrier, column: int, atom: int) -> None:
-        """Suspect a wait for the last phase if its threads need not know that the phase before it was over. Had the wait begun earlier, it
-        would have seen the parity of the phase before both and returned at once."""
+        """Suspect a wait for the last phase if its threads need not know that the phase before it was over. Had the
+        wait begun earlier, it would have seen the parity of the phase before both and returned at once."""
         known = world.clocks.known[self.rank, atom, ORDER]
         if known[column] >= b.phase - 1 or (b.before is not None and (known >= b.before[ORDER]).all()):
             return
         start, stop = self.sim.atom_threads(atom)
         who = f"thread {start} waits" if stop - start == 1 else f"threads {start} to {stop - 1} wait"
-        self.sim.suspect(world, self.rank, self.line, f"nothing guarantees that phase {b.phase - 2} of the mbarrier has completed when {who} for "
-                         f"phase {b.phase - 1}: before that the wait returns at once, since the phase two earlier has the same parity. Wait for "
-                         f"every phase, or synchronise with a thread that has waited for phase {b.phase - 2}")
+        self.sim.suspect(world, self.rank,
+                         self.line, f"nothing guarantees that phase {b.phase - 2} of the mbarrier has completed when "
+                                    f"{who} for phase {b.phase - 1}: before that the wait returns at once, "
+                                    "since the phase two earlier has the same parity. Wait for every phase, "
+                                    f"or synchronise with a thread that has waited for phase {b.phase - 2}")
 
 
 def _barriers(m, barrier: SimBarrier):
@@ -468,7 +491,8 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
             called = allocation_name(made.name, made.loc)
             called = f" ({called}{f'[{index}]' if several else ''})" if called else ""
-            return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which is missing {b.missing()}{called}"
+            return (f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, "
+                    f"which is missing {b.missing()}{called}")
     return "waits for an mbarrier"
 
 
@@ -480,8 +504,8 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
                 continue
             b = world.barriers[rank, number]
             if b.phase > old + 1 and (old & 1) == (int(parity.flat[0]) & 1):
-                m.fault(world, "barrier-phase", f"phases {old} and {old + 1} of the mbarrier both completed before this wait saw the first: "
-                          "its threads may wait for ever")
+                m.fault(world, "barrier-phase", f"phases {old} and {old + 1} of the mbarrier both completed before "
+                                                "this wait saw the first: its threads may wait for ever")
             m._learn(world, rank, number)
 
 
@@ -539,7 +563,8 @@ def _cluster_ready(m) -> np.ndarray:
     ready = np.zeros(m.batch, bool)
     for world, where in m.peek():
         wanted = [world.facts.get(("cluster", m.rank, int(atom))) for atom in m.atoms]
-        ready[slice(None) if where is None else where] = None not in wanted and world.named["cluster",].generation >= max(wanted)
+        ready[slice(None) if where is None else where] = (None not in wanted
+                                                          and world.named["cluster",].generation >= max(wanted))
     return ready
 
 

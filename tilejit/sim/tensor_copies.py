@@ -1,4 +1,5 @@
-"""tcgen05.cp: copies the rows that a shared memory descriptor names to lanes of tensor memory; and operations of CTA pairs."""
+"""tcgen05.cp: copies the rows that a shared memory descriptor names to lanes of tensor memory;
+and operations of CTA pairs."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def target_units(form, address: int) -> np.ndarray:
 
 
 def decompress(units: np.ndarray, form: str | None) -> np.ndarray:
-    """Units of 16 bytes (..., 16), unpacked: each holds 16 elements of 4 or 6 bits, then padding. `form` None: returned as they are.
+    """Units of 16 bytes (..., 16), unpacked: each holds 16 elements of 4 or 6 bits, then padding. `form` None:
+    returned as they are.
 
     A 4-bit element goes to bits 2 to 5 of its byte, a 6-bit element to bits 0 to 5.
     """
@@ -62,7 +64,8 @@ class PairOperations(MachineParts):
         form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
         begin = self.matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
         into = self._fragment_base(dst) if plan.moves[0] else np.asarray(dst.buffer.base).reshape(-1, 1)
-        targets = np.stack([target_units(form, address) for address, _ in plan.places])  # (copies, replicas, rows, units)
+        # (copies, replicas, rows, units)
+        targets = np.stack([target_units(form, address) for address, _ in plan.places])
         descriptor = plan.descriptor
 
         def sources(start: int) -> np.ndarray:
@@ -71,23 +74,27 @@ class PairOperations(MachineParts):
         def collect(rows, params):
             starts = np.broadcast_to(params["begin"][:, 0], (len(rows),))
             at = np.stack([sources(int(s)) for s in starts])
-            return {"data": decompress(shared.data[rows.reshape(-1, 1, 1, 1, 1), at[..., None] + np.arange(UNIT)], plan.decompress)}
+            return {"data": decompress(shared.data[rows.reshape(-1, 1, 1, 1, 1), at[..., None] + np.arange(UNIT)],
+                                       plan.decompress)}
 
         def land(rows, params):
-            to = np.broadcast_to(params["into"], (len(rows), 1)).reshape(-1, 1, 1, 1, 1, 1) + targets[None, ..., None] + np.arange(UNIT)
+            to = (np.broadcast_to(params["into"], (len(rows), 1)).reshape(-1, 1, 1, 1, 1, 1) + targets[None, ..., None]
+                  + np.arange(UNIT))
             tensor.data[rows.reshape(-1, 1, 1, 1, 1, 1), to] = params["data"][:, :, None]
 
-        self._count("shared -> tmem (tcgen05.cp)", self.batch * plan.cta_group * len(plan.places) * form.rows * form.width)
+        self._count("shared -> tmem (tcgen05.cp)",
+                    self.batch * plan.cta_group * len(plan.places) * form.rows * form.width)
         self.pair_operation("the tcgen05.cp", plan.cta_group, {"begin": begin, "into": into}, collect, land,
                             lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s, UNIT, peer)],
                             lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
 
     def pair_operation(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:
-        """Issue a tensor core operation by one thread: on this CTA, or with `cta_group` 2 on both CTAs of its pair, each with its own memories.
-        ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs `rows`; ``reads(peer)`` and ``writes(peer)`` are the spans in
-        the CTA of rank `peer` (None: this one)."""
+        """Issue a tensor core operation by one thread: on this CTA, or with `cta_group` 2 on both CTAs of its pair,
+        each with its own memories. ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs `rows`;
+        ``reads(peer)`` and ``writes(peer)`` are the spans in the CTA of rank `peer` (None: this one)."""
         if cta_group == 1:
-            self.issue(what, reads=reads(None), writes=writes(None), land=land, collect=collect, params=params, queue="tcgen05", pipe="tcgen05")
+            self.issue(what, reads=reads(None), writes=writes(None), land=land, collect=collect, params=params,
+                       queue="tcgen05", pipe="tcgen05")
             return
         sim, ranks = self.sim, (self.rank, self.rank ^ 1)
         if max(ranks) >= sim.ranks:
@@ -96,11 +103,13 @@ class PairOperations(MachineParts):
         peers = [np.full((1, 1), r) for r in ranks]
 
         def collect_both(rows, params):
-            return {f"{name}{r}": x for r, peer in zip(ranks, peers) for name, x in collect(peer_rows(sim, rows, peer), params).items()}
+            return {f"{name}{r}": x for r, peer in zip(ranks, peers)
+                    for name, x in collect(peer_rows(sim, rows, peer), params).items()}
 
         def land_both(rows, params):
             for r, peer in zip(ranks, peers):
-                land(peer_rows(sim, rows, peer), {**params, **{n[:-len(str(r))]: x for n, x in params.items() if n.endswith(str(r))}})
+                land(peer_rows(sim, rows, peer),
+                     {**params, **{n[:-len(str(r))]: x for n, x in params.items() if n.endswith(str(r))}})
 
-        self.issue(what, reads=[s for p in peers for s in reads(p)], writes=[s for p in peers for s in writes(p)], land=land_both,
-                   collect=collect_both, params=params, queue="tcgen05", pipe="tcgen05")
+        self.issue(what, reads=[s for p in peers for s in reads(p)], writes=[s for p in peers for s in writes(p)],
+                   land=land_both, collect=collect_both, params=params, queue="tcgen05", pipe="tcgen05")

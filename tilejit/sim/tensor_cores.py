@@ -19,8 +19,8 @@ TF32 = np.uint32(0xFFFFE000)
 
 @lru_cache(maxsize=256)
 def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, ...]) -> np.ndarray:
-    """The byte addresses of a matrix's elements, (len(rows) * mn, k), from the descriptors of its instructions: one for each block of rows
-    (at byte offsets `rows`) and each step along k."""
+    """The byte addresses of a matrix's elements, (len(rows) * mn, k), from the descriptors of its instructions: one
+    for each block of rows (at byte offsets `rows`) and each step along k."""
     blocks = []
     for row in rows:
         steps = []
@@ -42,8 +42,8 @@ class TensorCores(MachineParts):
     """The part of the machine that multiplies matrices."""
 
     def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:
-        """``acc + a @ b`` by wgmma. The result is computed at once from what is in memory now; the clocks treat the operands as being read
-        until the wait."""
+        """``acc + a @ b`` by wgmma. The result is computed at once from what is in memory now; the clocks treat the
+        operands as being read until the wait."""
         t: Tile = call.result.type
         if not all(self.in_buffer(r) for r in ((b,) if plan.a is None else (a, b))):
             return np.zeros((1, *t.shape), t.dtype.np) if acc is None else acc
@@ -56,21 +56,23 @@ class TensorCores(MachineParts):
             rows = tuple(w * plan.a_rows + plan.a.rows[i] for w in range(warpgroups) for i in range(plan.tiles))
             x = self._matrix(a, left, plan.a, ROWS, rows, reads)
         y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
-        self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma", collective=True)
+        self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma",
+                   collective=True)
         return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
 
     def multiply(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
         steps = -(-a.shape[2] // k)
-        x, y = (np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k else x
-                for x in (a, b.swapaxes(1, 2)))
+        x, y = (np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k
+                else x for x in (a, b.swapaxes(1, 2)))
         return _product(acc, _entering(x), _entering(y), steps, t)
 
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Appends the bytes that are read to `reads`."""
         buffer, itemsize = region.buffer, type_.dtype.nbytes
         start = self.matrix_origin(region)
-        reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK, buffer.peer))
+        reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK,
+                          buffer.peer))
         data = buffer.memory.typed(type_.dtype.np)
         found: np.ndarray | None = None
         own = self.rows_of(buffer.peer)
@@ -93,7 +95,8 @@ def _entering(x: np.ndarray) -> np.ndarray:
 
 
 def _product(acc: np.ndarray | None, x: np.ndarray, y: np.ndarray, steps: int, t: Tile) -> np.ndarray:
-    """``acc + x @ y^T`` in the accumulator's arithmetic: float32, float16 rounded after each instruction, or wrapping int32."""
+    """``acc + x @ y^T`` in the accumulator's arithmetic: float32, float16 rounded after each instruction,
+    or wrapping int32."""
     if t.dtype == int32:
         total = np.matmul(x, y.swapaxes(1, 2)).astype(np.int64) + (0 if acc is None else acc.astype(np.int64))
         return total.astype(np.int32)

@@ -12,7 +12,8 @@ SWIZZLE_NONE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)
 _ALIASES = {"float32_ftz": "float32", "float32.ftz": "float32", "tf32": "float32", "tfloat32": "float32",
             "tf32_ftz": "float32", "tf32.ftz": "float32"}
 
-# Reductions that work on a tensor map (measured; the encoder and the assembler accept more, but the hardware faults on them).
+# Reductions that work on a tensor map (measured; the encoder and the assembler accept more,
+# but the hardware faults on them).
 _REDUCTIONS = {
     "uint32": ("add", "min", "max", "inc", "dec", "and", "or", "xor"),
     "int32": ("add", "min", "max", "and", "or", "xor"),
@@ -42,7 +43,8 @@ def reducible(dtype: str, kind: str) -> bool:
 
 
 def packed_bits(map_: SimTensorMap) -> int | None:
-    """Bits per element, if elements are packed in the array and padded to bytes in shared memory; None for other dtypes."""
+    """Bits per element, if elements are packed in the array and padded to bytes in shared memory;
+    None for other dtypes."""
     name = DTYPES[_ALIASES.get(map_.dtype, map_.dtype)].padded
     return DTYPES[name].codes.bit_length() - 1 if name else None
 
@@ -53,8 +55,8 @@ def fill_value(map_: SimTensorMap) -> int:
 
 
 def swizzled_units(units: np.ndarray, mode: int) -> np.ndarray:
-    """The 16-byte units of shared memory, by number, after a swizzle: the lowest `mode` bits XOR the bits three above (bits 4 and 7 of the
-    address, and so on)."""
+    """The 16-byte units of shared memory, by number, after a swizzle: the lowest `mode` bits XOR the bits three above
+    (bits 4 and 7 of the address, and so on)."""
     return units ^ ((units >> 3) & ((1 << mode) - 1)) if mode else units
 
 
@@ -66,7 +68,8 @@ def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
     low, high = {3: (-32768, 32767), 4: (-128, 127), 5: (-16, 15)}[map_.rank]
     for name, corner in (("lower", walk.lower), ("upper", walk.upper)):
         if len(corner) != (map_.rank - 2 if walk.wide is None else 1) or any(not low <= c <= high for c in corner):
-            faults.append(f"the {name} corner of a map of rank {map_.rank} has {map_.rank - 2} entries of {low} to {high}, not {corner}")
+            faults.append(f"the {name} corner of a map of rank {map_.rank} has {map_.rank - 2} entries of {low} to "
+                          f"{high}, not {corner}")
     if walk.wide is not None and not map_.swizzle:
         faults.append("a map for a walk along w must have a swizzle")
     if not 1 <= walk.pixels <= 1024:
@@ -82,7 +85,8 @@ def _padded_faults(map_: SimTensorMap, address) -> list[str]:
     if (address % 32 != 0).any() or any((np.asarray(s) % 32 != 0).any() for s in map_.global_strides):
         faults.append("a map of padded elements must begin at a multiple of 32 bytes, and so must its rows")
     if (np.asarray(map_.global_dim[0]) % 128 != 0).any() or map_.box[0] != 128:
-        faults.append(f"a map of padded elements has rows of a multiple of 128 of them and a box of 128, not {map_.global_dim[0]} and {map_.box[0]}")
+        faults.append("a map of padded elements has rows of a multiple of 128 of them and a box of 128, "
+                      f"not {map_.global_dim[0]} and {map_.box[0]}")
     if map_.swizzle not in (SWIZZLE_NONE, SWIZZLE_128) or map_.im2col is not None:
         faults.append("a map of padded elements must be a tiled one with the 128-byte swizzle or none")
     return faults

@@ -1,4 +1,5 @@
-"""Tensor memory as rules use it: allocations and their lifetimes, fences, waits, commits, and copies to and from registers."""
+"""Tensor memory as rules use it: allocations and their lifetimes, fences, waits, commits,
+and copies to and from registers."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ LANE = Memory.COLUMNS * 4  # bytes from one lane to the next
 class TensorMemoryAccess(MachineParts):
     """The part of the machine that handles tensor memory."""
 
-    # -- allocations -------------------------------------------------------------------------------------------------------
+    # -- allocations ---------------------------------------------------------------------------------------------------
 
     def tensor_buffer(self, value: Any) -> SimBuffer:
         """The buffer of an allocation, at the graph's place for it."""
         place = self.sim.graph.tensor_memory[value]
-        return SimBuffer(value.type, self.sim.tensor_memory(), (place.first + place.column) * 4, tuple(value.type.shape))
+        return SimBuffer(value.type, self.sim.tensor_memory(), (place.first + place.column) * 4,
+                         tuple(value.type.shape))
 
     def deallocate(self, buffer: SimBuffer) -> None:
         """``tcgen05.dealloc``: reports operations still in flight there; later uses are findings."""
@@ -43,7 +45,8 @@ class TensorMemoryAccess(MachineParts):
         cells = (np.arange(Memory.LANES)[:, None] * Memory.COLUMNS + buffer.base // 4 + np.arange(columns)).reshape(-1)
         access = Access(cells, self.atoms[:1], np.array([self.low], np.int16), self.line)
         for world, where in self.worlds():
-            found = world.shadow("tmem", self.rank, self.sim.cells("tmem")).write(world.clocks, self.rank, access, keep=False)
+            found = world.shadow("tmem", self.rank, self.sim.cells("tmem")).write(world.clocks, self.rank, access,
+                                                                                  keep=False)
             if found is not None and found.what in ("pending", "busy", "async"):
                 Reporter(self, world, self.rank, "tmem", where).ordinary(access, found, True)
 
@@ -53,11 +56,13 @@ class TensorMemoryAccess(MachineParts):
             line = world.facts.get(("freed", self.rank, buffer.base))
             if line is not None:
                 loc = self.sim.locs[line]
-                self.finding("tmem", f"tensor memory is {verb} after it was deallocated at line {loc.line if loc else 0}", other=loc)
+                self.finding("tmem",
+                             f"tensor memory is {verb} after it was deallocated at line {loc.line if loc else 0}",
+                             other=loc)
                 return False
         return True
 
-    # -- order ---------------------------------------------------------------------------------------------------------------
+    # -- order ---------------------------------------------------------------------------------------------------------
 
     def tensor_fence(self, side: str) -> None:
         """``tcgen05.fence`` in every thread of the scope."""
@@ -71,18 +76,20 @@ class TensorMemoryAccess(MachineParts):
         self.wait_groups("tcgen05." + what, 0)
 
     def tensor_commit(self, barrier: SimBarrier, mask: Any = None) -> None:
-        """``tcgen05.commit``: arrive on the barrier, or on the same barrier in each CTA of the mask `mask`, when the operations are complete."""
+        """``tcgen05.commit``: arrive on the barrier, or on the same barrier in each CTA of the mask `mask`, when the
+        operations are complete."""
         if mask is None:
             self.commit_to_barrier("tcgen05", barrier)
             return
         for _, ranks in self._destinations(mask):
             self.commit_to_barriers("tcgen05", [barrier.of_peer(np.full((1, 1), r)) for r in ranks])
 
-    # -- moves -----------------------------------------------------------------------------------------------------------------
+    # -- moves ---------------------------------------------------------------------------------------------------------
 
     def fragment_place(self, plan, region, tile) -> tuple[Place, np.ndarray, np.ndarray]:
-        """For each register of each thread, according to the plan's instructions: its place in tensor memory, the first thread of the warp that
-        moves it (it may be moved for any thread of that warp), and the element that it holds."""
+        """For each register of each thread, according to the plan's instructions: its place in tensor memory, the
+        first thread of the warp that moves it (it may be moved for any thread of that warp), and the element that it
+        holds."""
         lanes, places = plan.hardware(self.threads, self.low)
         owner = np.broadcast_to((np.arange(self.threads) // 32 * 32)[:, None], lanes.shape)
         offsets = self._fragment_base(region) + (lanes * LANE + places).reshape(1, -1)
@@ -126,8 +133,10 @@ class TensorMemoryAccess(MachineParts):
         if self.checks:
             self.check_shared(region.buffer, place, dtype.itemsize, owner, writing=True)
         values = np.broadcast_to(values, (values.shape[0], *tile.shape)).reshape(values.shape[0], -1)[:, elements]
-        if not plan.packed and plan.elements == 1 and dtype.itemsize < 4:  # one narrow element per register: the rest of the word is zeroed
-            self._scatter(region.buffer, Place(place.offsets // 4 * 4, place.shape), np.dtype(np.uint32), np.zeros((1, len(elements)), np.uint32))
+        # one narrow element per register: the rest of the word is zeroed
+        if not plan.packed and plan.elements == 1 and dtype.itemsize < 4:
+            self._scatter(region.buffer, Place(place.offsets // 4 * 4, place.shape), np.dtype(np.uint32),
+                          np.zeros((1, len(elements)), np.uint32))
         self._scatter(region.buffer, place, dtype, values)
         self._pending("the tcgen05.st", place, owner, call, reads=False)
 
@@ -148,9 +157,11 @@ class TensorMemoryAccess(MachineParts):
         if call.attrs["wait"]:
             self.tensor_wait(queue[-2:])
 
-    def _launch_move(self, what: str, world, atom: int, cells: np.ndarray, threads: np.ndarray, queue: str, reads: bool) -> None:
+    def _launch_move(self, what: str, world, atom: int, cells: np.ndarray, threads: np.ndarray, queue: str,
+                     reads: bool) -> None:
         places = [("tmem", self.rank, cells)]
-        op = self._operation(what, world, places if reads else [], [] if reads else places, _nothing, {}, [], MANY, atom)
+        op = self._operation(what, world, places if reads else [], [] if reads else places, _nothing, {}, [], MANY,
+                             atom)
         op.threads, op.due, op.queued = threads.astype(np.int16), NEVER, True
         world.launch(op, self.sim.cells)
         self.sim.flying += 1

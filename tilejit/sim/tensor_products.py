@@ -1,4 +1,5 @@
-"""tcgen05.mma: decodes descriptors, reads swizzled bytes, applies scale factors, multiplies, and accumulates in tensor memory."""
+"""tcgen05.mma: decodes descriptors, reads swizzled bytes, applies scale factors, multiplies,
+and accumulates in tensor memory."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ TF32 = np.uint32(0xFFFFE000)
 def _table(name: str) -> np.ndarray:
     """The value of each code of an element type, as float64."""
     import ml_dtypes
-    made = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m3": "float6_e2m3fn", "e3m2": "float6_e3m2fn", "e2m1": "float4_e2m1fn",
-            "ue8m0": "float8_e8m0fnu", "ue4m3": "float8_e4m3fn"}[name]
+    made = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m3": "float6_e2m3fn", "e3m2": "float6_e3m2fn",
+            "e2m1": "float4_e2m1fn", "ue8m0": "float8_e8m0fnu", "ue4m3": "float8_e4m3fn"}[name]
     count = {"e2m1": 16, "e2m3": 64, "e3m2": 64}.get(name, 256)
     numbers = np.arange(count, dtype=np.uint8).view(getattr(ml_dtypes, made)).astype(np.float64)
     return np.abs(numbers) if name == "ue4m3" else numbers
@@ -37,8 +38,8 @@ def _table(name: str) -> np.ndarray:
 def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarray:
     """Operand bytes (..., k bytes) as float64 values (..., k).
 
-    Elements narrower than a byte come two to a byte for mxf4 and mxf4nvf4; in padded 16-byte units in shared memory otherwise; and if
-    `contained`, one to a byte, as in tensor memory.
+    Elements narrower than a byte come two to a byte for mxf4 and mxf4nvf4; in padded 16-byte units in shared memory
+    otherwise; and if `contained`, one to a byte, as in tensor memory.
     """
     data = np.ascontiguousarray(data)
     if KINDS[kind].k == 64:
@@ -114,8 +115,8 @@ class TensorProducts(MachineParts):
             return
         work = _Product(self, plan, steps, acc, a, b, scales)
         if (lost := work.overwritten_operand()) is not None:
-            self.finding("tmem", f"the accumulator lies in columns of tensor memory that hold {lost} of the same product, which overwrites what it "
-                                 "still reads: give it columns of its own")
+            self.finding("tmem", f"the accumulator lies in columns of tensor memory that hold {lost} of the same "
+                                 "product, which overwrites what it still reads: give it columns of its own")
         self.collective("tcgen05.mma")
         params = work.origins() | {"accumulate": np.asarray(accumulate).reshape(-1, 1)}
         adds = bool(params["accumulate"].any())
@@ -132,8 +133,9 @@ class TensorProducts(MachineParts):
 
         own = [None] if group == 1 else peers
         self._count("tensor products (tcgen05.mma)", self.batch * group * work.rows * n * plan.steps)
-        self.issue("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)], writes=[work.written(p) for p in own], land=land,
-                   collect=collect, params=params, queue="tcgen05", pipe="tcgen05")
+        self.issue("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)],
+                   writes=[work.written(p) for p in own], land=land, collect=collect, params=params, queue="tcgen05",
+                   pipe="tcgen05")
 
 
 class _Product:
@@ -154,7 +156,7 @@ class _Product:
                  "a": m.matrix_origin(self.a) if self.plan.a is not None else m._fragment_base(self.a)}
         return found | {f"scale{i}": m._fragment_base(s) for i, s in enumerate(self.scales)}
 
-    # -- shared memory -----------------------------------------------------------------------------------------------------
+    # -- shared memory -------------------------------------------------------------------------------------------------
 
     def _operand_arguments(self, name: str, start: int) -> tuple:
         """The arguments of `operand_bytes` for an operand that begins at byte `start`."""
@@ -172,7 +174,7 @@ class _Product:
         """B in these CTAs, (CTAs, columns, k)."""
         return numbers(self._read_shared("b", self.b, rows, params), self.steps[0].b, self.plan.kind, False)
 
-    # -- tensor memory -----------------------------------------------------------------------------------------------------
+    # -- tensor memory -------------------------------------------------------------------------------------------------
 
     def _lanes(self) -> np.ndarray:
         """The lanes of the accumulator's rows, relative to the first."""
@@ -206,7 +208,8 @@ class _Product:
         return x * np.repeat(factors, x.shape[-1] // factors.shape[-1], axis=-1)
 
     def overwritten_operand(self) -> str | None:
-        """The operand in tensor memory that the accumulator overlaps, or None. It suffices to compare columns: both occupy all lanes, or the same."""
+        """The operand in tensor memory that the accumulator overlaps, or None. It suffices to compare columns: both
+        occupy all lanes, or the same."""
         first, last = self._columns(self.acc, self.words)
         read = [("a", self.a, self._a_bytes())] if self.plan.a is None else []
         read += [(f"scale_{'ab'[i]}", s, self._scale_bytes(i)) for i, s in enumerate(self.scales)]
@@ -221,10 +224,11 @@ class _Product:
         base, within = self.m._fragment_base(region) % LANE, offsets % LANE
         return base + within.min(), base + within.max()
 
-    # -- arithmetic --------------------------------------------------------------------------------------------------------
+    # -- arithmetic ----------------------------------------------------------------------------------------------------
 
     def multiply(self, rows: np.ndarray, params: dict, right: np.ndarray) -> np.ndarray:
-        """A times B for these CTAs, float64 (CTAs, parts, rows, n). There is one part, or one for each instruction if its sum is rounded."""
+        """A times B for these CTAs, float64 (CTAs, parts, rows, n). There is one part, or one for each instruction if
+        its sum is rounded."""
         left = self.left(rows, params)
         if self.scales:
             left, right = self._apply_scales(left, 0, rows, params), self._apply_scales(right, 1, rows, params)
@@ -234,11 +238,13 @@ class _Product:
         return np.stack([np.matmul(x, y.swapaxes(1, 2)) for x, y in pairs], axis=1)
 
     def add(self, rows: np.ndarray, params: dict, product: np.ndarray) -> None:
-        """Add a product to the accumulators of these CTAs, or store it there where the instruction does not accumulate."""
+        """Add a product to the accumulators of these CTAs, or store it there where the instruction
+        does not accumulate."""
         data = self.acc.buffer.memory.typed(np.dtype(np.uint32))
         at = (np.broadcast_to(params["acc"], (len(rows), 1))[..., None] + self.words[None]) // 4
         place = rows[:, None, None], at
-        words, dtype = data[place], {"float32": float32, "float16": float16, "int32": int32}[self.steps[0].accumulator].np
+        words, dtype = (data[place],
+                        {"float32": float32, "float16": float16, "int32": int32}[self.steps[0].accumulator].np)
         held = words.astype(np.uint16).view(dtype) if dtype.itemsize == 2 else words.view(dtype)
         adds = np.broadcast_to(params["accumulate"], (len(rows), 1))[..., None] != 0
         total = np.where(adds, held, np.zeros((), dtype))
@@ -250,11 +256,12 @@ class _Product:
         total = np.ascontiguousarray(total)
         data[place] = total.view(np.uint16).astype(np.uint32) if dtype.itemsize == 2 else total.view(np.uint32)
 
-    # -- spans -------------------------------------------------------------------------------------------------------------
+    # -- spans ---------------------------------------------------------------------------------------------------------
 
     def written(self, peer) -> Span:
         first = self.steps[0]
-        return Span("tmem", self.m._fragment_base(self.acc), accumulator_pattern(first.m, first.n, self.plan.cta_group), 4, peer)
+        return Span("tmem", self.m._fragment_base(self.acc), accumulator_pattern(first.m, first.n, self.plan.cta_group),
+                    4, peer)
 
     def reads(self, peer, adds: bool) -> list[Span]:
         """The bytes that the operation reads in the CTA of rank `peer`."""
@@ -268,7 +275,8 @@ class _Product:
             spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):
             shifts = np.arange(4)[:, None] * 32 * LANE  # each quarter of 32 lanes has a copy
-            spans.append(Span("tmem", m._fragment_base(s), np.unique(self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts), 4, peer))
+            spans.append(Span("tmem", m._fragment_base(s),
+                              np.unique(self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts), 4, peer))
         if adds:
             spans.append(self.written(peer))
         return spans

@@ -1,4 +1,5 @@
-"""The tensor memory accelerator: tensor copies between global and shared memory, according to the fields of their tensor map."""
+"""The tensor memory accelerator: tensor copies between global and shared memory,
+according to the fields of their tensor map."""
 
 from __future__ import annotations
 
@@ -18,18 +19,19 @@ from .values import SimBarrier, SimBuffer, SimTensorMap, take
 class TensorCopies(MachineParts):
     """The part of the machine that issues tensor copies."""
 
-    # -- tensor copies -------------------------------------------------------------------------------------------------------
+    # -- tensor copies -------------------------------------------------------------------------------------------------
 
     def tma_load(self, map_: SimTensorMap, coords: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
                  mode: str = "tile", offsets=(), multicast: Any = None, paired: bool = False,
                  positions: np.ndarray | None = None) -> None:
         """Load the box at `coords` (innermost first, (B or 1, 1) each) to `dst`; its bytes complete on `barrier`.
 
-        With `mode` "rows" (``.tile::gather4``), the coordinates are a column and four rows. With "im2col" they are the location (channel, w,
-        h, ..., n) of the first pixel, and each pixel is loaded from `offsets` (w, h, ...) away. With `multicast`, a mask of cluster ranks,
-        the box goes to the same offset and barrier in each of those CTAs. With `paired` (``.cta_group::2``), the bytes for each receiving
-        CTA complete in that CTA of its pair whose rank has the parity of the CTA that `barrier` names. With `positions`, only the CTAs at
-        these positions in the batch issue the load.
+        With `mode` "rows" (``.tile::gather4``), the coordinates are a column and four rows. With "im2col" they are
+        the location (channel, w, h, ..., n) of the first pixel, and each pixel is loaded from `offsets` (w, h, ...)
+        away. With `multicast`, a mask of cluster ranks, the box goes to the same offset and barrier in each of those
+        CTAs. With `paired` (``.cta_group::2``), the bytes for each receiving CTA complete in that CTA of its pair
+        whose rank has the parity of the CTA that `barrier` names. With `positions`, only the CTAs at these positions
+        in the batch issue the load.
         """
         coords, offsets = columns(coords), columns(offsets)
         box = self._box_of_copy(map_, mode, coords, offsets)
@@ -46,7 +48,8 @@ class TensorCopies(MachineParts):
         self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired, touches)
 
     def _box_of_copy(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
-        """The box that a copy moves; None, with a finding, if the map is not a legal one or does not suit the copy's mode."""
+        """The box that a copy moves; None, with a finding, if the map is not a legal one or does not
+        suit the copy's mode."""
         faults = self.sim.map_faults(map_, describe_faults)
         for fault in faults:
             self.finding("descriptor", fault)
@@ -71,7 +74,8 @@ class TensorCopies(MachineParts):
             return Box(map_, (map_.im2col.channels, len(steps_of(map_.im2col, offsets)[0])))
         return None
 
-    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False, touches=()) -> None:
+    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False,
+              touches=()) -> None:
         """Issue a load of the elements that ``read(map, batch, params)`` returns."""
         params = {**params, "dst": self._absolute(dst, offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
@@ -86,8 +90,8 @@ class TensorCopies(MachineParts):
             peer = dst.peer if rank is None else np.full((1, 1), rank)
             span = Span.of(dst, offset, *box.pieces())
             writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
-            # The bytes complete on the barrier of the destination's CTA, whatever CTA `barrier` names; if `paired`, on that of
-            # the CTA in the destination's pair whose rank has the parity of the CTA that `barrier` names.
+            # The bytes complete on the barrier of the destination's CTA, whatever CTA `barrier` names; if `paired`, on
+            # that of the CTA in the destination's pair whose rank has the parity of the CTA that `barrier` names.
             own = np.full((1, 1), self.rank)
             if paired:
                 named = own if barrier.peer is None else barrier.peer
@@ -102,8 +106,8 @@ class TensorCopies(MachineParts):
                 to = params["rank"] if rank is None else np.full((1, 1), rank)
                 place_box(memory, peer_rows(sim, rows, to), params["dst"], box, params["data"])
 
-        self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers, positions=where,
-                   touches=touches)
+        self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers,
+                   positions=where, touches=touches)
 
     def _destinations(self, multicast, positions=None):
         if multicast is None:
@@ -112,16 +116,18 @@ class TensorCopies(MachineParts):
         for where, (mask,) in self._cases_at(positions, [np.asarray(multicast).reshape(-1, 1)]):
             ranks = [r for r in range(16) if mask >> r & 1]
             if ranks and ranks[-1] >= self.sim.ranks:
-                self.finding("descriptor", f"the multicast mask {mask:#x} names CTAs beyond the cluster's {self.sim.ranks}")
+                self.finding("descriptor",
+                             f"the multicast mask {mask:#x} names CTAs beyond the cluster's {self.sim.ranks}")
                 ranks = [r for r in ranks if r < self.sim.ranks]
             if ranks:
                 yield where, ranks
 
     def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, *, mode: str = "tile",
                   kind: str | None = None, positions: np.ndarray | None = None) -> None:
-        """Store shared memory to the box at `coords`, clipped to the map's bounds; with a `kind` (add, min, max, inc, dec, and, or, xor), combine
-        it with the elements there. `mode` is as for `tma_load`, without offsets. The store completes in the thread's bulk group. With
-        `positions`, only the CTAs at these positions in the batch issue it."""
+        """Store shared memory to the box at `coords`, clipped to the map's bounds; with a `kind` (add, min, max, inc,
+        dec, and, or, xor), combine it with the elements there. `mode` is as for `tma_load`, without offsets. The
+        store completes in the thread's bulk group. With `positions`, only the CTAs at these positions in the batch
+        issue it."""
         if kind is not None and not reducible(map_.dtype, kind):
             self.finding("descriptor", f"a tensor reduction cannot {kind} elements of {map_.dtype}")
             return
@@ -139,7 +145,8 @@ class TensorCopies(MachineParts):
         params = {"coords": coords, "src": self._absolute(src, src_byte_offset), "map": map_}
         self._issue_store(what, box, params, land, src, src_byte_offset, positions, touches)
 
-    def _issue_store(self, what: str, box: Box, params: dict, land, src: SimBuffer, offset: Any, positions, touches=()) -> None:
+    def _issue_store(self, what: str, box: Box, params: dict, land, src: SimBuffer, offset: Any, positions,
+                     touches=()) -> None:
         memory = src.memory
         self._count("shared -> global (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
 
@@ -147,7 +154,8 @@ class TensorCopies(MachineParts):
             return {"data": fetch_box(memory, rows, params["src"], box)}
 
         span = Span.of(src, offset, *box.pieces())
-        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions, touches=touches)
+        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions,
+                   touches=touches)
 
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
@@ -157,8 +165,10 @@ class TensorCopies(MachineParts):
         if self._box_of_copy(map_, mode, columns(coords), columns(offsets)) is not None:
             self._legal_coordinates(map_, columns(coords), True, mode)
 
-    def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool, mode: str) -> bool:
-        """Check the coordinates and the shared address, by what the hardware requires (not only the text of the ISA)."""
+    def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool,
+               mode: str) -> bool:
+        """Check the coordinates and the shared address, by what the hardware requires (not only the
+        text of the ISA)."""
         if not self._legal_coordinates(map_, coords, load, mode):
             return False
         if (self._absolute(buffer, offset) % 128).any():
@@ -166,7 +176,8 @@ class TensorCopies(MachineParts):
             self.finding("misaligned", f"a tensor copy's shared address must be a multiple of 128 bytes, not {at}")
             return False
         if (np.asarray(offset) < 0).any() or (np.asarray(offset) + box.span > buffer.type.nbytes).any():
-            self.finding("out-of-bounds", f"a tensor copy of {box.span} bytes leaves the buffer of {buffer.type.nbytes} bytes in shared memory")
+            self.finding("out-of-bounds", f"a tensor copy of {box.span} bytes leaves the buffer of "
+                                          f"{buffer.type.nbytes} bytes in shared memory")
             return False
         return True
 
@@ -182,8 +193,8 @@ class TensorCopies(MachineParts):
         step = 128 if padded else 16 // np.gcd(16, elements_of(map_).itemsize)
         bad = coords[0] % step != 0
         if bad.any():
-            self.finding("misaligned", "the innermost coordinate times the element's bytes must be a multiple of 16, and "
-                         f"coordinate {int(coords[0][bad].flat[0])} is no multiple of {step}")
+            self.finding("misaligned", "the innermost coordinate times the element's bytes must be a multiple of 16, "
+                                       f"and coordinate {int(coords[0][bad].flat[0])} is no multiple of {step}")
             fine = False
         if not load and mode == "im2col" and (min(map_.im2col.lower) < 0 or max(map_.im2col.upper) > 0):
             self.finding("descriptor", "an im2col store's pixels must be inside the images, and the corners "
@@ -192,19 +203,23 @@ class TensorCopies(MachineParts):
         if not load:
             for d, c in enumerate(coords):
                 if (c < 0).any():
-                    self.finding("descriptor", f"a tensor store starts at the negative coordinate {int(c.min())} of dimension {d}")
+                    self.finding("descriptor",
+                                 f"a tensor store starts at the negative coordinate {int(c.min())} of dimension {d}")
                     fine = False
             width = map_.box[0] if map_.im2col is None else map_.im2col.channels
-            if (int(np.max(map_.global_dim[0])) * elements_of(map_).itemsize) % 16 and self._clips_inner(map_, coords, width):
-                self.finding("out-of-bounds", "a tensor store clips its innermost dimension in steps of 16 bytes only: it writes past the "
-                             f"{int(np.max(map_.global_dim[0]))} elements of each row")
+            if ((int(np.max(map_.global_dim[0])) * elements_of(map_).itemsize) % 16
+                and self._clips_inner(map_, coords, width)):
+                self.finding("out-of-bounds",
+                             "a tensor store clips its innermost dimension in steps of 16 bytes only: "
+                             f"it writes past the {int(np.max(map_.global_dim[0]))} elements of each row")
         return fine
 
     def _clips_inner(self, map_: SimTensorMap, coords, width: int) -> bool:
         size = np.asarray(map_.global_dim[0]).reshape(-1, 1)
         return bool(((coords[0] < size) & (coords[0] + width > size)).any())
 
-    def _touch_elements(self, map_: SimTensorMap, mode: str, coords, offsets, what: str, side: int, positions=None) -> tuple:
+    def _touch_elements(self, map_: SimTensorMap, mode: str, coords, offsets, what: str, side: int,
+                        positions=None) -> tuple:
         """Check the elements of global memory that a copy accesses."""
         memory, shadow, batch = map_.memory, map_.memory.shadow, self.batch
         if positions is not None:

@@ -11,8 +11,8 @@ from .values import SimTensorMap
 
 
 class Box:
-    """The bytes of one copy in shared memory: rows of `inner` bytes, `pitch` bytes apart. `extents` (innermost first) are those of the map's
-    box unless given."""
+    """The bytes of one copy in shared memory: rows of `inner` bytes, `pitch` bytes apart. `extents` (innermost first)
+    are those of the map's box unless given."""
 
     def __init__(self, map_: SimTensorMap, extents: tuple[int, ...] | None = None):
         self.element = elements_of(map_)
@@ -28,8 +28,8 @@ class Box:
         self.arriving = self.nbytes if bits is None else self.nbytes * bits // 8  # bytes that a barrier counts
 
     def pieces(self) -> tuple:
-        """The box's bytes as arguments of `Span.of`: (bytes per piece, offsets). Rows as wide as the swizzle's span are whole pieces; the 16-byte
-        units of narrower rows may swap with the gaps between rows."""
+        """The box's bytes as arguments of `Span.of`: (bytes per piece, offsets). Rows as wide as the swizzle's span
+        are whole pieces; the 16-byte units of narrower rows may swap with the gaps between rows."""
         if self.pitch == self.inner:
             return self.inner, np.arange(self.rows) * self.inner
         return 16, lambda start: self.units(start) * 16 - start
@@ -52,8 +52,8 @@ def peer_rows(sim, rows: np.ndarray, rank: np.ndarray) -> np.ndarray:
 
 
 def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """The byte offsets of the box's elements from the lowest address of the array, and which elements are in bounds: (B or 1, *box), outermost
-    dimension first."""
+    """The byte offsets of the box's elements from the lowest address of the array, and which elements are in bounds:
+    (B or 1, *box), outermost dimension first."""
     element = elements_of(map_)
     rank = map_.rank
     at = np.asarray(map_.base).reshape(-1, *(1,) * rank) + map_.memory.origin * map_.memory.itemsize
@@ -61,10 +61,12 @@ def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.nd
     strides, bits = (element.itemsize, *map_.global_strides), packed_bits(map_)
     for d in range(rank):
         n = -(-map_.box[d] // map_.element_strides[d])
-        steps = (np.arange(n) * map_.element_strides[d]).reshape(1, *(n if k == rank - 1 - d else 1 for k in range(rank)))
+        steps = (np.arange(n) * map_.element_strides[d]).reshape(1,
+                                                                 *(n if k == rank - 1 - d else 1 for k in range(rank)))
         i = coords[d].reshape(-1, *(1,) * rank) + steps
         inside = inside & (i >= 0) & (i < np.asarray(map_.global_dim[d]).reshape(-1, *(1,) * rank))
-        if d == 0 and bits is not None:  # 16 elements are packed in 2 * bits bytes; positions in the padding map to the last of these
+        # 16 elements are packed in 2 * bits bytes; positions in the padding map to the last of these
+        if d == 0 and bits is not None:
             i = i // 16 * (2 * bits) + np.minimum(i % 16, 2 * bits - 1)
         at = at + i * np.asarray(strides[d]).reshape(-1, *(1,) * rank)
     shape = (batch, *at.shape[1:])
@@ -79,7 +81,8 @@ def units_of(map_: SimTensorMap) -> np.ndarray | None:
 
 
 def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
-    """The box's elements as unsigned integers, (B or 1, *box), outermost dimension first; those out of bounds have the fill value."""
+    """The box's elements as unsigned integers, (B or 1, *box), outermost dimension first;
+    those out of bounds have the fill value."""
     box = Box(map_)
     bits = packed_bits(map_)
     if bits is not None:
@@ -89,7 +92,8 @@ def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
     shape = box.extents[::-1]
     fill = fill_value(map_)
     base = np.asarray(map_.base).reshape(-1) + map_.memory.origin * map_.memory.itemsize
-    plain = all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
+    plain = (all(s == 1 for s in map_.element_strides)
+             and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides)))
     if plain and not (base % unit.itemsize).any() and not any(s % unit.itemsize for s in map_.global_strides):
         strides = (1, *(s // unit.itemsize for s in map_.global_strides))[::-1]
         starts = [c[:, 0] for c in coords][::-1]
@@ -118,8 +122,8 @@ def locate(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple[
 def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> np.ndarray:
     """The elements that a load brings, as unsigned integers, (B or 1, ...), outermost dimension first.
 
-    The manual leaves open what the halo at the end of a line contains: the pixels that the walk visits next, in the next image, or
-    those beyond the line. Where the two differ, the result is the meaningless byte OPEN.
+    The manual leaves open what the halo at the end of a line contains: the pixels that the walk visits next, in the
+    next image, or those beyond the line. Where the two differ, the result is the meaningless byte OPEN.
     """
     if mode == "tile":
         return load_box(map_, batch, coords)
@@ -134,8 +138,8 @@ OPEN = 0xa5  # stands for bytes that the manual leaves open
 
 
 def steps_of(walk, offsets) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels of a copy by their steps along the walk from its first one; and for each, the step of the last pixel up to it that is not in
-    a halo (its own if it is not in one)."""
+    """The pixels of a copy by their steps along the walk from its first one; and for each, the step of the last pixel
+    up to it that is not in a halo (its own if it is not in one)."""
     halo = int(np.asarray(offsets[0]).flat[0]) if walk.wide is not None and len(offsets) else 0
     size, count = (32, 4) if walk.wide == 1 else (walk.pixels, 1)
     steps = (np.arange(count)[:, None] * size + np.arange(size + halo)).reshape(-1)
@@ -146,9 +150,10 @@ def steps_of(walk, offsets) -> tuple[np.ndarray, np.ndarray]:
 def pixels(map_: SimTensorMap, coords, offsets, batch: int, around: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """The byte offsets of the pixels of an im2col copy, and which are in bounds: (B, pixels, channels).
 
-    The walk goes along w, then h, ..., then n. In w it runs from the lower corner to W - 1 plus the upper corner, in steps of the element
-    stride, and likewise in h and so on. The element loaded is `offsets` away from there. The im2col::w modes walk along w only, and then
-    continue in the next image on the same line. Their halo continues along the walk (`around`), or else along the line.
+    The walk goes along w, then h, ..., then n. In w it runs from the lower corner to W - 1 plus the upper corner, in
+    steps of the element stride, and likewise in h and so on. The element loaded is `offsets` away from there. The
+    im2col::w modes walk along w only, and then continue in the next image on the same line. Their halo continues
+    along the walk (`around`), or else along the line.
     """
     walk, spatial = map_.im2col, map_.rank - 2 if map_.im2col.wide is None else 1
     channel, *place, n = coords
@@ -157,7 +162,8 @@ def pixels(map_: SimTensorMap, coords, offsets, batch: int, around: bool = True)
     beyond = np.zeros_like(steps) if around else steps - own
     offsets = offsets if walk.wide is None or not offsets else offsets[1:]
     counts = [(int(size) - 1 + high - low) // step + 1
-              for size, low, high, step in zip(map_.global_dim[1:-1], walk.lower, walk.upper, map_.element_strides[1:-1])]
+              for size, low, high, step in zip(map_.global_dim[1:-1], walk.lower, walk.upper,
+                                               map_.element_strides[1:-1])]
     index = n
     for d in reversed(range(spatial)):
         index = index * counts[d] + (place[d] - walk.lower[d]) // map_.element_strides[1 + d]
@@ -165,7 +171,8 @@ def pixels(map_: SimTensorMap, coords, offsets, batch: int, around: bool = True)
     at = np.asarray(map_.base).reshape(-1, 1) + map_.memory.origin * map_.memory.itemsize
     inside = np.ones((1, 1), bool)
     for d in range(spatial):
-        position = walk.lower[d] + (index % counts[d] + beyond) * map_.element_strides[1 + d] + (offsets[d] if offsets else 0)
+        position = (walk.lower[d] + (index % counts[d] + beyond) * map_.element_strides[1 + d]
+                    + (offsets[d] if offsets else 0))
         index = index // counts[d]
         inside = inside & (position >= 0) & (position < map_.global_dim[1 + d])
         at = at + position * map_.global_strides[d]
@@ -185,7 +192,8 @@ def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndar
     unit, source = np.dtype(f"u{elements_of(map_).itemsize}"), map_.memory.bytes
     safe = inside & (at >= 0) & (at + unit.itemsize <= source.size)
     where = np.where(safe, at, 0)
-    raw = source[where[..., None] + np.arange(unit.itemsize)] if source.size >= unit.itemsize else np.zeros((*where.shape, unit.itemsize), np.uint8)
+    raw = (source[where[..., None] + np.arange(unit.itemsize)] if source.size >= unit.itemsize
+           else np.zeros((*where.shape, unit.itemsize), np.uint8))
     data = np.ascontiguousarray(raw).view(unit)[..., 0]
     return np.where(safe, _round_to_tf32(map_, data), unit.type(fill_value(map_)))
 
@@ -239,8 +247,10 @@ def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batc
     memory, itemsize = map_.memory, box.element.itemsize
     base = np.asarray(map_.base).reshape(-1) + memory.origin * memory.itemsize
     exact = np.ndim(map_.global_dim[0]) == 0 and (map_.global_dim[0] * itemsize) % 16 == 0
-    plain = exact and all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
-    if mode == "tile" and kind is None and plain and not (base % itemsize).any() and not any(s % itemsize for s in map_.global_strides):
+    plain = (exact and all(s == 1 for s in map_.element_strides)
+             and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides)))
+    if (mode == "tile" and kind is None and plain and not (base % itemsize).any()
+        and not any(s % itemsize for s in map_.global_strides)):
         starts = [c[:, 0] for c in coords][::-1]
         strides = (1, *(s // itemsize for s in map_.global_strides))[::-1]
         whole = boxes(starts, box.extents[::-1], tuple(map_.global_dim)[::-1], strides, base // itemsize)
@@ -249,18 +259,21 @@ def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batc
             for rows, clip, offset, extents, steps in whole:
                 chosen = (slice(None), *clip)
                 part = data[chosen]
-                part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # if all CTAs write the same box, the last one's remains
+                # if all CTAs write the same box, the last one's remains
+                part = part[rows] if max(map(len, starts)) > 1 else part[-1:]
                 memory.box(flat, offset, extents, steps)[...] = part
             return
     at, _ = locate(map_, mode, coords, (), batch)
-    # The hardware clips the innermost dimension in steps of 16 bytes: elements in the tensor's last step are written too.
+    # The hardware clips the innermost dimension in steps of 16 bytes:
+    # elements in the tensor's last step are written too.
     size = -(-np.asarray(map_.global_dim[0]) * itemsize // 16) * 16 // itemsize
     grown = SimTensorMap(**{**map_.__dict__, "global_dim": (size, *map_.global_dim[1:])})
     _, inside = locate(grown, mode, coords, (), batch)
     inside = np.broadcast_to(inside, at.shape) & (at >= 0) & (at + itemsize <= memory.bytes.size)
     where, values = at[inside], data[inside] if data.shape == at.shape else np.broadcast_to(data, at.shape)[inside]
     if kind is None:
-        memory.bytes[where[:, None] + np.arange(itemsize)] = np.ascontiguousarray(values)[:, None].view(np.uint8).reshape(-1, itemsize)
+        memory.bytes[where[:, None] + np.arange(itemsize)] = np.ascontiguousarray(values)[:, None].view(
+            np.uint8).reshape(-1, itemsize)
         return
     typed = memory.bytes[:memory.bytes.size // itemsize * itemsize].view(box.element)
     apply_atomic(typed, where // itemsize, kind, np.ascontiguousarray(values).view(box.element), None, need_old=False)

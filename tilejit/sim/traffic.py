@@ -17,8 +17,8 @@ SECTOR, BANKS, WORD = 32, 32, 4
 
 @dataclass
 class Vectors:
-    """The vectors of an access: for each, its thread, the number of its instruction among those of the thread, and its first byte; `nbytes`
-    is the size of each vector."""
+    """The vectors of an access: for each, its thread, the number of its instruction among those of the thread, and
+    its first byte; `nbytes` is the size of each vector."""
 
     threads: np.ndarray
     turns: np.ndarray
@@ -26,7 +26,8 @@ class Vectors:
     nbytes: int
 
     def requests(self) -> tuple[int, np.ndarray]:
-        """How many warp-level instructions move the vectors, and a number that identifies the instruction of each vector."""
+        """How many warp-level instructions move the vectors, and a number that identifies the
+        instruction of each vector."""
         number = _pairs(self.threads // 32, self.turns)
         return len(_different(number)), number
 
@@ -39,16 +40,16 @@ def sectors(vectors: Vectors) -> tuple[int, int]:
 
 
 def bank_conflicts(vectors: Vectors) -> tuple[int, int]:
-    """(requests, extra passes) of an access to shared memory, with 32 banks of 4 bytes. Vectors of 8 and 16 bytes are moved by half and
-    quarter warps at a time; lanes that access the same word share one access."""
+    """(requests, extra passes) of an access to shared memory, with 32 banks of 4 bytes. Vectors of 8 and 16 bytes are
+    moved by half and quarter warps at a time; lanes that access the same word share one access."""
     count, request = vectors.requests()
     together = 32 * WORD // max(vectors.nbytes, WORD)
     return count, _extra_passes(_pairs(request, vectors.threads % 32 // together), vectors.offsets, vectors.nbytes)
 
 
 def _extra_passes(parts: np.ndarray, offsets: np.ndarray, nbytes: int) -> int:
-    """The passes beyond the first of each part: a part takes as many as there are different words in its most used bank. `parts` gives the
-    part that each vector is moved in."""
+    """The passes beyond the first of each part: a part takes as many as there are different words in its most used
+    bank. `parts` gives the part that each vector is moved in."""
     words = (offsets[:, None] + np.arange(0, max(nbytes, 1), WORD)) // WORD
     words -= words.min(initial=0)  # only renames the banks
     span = words.max(initial=0) + 1
@@ -59,10 +60,12 @@ def _extra_passes(parts: np.ndarray, offsets: np.ndarray, nbytes: int) -> int:
 
 
 def matrix_conflicts(rows: list[np.ndarray], offsets: np.ndarray) -> tuple[int, int]:
-    """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``. A matrix, eight rows of 16 bytes, takes one pass if its rows cover all 32
-    banks. `rows` are the elements at which the rows begin, (matrices, 8) for each instruction."""
+    """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``. A matrix, eight rows of 16 bytes, takes one pass if
+    its rows cover all 32 banks. `rows` are the elements at which the rows begin, (matrices, 8) for each
+    instruction."""
     elements = np.concatenate(rows)
-    return len(rows), _extra_passes(np.repeat(np.arange(len(elements)), elements.shape[1]), offsets[elements.reshape(-1)], 16)
+    return (len(rows),
+            _extra_passes(np.repeat(np.arange(len(elements)), elements.shape[1]), offsets[elements.reshape(-1)], 16))
 
 
 def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -71,7 +74,8 @@ def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _different(numbers: np.ndarray) -> np.ndarray:
-    """The different numbers, sorted. If they lie close together they are found by a table; NumPy's `unique` takes two to six times as long."""
+    """The different numbers, sorted. If they lie close together they are found by a table; NumPy's `unique` takes two
+    to six times as long."""
     if not numbers.size:
         return numbers.reshape(-1)
     low = numbers.min()
@@ -88,8 +92,9 @@ class Traffic(MachineParts):
     """The part of the machine that counts requests."""
 
     def count_traffic(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:
-        """Count an access by the first CTA on behalf of the whole batch. `offsets()` returns byte offsets, `threads` says who moves each element,
-        and `keep` which are accessed. An access of a tile to a region is measured once per alignment of its first element."""
+        """Count an access by the first CTA on behalf of the whole batch. `offsets()` returns byte offsets, `threads`
+        says who moves each element, and `keep` which are accessed. An access of a tile to a region is measured once
+        per alignment of its first element."""
         call = self.fiber.node
         at = offsets()
         if not len(at):
@@ -99,14 +104,17 @@ class Traffic(MachineParts):
             key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
         if key not in self.sim.traffic:
             vectors = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
-            self.sim.traffic[key] = vectors if isinstance(vectors, tuple) else (sectors if space == "global" else bank_conflicts)(vectors)
+            self.sim.traffic[key] = (vectors if isinstance(vectors, tuple)
+                                     else (sectors if space == "global" else bank_conflicts)(vectors))
         requests, cost = self.sim.traffic[key]
         stats = self.report.stats
         stats[f"{space} requests"] += requests * self.batch
         stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
 
-    def _measure(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
-        """The vectors of a call's access to the elements at `offsets`, or (requests, extra passes) if it moves matrices."""
+    def _measure(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int,
+                 keep: np.ndarray | None) -> Vectors | tuple[int, int]:
+        """The vectors of a call's access to the elements at `offsets`, or (requests,
+        extra passes) if it moves matrices."""
         plan: Any = getattr(getattr(call, "choice", None), "plan", None)
         t = moved_tile(call)
         if hasattr(plan, "matrix_rows"):  # a load or store of a tile, all of whose elements are accessed
@@ -123,7 +131,8 @@ class Traffic(MachineParts):
         turns = np.arange(len(chosen)) - np.maximum.accumulate(np.where(first, np.arange(len(chosen)), 0))
         return Vectors(threads[chosen], turns, offsets[chosen], itemsize)
 
-    def _of_registers(self, call, plan, t: Tile, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors:
+    def _of_registers(self, call, plan, t: Tile, threads: np.ndarray, offsets: np.ndarray, itemsize: int,
+                      keep: np.ndarray | None) -> Vectors:
         """The vectors of a tile's registers. A load fills all replicas; a store or an atomic uses only the first."""
         table = thread_table(layout_of(t), domain_of(t), self.threads)[:, [run[0] for run in plan.groups(t)]]
         number = np.full(domain_of(t), -1)
@@ -146,5 +155,7 @@ def moved_tile(call) -> Tile | None:
 
 
 def _regular(call) -> bool:
-    """Whether the call moves a region with all threads together, so that the offset of its first element determines all others."""
-    return isinstance(type_of(call.args[0]), Region) and (moved_tile(call) is not None or hasattr(getattr(call.choice, "plan", None), "steps"))
+    """Whether the call moves a region with all threads together,
+    so that the offset of its first element determines all others."""
+    return (isinstance(type_of(call.args[0]), Region)
+            and (moved_tile(call) is not None or hasattr(getattr(call.choice, "plan", None), "steps")))

@@ -12,7 +12,8 @@ from ..types import Barrier, BarrierRef, Buffer, Points, Region
 
 
 def take(x: Any, rows: np.ndarray) -> Any:
-    """`x` for the CTAs selected by `rows` (a mask or indices). An array with a leading extent of 1 is the same for all and is kept."""
+    """`x` for the CTAs selected by `rows` (a mask or indices).
+    An array with a leading extent of 1 is the same for all and is kept."""
     if isinstance(x, np.ndarray):
         return x if x.ndim == 0 or x.shape[0] == 1 else x[rows]
     if isinstance(x, (tuple, list)):
@@ -21,7 +22,8 @@ def take(x: Any, rows: np.ndarray) -> Any:
 
 
 def merge(parts: list, rows: list[np.ndarray], batch: int) -> Any:
-    """The value of a batch in which the CTAs ``rows[i]`` have ``parts[i]``. The leading extent stays 1 if all parts agree."""
+    """The value of a batch in which the CTAs ``rows[i]`` have ``parts[i]``.
+    The leading extent stays 1 if all parts agree."""
     first = parts[0]
     if all(p is first for p in parts):
         return first
@@ -118,8 +120,8 @@ class SimPoints(Batched):
 
 @dataclass(frozen=True, eq=False)
 class SimBarrier(Batched):
-    """One or several mbarriers: `first` is the number of the first one in its CTA, `index` (B or 1, 1) selects one of them, and
-    `peer` is the cluster rank (B or 1, 1) of their CTA, None for the CTA's own."""
+    """One or several mbarriers: `first` is the number of the first one in its CTA, `index` (B or 1, 1) selects one of
+    them, and `peer` is the cluster rank (B or 1, 1) of their CTA, None for the CTA's own."""
 
     type: Barrier | BarrierRef | None  # None for one that a kernel makes in its own memory
     first: int
@@ -141,8 +143,8 @@ class SimBarrier(Batched):
 class SimTensorMap(Batched):
     """A tensor map, with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
 
-    It points to byte `base` of `memory`. Base, dimensions and strides (in bytes, rank - 1 of them) are ints, or (B or 1, 1)
-    arrays after a rebind. `dtype` is the encoder's name of the element type.
+    It points to byte `base` of `memory`. Base, dimensions and strides (in bytes, rank - 1 of them) are ints, or (B or
+    1, 1) arrays after a rebind. `dtype` is the encoder's name of the element type.
     """
 
     memory: Any

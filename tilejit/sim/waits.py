@@ -1,4 +1,5 @@
-"""Waits that can be split together with their fiber: each evaluates its condition for the CTAs of the machine it is bound to."""
+"""Waits that can be split together with their fiber: each evaluates its condition for the CTAs of the
+machine it is bound to."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from .values import take
 
 
 class RowWait(Wait):
-    """A wait per CTA. `ready(m, *params)` returns a bool per CTA (or one for all), `describe(m, *params)` the words for a deadlock's
-    message, and `then(m, *params)` the results of the waiting call. `params` are arrays and buffers with a leading batch axis."""
+    """A wait per CTA. `ready(m, *params)` returns a bool per CTA (or one for all), `describe(m, *params)` the words
+    for a deadlock's message, and `then(m, *params)` the results of the waiting call. `params` are arrays and buffers
+    with a leading batch axis."""
 
-    def __init__(self, m, ready: Callable, describe: Callable, then: Callable | None = None, params: tuple = (), loc=None):
+    def __init__(self, m, ready: Callable, describe: Callable, then: Callable | None = None, params: tuple = (),
+                 loc=None):
         self.m, self._ready, self._describe, self._then, self.params = m, ready, describe, then, params
         self.loc = loc
 
@@ -37,7 +40,8 @@ class RowWait(Wait):
 
 
 class BarrierWait(RowWait):
-    """A wait on an mbarrier. `params` are the barrier, the parity and the number of completed phases when the wait began."""
+    """A wait on an mbarrier. `params` are the barrier, the parity and the number of completed phases
+    when the wait began."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -50,7 +54,8 @@ class BarrierWait(RowWait):
         self._answer: Any = False
 
     def ready(self) -> Any:
-        """As `RowWait.ready`. The condition is evaluated again only if a barrier was replaced or has changed its phase."""
+        """As `RowWait.ready`. The condition is evaluated again only if a barrier was replaced or has
+        changed its phase."""
         if self._cuts != self.m.sim.cuts:
             self._forget()
             self._cuts = self.m.sim.cuts

@@ -18,10 +18,10 @@ from .values import take
 class AsyncOp:
     """An asynchronous operation in flight, the same one in every cluster of its world.
 
-    `reads` and `writes` are [(space, rank, cells)]. `collect(rows, params)` reads the sources for the CTAs `rows` and returns
-    further params; `land(rows, params)` writes the destinations. `targets` are the mbarriers on which the operation completes,
-    [(rank, number, bytes)]. It lands when a thread waits for it; otherwise at the scheduler's tick `due`, or earlier if
-    everything else is waiting (the operation with the smallest `due` first).
+    `reads` and `writes` are [(space, rank, cells)]. `collect(rows, params)` reads the sources for the CTAs `rows` and
+    returns further params; `land(rows, params)` writes the destinations. `targets` are the mbarriers on which the
+    operation completes, [(rank, number, bytes)]. It lands when a thread waits for it; otherwise at the scheduler's
+    tick `due`, or earlier if everything else is waiting (the operation with the smallest `due` first).
     """
 
     number: int
@@ -36,7 +36,8 @@ class AsyncOp:
     params: dict[str, Any]
     targets: list[tuple[int, int, int]]
     due: float
-    read_before: list[dict[int, np.ndarray]] = field(default_factory=list)  # per entry of `writes`: column -> epoch of its last read
+    # per entry of `writes`: column -> epoch of its last read
+    read_before: list[dict[int, np.ndarray]] = field(default_factory=list)
     collect: Callable[[np.ndarray, dict], dict] | None = None  # None once it has run
     clock: np.ndarray | None = None    # what the issuing atom knew at the issue
     epoch: int = 0                     # the issuing atom's epoch
@@ -70,15 +71,16 @@ class AsyncOp:
 
 @dataclass
 class Queue:
-    """A thread's groups of asynchronous operations: `open` holds the uncommitted operations, `groups` the committed groups,
-    oldest first."""
+    """A thread's groups of asynchronous operations: `open` holds the uncommitted operations, `groups` the committed
+    groups, oldest first."""
 
     open: list[AsyncOp] = field(default_factory=list)
     groups: list[list[AsyncOp]] = field(default_factory=list)
 
 
 class World:
-    """The clocks, shadows, barriers and operations in flight shared by the clusters `clusters` (sorted numbers in the chunk)."""
+    """The clocks, shadows, barriers and operations in flight shared by the clusters `clusters` (sorted
+    numbers in the chunk)."""
 
     def __init__(self, clusters: np.ndarray, clocks: Clocks):
         self.clusters = clusters
@@ -89,13 +91,18 @@ class World:
         self.queues: dict[tuple, Queue] = {}       # (kind, rank, thread) -> groups
         self.ops: dict[int, AsyncOp] = {}          # operations in flight by number, as shadows refer to them
         self.flight: list[AsyncOp] = []            # operations that have not landed
-        self.recent: dict[int, list[AsyncOp]] = {}  # barrier column -> the last operations that completed on that barrier
+        # barrier column -> the last operations that completed on that barrier
+        self.recent: dict[int, list[AsyncOp]] = {}
         self.last_wait: dict[tuple[int, int], tuple[int, bool]] = {}  # (rank, atom) -> line, whether the wait was stale
-        self.facts: dict[Any, Any] = {}            # whatever else the parts of the machine remember, such as freed tensor memory
-        self.stale: int | None = None              # line of the first stale wait: it returned at once, for a phase already waited for
-        self.shaken = False                        # a fault with copies or barriers was reported: barrier faults may follow from it
+        # whatever else the parts of the machine remember, such as freed tensor memory
+        self.facts: dict[Any, Any] = {}
+        # line of the first stale wait: it returned at once, for a phase already waited for
+        self.stale: int | None = None
+        # a fault with copies or barriers was reported: barrier faults may follow from it
+        self.shaken = False
         self.blamed: dict[int, str] = {}           # line -> the kind of fault with copies or barriers reported there
-        self.derailed = False                      # a fault has put barriers out of step: later faults are its consequences
+        # a fault has put barriers out of step: later faults are its consequences
+        self.derailed = False
 
     def shadow(self, space: str, rank: int, cells: int) -> Shadow:
         """The shadow of memory `space` in the CTA of cluster rank `rank`; created on first use, with `cells` cells."""
@@ -136,10 +143,11 @@ class World:
         self.clusters = self.clusters[~mine]
         return new
 
-    # -- operations in flight --------------------------------------------------------------------------------------------
+    # -- operations in flight ------------------------------------------------------------------------------------------
 
     def launch(self, op: AsyncOp, cells: Callable[[str], int]) -> None:
-        """Put an operation in flight: mark the cells that it will write and those that it reads. `cells(space)` is the size of a shadow."""
+        """Put an operation in flight: mark the cells that it will write and those that it reads. `cells(space)` is
+        the size of a shadow."""
         op.world = self
         self.ops[op.number] = op
         self.flight.append(op)
@@ -161,7 +169,8 @@ class World:
                 shadow.pipes[index_of(where)] = op.pipe_number
 
     def retag(self, op: AsyncOp, cells: Callable[[str], int], column_of: Callable[[int], tuple[int, int, int]]) -> None:
-        """Tag the cells of an operation that has landed, written and read, with (column, epoch, thread) = ``column_of(rank)``."""
+        """Tag the cells of an operation that has landed, written and read, with (column, epoch, thread) =
+        ``column_of(rank)``."""
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
@@ -187,7 +196,8 @@ class World:
 
     @staticmethod
     def last_read(op: AsyncOp, space: str, rank: int, cell: int, column: int) -> int:
-        """The epoch in which a column had last read a cell when `op`, which writes that cell, was issued; 0 if it had not."""
+        """The epoch in which a column had last read a cell when `op`, which writes that cell, was issued;
+        0 if it had not."""
         for (s, r, where), epochs in zip(op.writes, op.read_before):
             if (s, r) == (space, rank) and column in epochs:
                 at = np.flatnonzero(np.asarray(where) == cell)

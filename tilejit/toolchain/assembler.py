@@ -1,9 +1,9 @@
 """Assembles PTX text to a cubin, by the first assembler found: the setting, the wheel, CUDA_HOME, PATH, the driver,
 nvJitLink.
 
-ptxas reads from its standard input and writes to an anonymous memory file, so nothing is left behind, and any number of
-processes can assemble at the same time. A small kernel takes 12 ms, of which 10 are the start of the program; that overlaps
-LLVM's work."""
+ptxas reads from its standard input and writes to an anonymous memory file, so nothing is left behind, and any number
+of processes can assemble at the same time. A small kernel takes 12 ms, of which 10 are the start of the program; that
+overlaps LLVM's work."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 # Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518).
 SLOW_CODE = tuple(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
 
-# Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.0 gives it, 13.5 generates the same code without.
+# Advisory for a fence that ptxas adds, such as for a commit of no products. It is ignored: 13.0 gives it, 13.5
+# generates the same code without.
 _FENCE = "C7519"
 
 _CROWDED = "use fewer registers: smaller tiles, more warps, or the product's operand a in shared memory"
-_IN_FLIGHT = ("call tile.mma_wait(0) before anything but a product accesses the sums of products in flight, and before loops and branches "
-              "that do")
-_CURES = {"C7511": _CROWDED, "C7512": _CROWDED} | dict.fromkeys(("C7513", "C7514", "C7515", "C7516", "C7517"), _IN_FLIGHT)
+_IN_FLIGHT = ("call tile.mma_wait(0) before anything but a product accesses the sums of products in flight, "
+              "and before loops and branches that do")
+_CURES = {"C7511": _CROWDED, "C7512": _CROWDED} | dict.fromkeys(("C7513", "C7514", "C7515", "C7516", "C7517"),
+                                                                _IN_FLIGHT)
 
-# ptxas touches each page of tens of megabytes once. With pages of 2 MB, which glibc 2.35 and later request from the system by this, it takes
-# 0.94 of the time, for large kernels and for small ones.
+# ptxas touches each page of tens of megabytes once. With pages of 2 MB, which glibc 2.35 and later request from the
+# system by this, it takes 0.94 of the time, for large kernels and for small ones.
 _LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(.*)")
@@ -49,9 +51,9 @@ _RELEASE = re.compile(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)")
 class Assembled:
     """A kernel's machine code, and what the assembler reported.
 
-    `cubin` is None if only the driver can assemble (`assembler` is "driver"): then `ptx` is loaded instead, and the counts
-    are -1. `registers` and `barriers` are counts, the others bytes: `spill_bytes` is stores plus loads, `shared_bytes` the
-    static shared memory. `notes` are the assembler's warnings and coded advisories."""
+    `cubin` is None if only the driver can assemble (`assembler` is "driver"): then `ptx` is loaded instead, and the
+    counts are -1. `registers` and `barriers` are counts, the others bytes: `spill_bytes` is stores plus loads,
+    `shared_bytes` the static shared memory. `notes` are the assembler's warnings and coded advisories."""
 
     cubin: bytes | None
     registers: int
@@ -67,7 +69,8 @@ class Assembled:
 
 @dataclass(frozen=True)
 class Assembler:
-    """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink"; `version` is "" if only running it would tell."""
+    """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink";
+    `version` is "" if only running it would tell."""
 
     kind: str
     name: str
@@ -143,17 +146,18 @@ def _driver_is_there() -> bool:
 
 @contextmanager
 def start_assembler(target: str, *, line_info: bool = True, options: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
-    """A context manager that starts the assembler for `target` while its PTX text is still being made. It gives a function
-    ``run(ptx, meanwhile)``, which assembles a text and calls `meanwhile` while the assembler works.
+    """A context manager that starts the assembler for `target` while its PTX text is still being made. It gives a
+    function ``run(ptx, meanwhile)``, which assembles a text and calls `meanwhile` while the assembler works.
 
-    `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories that
-    mean slow code (C7504 to C7508, C7510 to C7518) are errors unless `allow` lists them.
+    `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories
+    that mean slow code (C7504 to C7508, C7510 to C7518) are errors unless `allow` lists them.
 
     The function raises ToolchainError, with the PTX line, if the assembler rejects the text."""
     assembler = find()
     program = _start(assembler.path, target, line_info, options) if assembler.kind == "ptxas" else None
     try:
-        yield lambda ptx, meanwhile=lambda: None: _assemble_with(ptx, target, assembler, program, line_info, options, allow, meanwhile)
+        yield lambda ptx, meanwhile=lambda: None: _assemble_with(ptx, target, assembler, program, line_info, options,
+                                                                 allow, meanwhile)
     finally:
         if program is not None:
             program.end()
@@ -165,8 +169,8 @@ def assemble(ptx: str, target: str, **options) -> Assembled:
         return run(ptx)
 
 
-def _assemble_with(ptx: str, target: str, assembler: Assembler, program: Program | None, line_info: bool, options: tuple[str, ...],
-               allow: tuple[str, ...], meanwhile: Callable[[], None]) -> Assembled:
+def _assemble_with(ptx: str, target: str, assembler: Assembler, program: Program | None, line_info: bool,
+                   options: tuple[str, ...], allow: tuple[str, ...], meanwhile: Callable[[], None]) -> Assembled:
     if assembler.kind != "ptxas":
         meanwhile()
     if assembler.kind == "driver":
@@ -191,7 +195,8 @@ def _assemble_with(ptx: str, target: str, assembler: Assembler, program: Program
 def _start(path: str, target: str, line_info: bool, options: tuple[str, ...]) -> Program:
     lines = ["-lineinfo"] if line_info else []
     try:
-        return Program(lambda output: [path, f"-arch={target}", "-v", "-o", output, *options, *lines, "/dev/stdin"], _LARGE_PAGES)
+        return Program(lambda output: [path, f"-arch={target}", "-v", "-o", output, *options, *lines, "/dev/stdin"],
+                       _LARGE_PAGES)
     except OSError as error:
         raise ToolchainError(f"the assembler {path} could not be run: {error}") from None
 
@@ -204,7 +209,8 @@ def _report(cubin: bytes, log: str, assembler: Assembler) -> Assembled:
         shared = max(shared, int(static[1]) if static else 0)
     for frame in _FRAME.finditer(log):
         stack, spills = max(stack, int(frame[1])), max(spills, int(frame[2]) + int(frame[3]))
-    notes = tuple(line.strip() for line in log.splitlines() if (_NOTE.search(line) or "warning" in line.lower()) and _FENCE not in line)
+    notes = tuple(line.strip() for line in log.splitlines()
+                  if (_NOTE.search(line) or "warning" in line.lower()) and _FENCE not in line)
     version = assembler.version
     if not version:
         release = _RELEASE.search(cubin)
@@ -259,7 +265,8 @@ def _source_place(lines: list[str], number: int) -> Loc | None:
             import linecache
 
             path = files[place[1]]
-            return Loc(path, int(place[2]), max(int(place[3]) - 1, 0), source_line=linecache.getline(path, int(place[2])))
+            return Loc(path, int(place[2]), max(int(place[3]) - 1, 0),
+                       source_line=linecache.getline(path, int(place[2])))
         if re.search(r"\.(?:entry|func)\b", line):
             return None
     return None

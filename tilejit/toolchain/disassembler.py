@@ -51,5 +51,6 @@ def sass(cubin: bytes, *, lines: bool = True) -> str:
     finally:
         os.close(source)
     if done.returncode:
-        raise ToolchainError(f"the disassembler {program} refused the cubin: {done.stderr.decode(errors='replace').strip()}")
+        raise ToolchainError(f"the disassembler {program} refused the cubin: "
+                             f"{done.stderr.decode(errors='replace').strip()}")
     return done.stdout.decode(errors="replace")

@@ -21,7 +21,8 @@ def load(code: bytes) -> int:
         memory.write(code)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         libc = ctypes.CDLL(None, use_errno=True)
-        # The pages are new, so the operating system makes the instruction cache coherent when they become executable, also on aarch64.
+        # The pages are new, so the operating system makes the instruction cache coherent when they become
+        # executable, also on aarch64.
         failed = libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size),
                                ctypes.c_int(mmap.PROT_READ | mmap.PROT_EXEC))
     except (OSError, ValueError) as error:

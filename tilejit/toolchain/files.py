@@ -33,7 +33,8 @@ def unseal(text: bytes) -> bytes | None:
 
 
 def check_private(path: Path, status: os.stat_result) -> None:
-    """PermissionError unless only this user, or root, can write a file or folder. What it holds is run as machine code."""
+    """PermissionError unless only this user, or root, can write a file or folder.
+    What it holds is run as machine code."""
     if status.st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, f"{path} belongs to another user")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -46,8 +47,8 @@ def folders_to(path: Path, root: Path | None) -> list[Path]:
 
 
 def write_sealed(path: Path, data: bytes, root: Path | None = None) -> None:
-    """Put `data` at `path` atomically: a reader sees the old file, the new one or none. Missing folders are made for this user alone to
-    write. Raises OSError, also if a folder from `root` down is not private."""
+    """Put `data` at `path` atomically: a reader sees the old file, the new one or none. Missing folders are made for
+    this user alone to write. Raises OSError, also if a folder from `root` down is not private."""
     temporary, flags = path.parent / f".{os.urandom(8).hex()}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         handle = os.open(temporary, flags, 0o644)
@@ -68,8 +69,9 @@ def write_sealed(path: Path, data: bytes, root: Path | None = None) -> None:
 
 
 def read_sealed(path: Path, root: Path | None = None) -> bytes | None:
-    """The data that `write_sealed` put at `path`, or None. A damaged file is deleted. Raises OSError if `path` cannot be
-    read, or if another user may have written it or can replace it: if it or a folder from `root` down to it is not private."""
+    """The data that `write_sealed` put at `path`, or None. A damaged file is deleted. Raises OSError if `path` cannot
+    be read, or if another user may have written it or can replace it: if it or a folder from `root` down to it is not
+    private."""
     try:
         with open(path, "rb") as file:
             check_private(path, os.fstat(file.fileno()))

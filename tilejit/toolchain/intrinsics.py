@@ -1,8 +1,8 @@
 """Tables of the LLVM intrinsics and types that the NVPTX backend is known to lower.
 
-The backend reacts to an operation that it has no pattern for with `abort` or `exit`, which Python cannot catch. So IR text
-is checked against these tables before LLVM sees it. tests/toolchain/test_intrinsics.py compiles every row for every target
-that it allows, in a child process."""
+The backend reacts to an operation that it has no pattern for with `abort` or `exit`, which Python cannot catch. So IR
+text is checked against these tables before LLVM sees it. tests/toolchain/test_intrinsics.py compiles every row for
+every target that it allows, in a child process."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def architecture(target: str) -> tuple[int, str]:
 
 
 def supports(target: str, least) -> bool:
-    """Whether `target` has what a row requires: 90 means sm_90 and later, "90a" means sm_90a, or a later target with the
-    letter a."""
+    """Whether `target` has what a row requires: 90 means sm_90 and later, "90a" means sm_90a,
+    or a later target with the letter a."""
     number, letter = architecture(target)
     if isinstance(least, int):
         return number >= least

@@ -54,7 +54,8 @@ _memory: dict[tuple[str, str], bytes] = {}
 def function_bitcode(name: str, cut, maker: str) -> bytes:
     """Bitcode in which `name` is the only visible definition; ``cut(library, name)`` makes it on the first use.
 
-    `maker` is the version of llvmlite that makes it: bitcode that another version has left in the cache folder is not read.
+    `maker` is the version of llvmlite that makes it: bitcode that another version has left in the
+    cache folder is not read.
 
     Raises ToolchainError if libdevice has no such function."""
     path, version = locate()

@@ -2,8 +2,8 @@
 
 This is the only file that imports llvmlite, and it does so only on first use.
 
-The choice of passes before code generation, measured with this file's settings for sm_90a (milliseconds on two cores; loop =
-SASS instructions of the main loop):
+The choice of passes before code generation, measured with this file's settings for sm_90a (milliseconds on two cores;
+loop = SASS instructions of the main loop):
 
     kernel, IR size                    none                    light (O1)              O3
                                      passes+emit ptxas  loop  passes+emit ptxas  loop  passes+emit ptxas  loop
@@ -14,13 +14,15 @@ SASS instructions of the main loop):
 
 (x4: ptxas unrolled the loop four times; the figure is per iteration.) O1 hoists loop invariants and merges address
 arithmetic, so that ptxas has less to read: it pays for itself wherever there is scalar code. Hand-picked lists of
-instcombine, GVN, simplifycfg and loop rotation cost half as much, and left 440, 1183 and 72..105 instructions. For kernels
-that are only tensor-core loops "none" is best. Loop unrolling is off in every pipeline: the emitter decides about it.
+instcombine, GVN, simplifycfg and loop rotation cost half as much, and left 440, 1183 and 72..105 instructions. For
+kernels that are only tensor-core loops "none" is best. Loop unrolling is off in every pipeline: the emitter decides
+about it.
 
-"short" is the function simplification part of O1, without the module passes before and after it. It takes 26 ms instead of O1's 42 for a
-product with a shared last wave (stream-K), and 77 ms instead of 121 if that has an epilogue with deferred columns (LATE). Loops of kernels
-whose accumulators are pinned stay the same, within 0.4 % of the instructions. Other kernels get up to a fifth more instructions: where
-divisions and remainders of the same numbers occur together, or functions of libdevice, whose ``__nvvm_reflect`` O1's first passes resolve.
+"short" is the function simplification part of O1, without the module passes before and after it. It takes 26 ms
+instead of O1's 42 for a product with a shared last wave (stream-K), and 77 ms instead of 121 if that has an epilogue
+with deferred columns (LATE). Loops of kernels whose accumulators are pinned stay the same, within 0.4 % of the
+instructions. Other kernels get up to a fifth more instructions: where divisions and remainders of the same numbers
+occur together, or functions of libdevice, whose ``__nvvm_reflect`` O1's first passes resolve.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def _llvm():
 
 @cache
 def _machine(target: str):
-    # Always opt=3: lower levels of code generation move wgmma accumulators between registers, which makes ptxas serialise the instructions.
+    # Always opt=3: lower levels of code generation move wgmma accumulators between registers, which makes ptxas
+    # serialise the instructions.
     machine = _llvm().Target.from_triple(_TRIPLE).create_target_machine(cpu=target, features=_PTX_VERSION, opt=3)
     return machine, str(machine.target_data)
 
@@ -72,13 +75,14 @@ def _machine(target: str):
 def _host_machine():
     binding = _llvm()
     target = binding.Target.from_triple(binding.get_process_triple())
-    # Launchers are code without loops that runs once per launch: opt=0 takes 5 ms to compile instead of opt=1's 15, and 0.01 us more to run.
+    # Launchers are code without loops that runs once per launch: opt=0 takes 5 ms to compile instead of opt=1's 15, and
+    # 0.01 us more to run.
     return target.create_target_machine(opt=0, reloc="pic", codemodel="small")
 
 
 def _parse(ir: str, context, triple: str, layout: str):
-    # The data layout has to be in the text: loads and stores without an alignment get theirs while the text is parsed. It goes to the
-    # text's own first line, so that line numbers stay the same.
+    # The data layout has to be in the text: loads and stores without an alignment get theirs while the text is parsed.
+    # It goes to the text's own first line, so that line numbers stay the same.
     head = "" if "target datalayout" in ir else f'target datalayout = "{layout}" '
     if "target triple" not in ir:
         head += f'target triple = "{triple}" '
@@ -111,11 +115,11 @@ def _parse_message(ir: str, message: str) -> str:
 def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = False) -> str:
     """PTX for `target` from LLVM IR text.
 
-    `passes` is one of `PASSES`. With `libdevice`, functions named ``__nv_*`` that the text declares are linked in. The text
-    needs no triple and no data layout.
+    `passes` is one of `PASSES`. With `libdevice`, functions named ``__nv_*`` that the text declares are linked in.
+    The text needs no triple and no data layout.
 
-    Raises ToolchainError if the text does not parse or verify, or uses operations that LLVM's backend is not known to lower
-    (it would end the process)."""
+    Raises ToolchainError if the text does not parse or verify, or uses operations that LLVM's backend is not known to
+    lower (it would end the process)."""
     if target not in TARGETS:
         raise ToolchainError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
     if passes not in PASSES:
@@ -153,9 +157,9 @@ _NEGATION = re.compile(r"^(\s*)neg\.s(16|32)\s+(%\w+), (%\w+);", re.MULTILINE)
 def kept_negations(ptx: str) -> str:
     """PTX whose negations of integers the assembler keeps.
 
-    ptxas 13.0 makes one ``VIMNMX3`` of two ``max.s32`` (also ``min`` and ``.s16``) on sm_90a and sm_100a, and drops the
-    ``neg`` of its second operand: ``max(max(a, -b), c)`` becomes ``max(a, b, c)``, a wrong number on the H200. ptxas 13.5
-    keeps it. Neither takes ``~b + 1``, one instruction more, for a negation.
+    ptxas 13.0 makes one ``VIMNMX3`` of two ``max.s32`` (also ``min`` and ``.s16``) on sm_90a and sm_100a, and drops
+    the ``neg`` of its second operand: ``max(max(a, -b), c)`` becomes ``max(a, b, c)``, a wrong number on the H200.
+    ptxas 13.5 keeps it. Neither takes ``~b + 1``, one instruction more, for a negation.
     """
     if not _SIGNED_EXTREME.search(ptx):
         return ptx
@@ -223,8 +227,8 @@ def _cut(library: bytes, name: str) -> bytes:
 def machine_code(ir: str, name: str) -> bytes:
     """Position-independent machine code of the function `name` for this host.
 
-    The text may define this function only, and refer to nothing by name: no globals, no calls except through pointers, no
-    floating-point constants. Raises ToolchainError if the code would need relocation."""
+    The text may define this function only, and refer to nothing by name: no globals, no calls except through
+    pointers, no floating-point constants. Raises ToolchainError if the code would need relocation."""
     binding = _llvm()
     machine = _host_machine()
     module = _parse(ir, binding.create_context(), binding.get_process_triple(), str(machine.target_data))

@@ -1,4 +1,5 @@
-"""nvJitLink, the assembler of last resort: it compiles PTX as relocatable code, and therefore ignores setmaxnreg (C7504)."""
+"""nvJitLink, the assembler of last resort: it compiles PTX as relocatable code,
+and therefore ignores setmaxnreg (C7504)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def _normal(name: str) -> str:
 
 @lru_cache(maxsize=4)
 def _infos(path: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
-    """The folder, the ``.dist-info`` folder in it, and the version of each installed package, by the normal forms of their names."""
+    """The folder, the ``.dist-info`` folder in it, and the version of each installed package,
+    by the normal forms of their names."""
     found: dict[str, tuple[str, str, str]] = {}
     for folder in path:
         try:

@@ -1,6 +1,7 @@
 """Runs a program that reads from a pipe and writes to memory: without files, and any number at the same time.
 
-It can be started before its input is ready, so that its start-up (10 ms for ptxas) overlaps the preparation of the input."""
+It can be started before its input is ready, so that its start-up (10 ms for ptxas) overlaps the
+preparation of the input."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Program:
         try:
             self.log, self.output = self._keep(os.memfd_create("log")), self._keep(os.memfd_create("output"))
             reading, self.input = map(self._keep, os.pipe())
-            there = 3 if self.output != 3 else 4  # glibc before 2.29 closes a descriptor that is duplicated to its own number
+            # glibc before 2.29 closes a descriptor that is duplicated to its own number
+            there = 3 if self.output != 3 else 4
             arguments = command(f"/proc/self/fd/{there}")
             given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, there))
             self.process = os.posix_spawn(arguments[0], arguments, {**environment, **os.environ},
@@ -47,8 +49,8 @@ class Program:
         os.close(descriptor)
 
     def finish(self, text: bytes, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, bytes, bytes]:
-        """Give the program `text` as its input and wait for its end: (exit code, output, what it printed). `meanwhile` is
-        called while it runs."""
+        """Give the program `text` as its input and wait for its end: (exit code, output, what it printed).
+        `meanwhile` is called while it runs."""
         left = memoryview(text)
         try:
             while left:
@@ -62,8 +64,8 @@ class Program:
         return code, output, log
 
     def _ended(self) -> int:
-        """Wait for its end and return its exit code; 0 if that is unavailable, since this process ignores the exits of its
-        children."""
+        """Wait for its end and return its exit code; 0 if that is unavailable,
+        since this process ignores the exits of its children."""
         code = 0
         with suppress(ChildProcessError):
             assert self.process is not None  # it has been started, and not ended yet

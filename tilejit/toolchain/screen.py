@@ -17,7 +17,8 @@ _TYPES = re.compile(r"\b(?:fp128|x86_fp80|x86_amx|ppc_fp128|vscale)\b")
 _SCOPE = re.compile(r'syncscope\s*\(\s*"([^"]*)"\s*\)')
 _ATOMIC = re.compile(r"\b(?:atomicrmw|cmpxchg|load atomic|store atomic)\b")
 _INTEGER = re.compile(r"\bi(\d+)\b")
-_WIDE = re.compile(r"\b(?:sitofp|uitofp|fptosi|fptoui)\b.*\bi(?:128|256)\b|\bi(?:128|256)\b.* to (?:half|bfloat|float|double)\b")
+_WIDE = re.compile(r"\b(?:sitofp|uitofp|fptosi|fptoui)\b.*\bi(?:128|256)\b|\bi(?:128|256)\b.* to "
+                   r"(?:half|bfloat|float|double)\b")
 _ASM = re.compile(r' asm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*"([^"]*)"\s*,\s*"([^"]*)"')
 _CONSTRAINT = re.compile(r"(?:=&?)?(?:[rhlfdbqni]|\d+)")
 _PLACEHOLDER = re.compile(r"\$(?:(\$)|(\d+)|\{(\d+)(?::\w+)?\})?")
@@ -27,7 +28,8 @@ _SCOPES = {"": 80, "block": 80, "device": 80, "singlethread": 80, "cluster": 90}
 
 
 def check(ir: str, target: str) -> None:
-    """Raise ToolchainError, which shows the line, if LLVM might end the process when it compiles this text for `target`."""
+    """Raise ToolchainError, which shows the line, if LLVM might end the process when it compiles this
+    text for `target`."""
     for name in set(_INTRINSIC.findall(ir)):
         reason = refusal(name, target)
         if reason == "afn":
@@ -54,8 +56,8 @@ def check(ir: str, target: str) -> None:
 
 
 def _refuse_where(ir: str, target: str, word: str, reason_of, strings: bool = False) -> None:
-    """Call `reason_of` for every line of code that contains `word`, and raise an error if it gives a reason. Strings and
-    comments do not count as code, unless `strings`."""
+    """Call `reason_of` for every line of code that contains `word`, and raise an error if it gives a reason. Strings
+    and comments do not count as code, unless `strings`."""
     at = ir.find(word)
     while at >= 0:
         stop = ir.find("\n", at)

@@ -44,31 +44,35 @@ from .choice import choose_grouped
 
 FEW = 128  # rows up to which a product is memory-bound
 MAJORS = EITHER_MAJOR["sm_90a"][1]  # element sizes of operands that need not be K-major
-ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
+# rows of the table
+ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]
 PLANS: dict = {}  # key of the arrays' properties and options -> Listed or Stacked
 
 
 def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
                    arguments: Sequence[Any] = (), *, offs: Any = None, precision: str | None = None,
                    config: Config | None = None) -> Any:
-    """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, new arrays if it is not given.
+    """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`,
+    new arrays if it is not given.
 
-    `a` and `b` are lists of equally many matrices, [M, K] and [K, N], with extents of their own for each product, all of one dtype, in any
-    strides. `out` is a list of results [M, N], which may overlap neither an operand nor each other.
+    `a` and `b` are lists of equally many matrices, [M, K] and [K, N], with extents of their own for each product, all
+    of one dtype, in any strides. `out` is a list of results [M, N], which may overlap neither an operand nor each
+    other.
 
-    Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and the rows of `a` from ``offs[g - 1]`` (0 for the first) up to
-    ``offs[g]`` are multiplied by ``b[g]``. `offs` is an array of G int32 on the device of `a`, so a kernel launched before may compute the sizes
-    of the groups. The values may not decrease; those beyond the last row of `a` count as that. Rows of the result from ``offs[G - 1]`` on are not
-    written.
+    Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and the rows of `a` from ``offs[g - 1]`` (0
+    for the first) up to ``offs[g]`` are multiplied by ``b[g]``. `offs` is an array of G int32 on the device of `a`,
+    so a kernel launched before may compute the sizes of the groups. The values may not decrease; those beyond the
+    last row of `a` count as that. Rows of the result from ``offs[G - 1]`` on are not written.
 
-    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored, as in `matmul`. It takes a tile of them, the
-    number of the product, the row and the column of the tile's first element (of stacked rows, the row in `a`), and the `arguments`, up to four
-    arrays or numbers.
+    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored, as in `matmul`. It
+    takes a tile of them, the number of the product, the row and the column of the tile's first element (of stacked
+    rows, the row in `a`), and the `arguments`, up to four arrays or numbers.
 
-    Arrays, dtypes, `precision` and what is copied first are as in `matmul`, except that float32 is copied if it is not contiguous along k, and
-    that float8 is summed as with `fast_accum`. A `config` is one for `matmul` on Hopper that neither splits nor shares tiles, and leaves `late`,
-    `alone`, `passing` and `dependent` at their defaults. New results have rows a multiple of 16 bytes apart. Given results, which may all be
-    column-major, are copied afterwards if TMA cannot store to them in place. Nothing waits for the GPU. The same call gives the same bits each
+    Arrays, dtypes, `precision` and what is copied first are as in `matmul`, except that float32 is copied if it is
+    not contiguous along k, and that float8 is summed as with `fast_accum`. A `config` is one for `matmul` on Hopper
+    that neither splits nor shares tiles, and leaves `late`, `alone`, `passing` and `dependent` at their defaults. New
+    results have rows a multiple of 16 bytes apart. Given results, which may all be column-major, are copied
+    afterwards if TMA cannot store to them in place. Nothing waits for the GPU. The same call gives the same bits each
     time. LaunchError says what does not fit."""
     if epilogue is not None or arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
@@ -76,7 +80,8 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
     if offs is not None:
         return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
     _check_lists(a, b, out)
-    found = [seen_as((f"{name}[{g}]" for g in range(len(some))), some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
+    found = [seen_as((f"{name}[{g}]" for g in range(len(some))),
+                     some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = recalled(PLANS, key)
     if plan is None:
@@ -102,7 +107,8 @@ def _check_lists(a: Any, b: Any, out: Any) -> None:
         if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
             raise LaunchError(f"{name} must be a list of matrices unless offs= is given, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
-        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
+        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}"
+                          + (f" and {len(out)}" if out is not None else ""))
 
 
 def _new_results(plan: Listed, a: Sequence[Any]) -> list[Any]:
@@ -114,11 +120,12 @@ def _new_results(plan: Listed, a: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Listed:
-    """The plan for lists with such shapes, strides and dtypes. `results`: (rows, columns, columns rounded up to 16 bytes) of each product.
-    `order`: the products that have elements, by falling K and M; the other fields are in this order. `table`: the kernel's table without
-    addresses. `copies`: the matrices to copy, operands first and results last, as (0, 1, 2 for A, B, C; position in the order). `turned`: whether
-    A and B are given as [k, rows]. `swapped`: A and B have changed places, and all fields describe the transposed results. `places`: the `lines`
-    of the arrays, [4, 3, products], if results are given."""
+    """The plan for lists with such shapes, strides and dtypes. `results`: (rows, columns, columns rounded up to 16
+    bytes) of each product. `order`: the products that have elements, by falling K and M; the other fields are in this
+    order. `table`: the kernel's table without addresses. `copies`: the matrices to copy, operands first and results
+    last, as (0, 1, 2 for A, B, C; position in the order). `turned`: whether A and B are given as [k, rows].
+    `swapped`: A and B have changed places, and all fields describe the transposed results. `places`: the `lines` of
+    the arrays, [4, 3, products], if results are given."""
 
     results: tuple[tuple[int, int, int], ...]
     dtype: str
@@ -132,13 +139,14 @@ class Listed:
     places: np.ndarray | None = None
 
 
-def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None, epilogue,
-             extras: int) -> Listed:
+def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None,
+             epilogue, extras: int) -> Listed:
     """The plan for such lists. LaunchError says what does not fit."""
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
     size = ELEMENT_TYPES[stored].nbytes
     config = _fitting(config, size)
-    swapped = config.swapped if config is not None else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
+    swapped = (config.swapped if config is not None
+               else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out))
     if swapped:
         (a, b, out), shapes = ([x.turned for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
     itemsize, unit = ELEMENT_TYPES[dtype].nbytes, 16 // size
@@ -162,7 +170,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
 
 def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, ...], list[tuple[int, int]]]:
     """Whether the kernel reads A, and B, as [k, rows], and what is then copied (see `Listed.copies`)."""
-    lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # whether [k, rows]; None: to be copied
+    # whether [k, rows]; None: to be copied
+    lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]
     a_across, b_across = (any(found) and False not in found for found in zip(*lies))
     across = a_across, b_across
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
@@ -170,23 +179,27 @@ def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, ...], list[
     return across, copies
 
 
-def _table(order: tuple[int, ...], forms: list[tuple], shapes: list, results: tuple, across: tuple[bool, ...], config: Config) -> np.ndarray:
+def _table(order: tuple[int, ...], forms: list[tuple], shapes: list, results: tuple, across: tuple[bool, ...],
+           config: Config) -> np.ndarray:
     """The kernel's table, without addresses. LaunchError if there are too many tiles."""
     table = np.zeros((hopper.FIELDS, len(order)), np.int64)
     for at, (g, (x, y, z)) in enumerate(zip(order, forms)):
         m, n, k = shapes[g]
         table[[hopper.M, hopper.N, hopper.K, hopper.COLUMNS], at] = m, n, max(k, 1), results[g][2]
         table[hopper.NUMBER, at] = g
-        table[STEPS, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2], results[g][2] if z is None else z.strides[0]
+        table[STEPS, at] = (x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2],
+                            results[g][2] if z is None else z.strides[0])
         table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + pieces(config, m, n)
     if table[hopper.END, -1] >= hopper.NONE:
-        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}, too many to count in 31 bits")
+        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}, "
+                          "too many to count in 31 bits")
     return table
 
 
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
-    """The products that have elements, in the order in which they are computed: by falling K, then falling M, so that all CTAs end at about the
-    same time. Products of few rows, which are memory-bound, are spread evenly among the others."""
+    """The products that have elements, in the order in which they are computed: by falling K, then falling M, so that
+    all CTAs end at about the same time. Products of few rows, which are memory-bound, are spread evenly among the
+    others."""
     def key(g):
         return (-shapes[g][2], -shapes[g][0])
     some = sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=key)
@@ -216,7 +229,8 @@ def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) 
             raise LaunchError(f"product {g}: {error}") from None
         kinds.add((x.dtype, y.dtype, RESULTS[x.dtype] if z is None else z.dtype, x.device))
     if len(kinds) > 1:
-        raise LaunchError(f"the products of a list must have the same dtypes on one device, and these have {' and '.join(sorted(map(str, kinds)))}")
+        raise LaunchError("the products of a list must have the same dtypes on one device, "
+                          f"and these have {' and '.join(sorted(map(str, kinds)))}")
     return shapes, sums, next(iter(kinds), ("float16", "float16", "float16", "host"))
 
 
@@ -241,19 +255,22 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         if (value := getattr(config, name)) != plain:
             raise LaunchError(f"config.{name} is for matmul alone: it must be {plain} with grouped_matmul, not {value}")
     if config.width * size < 32:
-        raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
+        raise LaunchError("grouped_matmul stores at least 32 bytes of a row at once, "
+                          f"and config.width is {config.width} elements of {size} bytes")
     if config.bm == HIGH:
-        raise LaunchError(f"the consumers of grouped_matmul have 64 rows each: config.bm must be at most 192, not {HIGH}")
+        raise LaunchError("the consumers of grouped_matmul have 64 rows each: "
+                          f"config.bm must be at most 192, not {HIGH}")
     if config.pair:
         check_halves(config)
-    # Results wider than 2 bytes do not fit in registers. With more buffers than a tile has parts, TMA might not have read a piece's results when
-    # it has read the next one's.
-    return replace(config, kept=config.kept and size <= 2, buffers=min(config.buffers, max(config.bn // config.width, 1)))
+    # Results wider than 2 bytes do not fit in registers. With more buffers than a tile has parts, TMA might not have
+    # read a piece's results when it has read the next one's.
+    return replace(config, kept=config.kept and size <= 2,
+                   buffers=min(config.buffers, max(config.bn // config.width, 1)))
 
 
 def pieces(config: Config, m: int, n: int) -> int:
-    """The number of pieces of work in an M x N result. A piece is a tile; for pairs of CTAs it is two tiles, one above the other, or side by side
-    in the last row of tiles if there is an odd number of rows."""
+    """The number of pieces of work in an M x N result. A piece is a tile; for pairs of CTAs it is two tiles, one
+    above the other, or side by side in the last row of tiles if there is an odd number of rows."""
     down, across = -(-m // config.bm), -(-n // config.bn)
     return down // 2 * across + down % 2 * -(-across // 2) if config.pair else down * across
 
@@ -264,14 +281,16 @@ def _grid(count: int, processors: int, config: Config) -> int:
     return group * min(count, max(processors // group, 1))
 
 
-def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0, swapped: bool = False) -> dict:
+def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0,
+               swapped: bool = False) -> dict:
     """The kernel's constants."""
     if epilogue is not None:
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     plan = GroupedConstants(
-        bm=config.bm, bn=config.bn, bk=config.bk, stages=config.stages, order=config.order, behind=config.behind, regs=config.regs, a_km=across[0],
-        b_kn=across[1], sums=sums, width=width, buffers=config.buffers, epilogue=Epilogue((), epilogue, True, swapped, (), extras),
-        kept=config.kept and width > 0 and epilogue is None, pair=config.pair)
+        bm=config.bm, bn=config.bn, bk=config.bk, stages=config.stages, order=config.order, behind=config.behind,
+        regs=config.regs, a_km=across[0], b_kn=across[1], sums=sums, width=width, buffers=config.buffers,
+        epilogue=Epilogue((), epilogue, True, swapped, (), extras), kept=config.kept and width > 0 and epilogue is None,
+        pair=config.pair)
     return dict(PLAN=plan, cluster=2 if config.pair else None, num_warps=config.num_warps)
 
 
@@ -282,7 +301,8 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     for row, some in zip(ADDRESSES, pointers):
         table[row] = [some[g] for g in plan.order]
     if plan.places is not None:
-        check_lists_apart(plan.places, table[ADDRESSES], lists, ("b", "a", "out") if plan.swapped else ("a", "b", "out"), plan.order)
+        check_lists_apart(plan.places, table[ADDRESSES], lists,
+                          ("b", "a", "out") if plan.swapped else ("a", "b", "out"), plan.order)
     copies = {}
     for side, at in plan.copies:
         x, (m, n, wide) = lists[side][plan.order[at]], plan.results[plan.order[at]]
@@ -316,19 +336,22 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
 def _run(plan, A, B, C, table, storage, arguments) -> None:
     """Launch the kernel."""
     try:
-        hopper.grouped[plan.grid](A, B, C, table, storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):], **plan.constants)
+        hopper.grouped[plan.grid](A, B, C, table, storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):],
+                                  **plan.constants)
     except LaunchError:
         check_arguments(arguments, describe(A).device)
         raise
 
 
 def _on_device(table: np.ndarray, like, first: ArrayView):
-    """The table on the arrays' device. Nothing waits: the driver reads its bytes at once, or, in a CUDA graph, whenever that runs."""
+    """The table on the arrays' device. Nothing waits: the driver reads its bytes at once, or, in a CUDA graph,
+    whenever that runs."""
     if first.device == "host":
         return table
     made = temporary(like, table.shape, "int64")
     hold_if_captured(table, first)
-    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.ordinal, streams.current_stream(first))
+    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.ordinal,
+                          streams.current_stream(first))
     return made
 
 
@@ -341,15 +364,17 @@ def _maps(like, ctas: int):
 
 
 def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Copies host arrays into one storage, in which the simulator finds what an address points to: operands with the strides that they had, then
-    the results. Returns the storage and the results in it."""
+    """Copies host arrays into one storage, in which the simulator finds what an address points to: operands with the
+    strides that they had, then the results. Returns the storage and the results in it."""
     views = [describe(taken(side, at)) for side in (0, 1) for at in range(len(plan.order))]
     for m, n, wide in (plan.results[g] for g in plan.order):
         views.append(ArrayView(0, (m, wide), (wide, 1), plan.dtype, "host"))
-    sizes = [-(-(sum((n - 1) * s for n, s in zip(v.shape, v.strides)) + 1) * v.nbytes_per_element // 128) * 128 for v in views]
+    sizes = [-(-(sum((n - 1) * s for n, s in zip(v.shape, v.strides)) + 1) * v.nbytes_per_element // 128) * 128
+             for v in views]
     storage = np.zeros(sum(sizes) + 128, np.uint8)
     places = np.cumsum([-storage.ctypes.data % 128, *sizes[:-1]])
-    there = [np.ndarray(v.shape, numpy_dtype(v.dtype), storage, at, [s * v.nbytes_per_element for s in v.strides]) for v, at in zip(views, places)]
+    there = [np.ndarray(v.shape, numpy_dtype(v.dtype), storage, at, [s * v.nbytes_per_element for s in v.strides])
+             for v, at in zip(views, places)]
     for x, v in zip(there, views):
         if v.pointer:
             x[...] = v.numpy()
@@ -358,17 +383,18 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
     return storage, there[-len(plan.order):]
 
 
-# -- stacked rows ------------------------------------------------------------------------------------------------------------
+# -- stacked rows ------------------------------------------------------------------------------------------------------
 
 def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
     """The stacked rows of `a`, up to each of `offs`, times the matrices of `b`."""
     arrays = (a, b, offs) if out is None else (a, b, offs, out)
     forms, addresses = seen_as(("a", "b", "offs", "out"), arrays)
-    key = "stacked", forms, out is None, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
+    key = ("stacked", forms, out is None, precision, config, epilogue, len(arguments),
+           settings().target if forms[0][3] in ("host", -1) else None)
     plan = recalled(PLANS, key)
     if plan is None:
-        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config, epilogue,
-                              len(arguments))
+        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out),
+                              precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     made = new(a, plan.shape, plan.dtype) if out is None else out
     if not plan.grid:
@@ -382,8 +408,9 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
 
 @dataclass(frozen=True)
 class Stacked:
-    """The plan for stacked rows with such shapes, strides and dtypes: the result, and the launch (grid 0: there is nothing to do). `spans`: the
-    bytes, relative to their addresses, that the operands, the offsets and the result occupy."""
+    """The plan for stacked rows with such shapes, strides and dtypes: the result, and the launch (grid 0: there is
+    nothing to do). `spans`: the bytes, relative to their addresses, that the operands, the offsets and the result
+    occupy."""
 
     shape: tuple[int, int]
     dtype: str
@@ -393,12 +420,13 @@ class Stacked:
     spans: tuple[tuple[int, int], ...] = ()
 
 
-def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None, epilogue,
-                   extras: int) -> Stacked:
+def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None,
+                   config: Config | None, epilogue, extras: int) -> Stacked:
     if len(x.shape) != 2 or len(y.shape) != 3:
         raise LaunchError(f"with offs=, a is [rows, K] and b is [G, K, N], not of shapes {x.shape} and {y.shape}")
     if ends.dtype != "int32" or ends.shape != y.shape[:1]:
-        raise LaunchError(f"offs is an array of {y.shape[0]} int32, one for each matrix of b, not {ends.shape} of {ends.dtype}")
+        raise LaunchError(f"offs is an array of {y.shape[0]} int32, one for each matrix of b, "
+                          f"not {ends.shape} of {ends.dtype}")
     if ends.device != x.device:
         raise LaunchError(f"offs must be where a is, on {x.device}, not on {ends.device}")
     _, rows, n, k = extents_of(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))

@@ -1,8 +1,9 @@
 """Products of several groups of matrices on Hopper, in one persistent launch.
 
-One warp of each CTA walks over the tiles of all groups, and hands each tile as a piece of work to the producer and the consumers (in a pair of
-CTAs a piece is two tiles, one for each). When the group changes, this warp first edits the CTA's next tensor maps to describe the group's
-matrices, while tiles of earlier pieces are still being multiplied."""
+One warp of each CTA walks over the tiles of all groups, and hands each tile as a piece of work to the producer and
+the consumers (in a pair of CTAs a piece is two tiles, one for each). When the group changes, this warp first edits
+the CTA's next tensor maps to describe the group's matrices, while tiles of earlier pieces are still being
+multiplied."""
 
 from __future__ import annotations
 
@@ -16,14 +17,16 @@ from ..matmul.hopper.mainloop import begun, multiplied, operand, product, rounde
 from ..matmul.hopper.overlap import kept
 
 AHEAD = 2                  # pieces of work in progress at once: one is multiplied while operands of the next are loaded
-SETS = AHEAD + 2           # sets of tensor maps: stores of the two pieces before the oldest in progress may still use theirs
+# sets of tensor maps: stores of the two pieces before the oldest in progress may still use theirs
+SETS = AHEAD + 2
 CHUNK = 128                # groups that are searched at once
 NONE = 2 ** 31 - 1
 NUMBERS = 9                # numbers that describe a piece of work, see `walk`
-A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)  # rows of the table; it has a column per group
+# rows of the table; it has a column per group
+A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)
 
 
-# -- which tile comes next -------------------------------------------------------------------------------------------------
+# -- which tile comes next ---------------------------------------------------------------------------------------------
 
 @tile.jit
 def stop(offs, g, rows):
@@ -33,7 +36,8 @@ def stop(offs, g, rows):
 
 @tile.jit
 def pieces(rows, across, BM: tile.constexpr, PAIR: tile.constexpr):
-    """The number of pieces of work in `rows` rows and `across` columns of tiles: one per tile, or one per two tiles with `PAIR`."""
+    """The number of pieces of work in `rows` rows and `across` columns of tiles: one per tile,
+    or one per two tiles with `PAIR`."""
     down = tile.cdiv(tile.maximum(rows, 0), BM)
     return down // 2 * across + down % 2 * tile.cdiv(across, 2) if PAIR else down * across
 
@@ -62,13 +66,15 @@ def number(table, field: tile.constexpr, g):
     return tile.cast(tile.load(table[field, g]), tile.int32)
 
 
-# -- maps ------------------------------------------------------------------------------------------------------------------
+# -- maps --------------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global", precision: tile.constexpr = None):
+def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global",
+           precision: tile.constexpr = None):
     """The tensor map in slot `at`, of a matrix like X, with boxes of `rows` by `columns`."""
     SPAN: tile.constexpr = min(columns * X.dtype.nbytes, 128)
-    return tile.tensor_map(X[0:rows, 0:columns], swizzle=SPAN if SPAN > 16 else 0, precision=precision, slot=maps[at, 0:128], edit=edit)
+    return tile.tensor_map(X[0:rows, 0:columns], swizzle=SPAN if SPAN > 16 else 0, precision=precision,
+                           slot=maps[at, 0:128], edit=edit)
 
 
 @tile.jit
@@ -105,7 +111,7 @@ def hand_out(maps):
             maps[x].prefetch()
 
 
-# -- the roles -------------------------------------------------------------------------------------------------------------
+# -- the roles ---------------------------------------------------------------------------------------------------------
 
 @tile.jit
 def taken(table):
@@ -115,8 +121,8 @@ def taken(table):
 
 @tile.jit
 def told(n, table, mail):
-    """The `n`-th piece that the even CTA of a pair gets from `taken`, for both CTAs: it sends the number to the odd one through mailboxes in
-    shared memory, each with an mbarrier for full and one for empty."""
+    """The `n`-th piece that the even CTA of a pair gets from `taken`, for both CTAs: it sends the number to the odd
+    one through mailboxes in shared memory, each with an mbarrier for full and one for empty."""
     boxes, full, empty = mail
     at, phase, t = n % AHEAD, n // AHEAD % 2, 0
     tile.assume((at >= 0) & (at < AHEAD))
@@ -138,7 +144,8 @@ def told(n, table, mail):
 
 @tile.jit
 def following(n, table, mail, PAIR: tile.constexpr):
-    """The `n`-th piece of this CTA's or `PAIR`'s work: of a list the next that nobody has taken, of stacked rows a fixed one of each wave."""
+    """The `n`-th piece of this CTA's or `PAIR`'s work: of a list the next that nobody has taken, of stacked rows a
+    fixed one of each wave."""
     GROUP: tile.constexpr = 2 if PAIR else 1
     groups = tile.num_programs(0) // GROUP
     t = tile.program_id(0) // GROUP
@@ -151,8 +158,9 @@ def following(n, table, mail, PAIR: tile.constexpr):
 
 @tile.jit
 def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
-    """(row, column) of this CTA's tile in piece `p` of a group, and whether the tiles of a `PAIR` lie one above the other and share columns of B.
-    If the number of rows of tiles is odd, tiles in the last row are paired side by side and share rows of A."""
+    """(row, column) of this CTA's tile in piece `p` of a group, and whether the tiles of a `PAIR` lie one above the
+    other and share columns of B. If the number of rows of tiles is odd, tiles in the last row are paired side by side
+    and share rows of A."""
     if not PAIR:
         i, j = tile.tile_at(p, down, across, *ORDER)
         return i, j, False
@@ -166,7 +174,8 @@ def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 @tile.jit
 def bind(A, B, C, maps, at, extents, addresses, strides, PLAN: tile.constexpr):
-    """Edit the three maps from slot `at` on for a listed group's matrices: their `addresses`, and `strides` in elements between rows (or k)."""
+    """Edit the three maps from slot `at` on for a listed group's matrices: their `addresses`, and `strides` in
+    elements between rows (or k)."""
     rows, columns, k, wide = extents
     c = map_of(C, maps, at + 2, 64, PLAN.width, "shared")
     a = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair, "shared")
@@ -180,7 +189,8 @@ def bind(A, B, C, maps, at, extents, addresses, strides, PLAN: tile.constexpr):
 
 @tile.jit
 def walk(work, A, B, C, table, maps, own, mail, PLAN: tile.constexpr):
-    """The warp that hands out this CTA's pieces of work, when the work ring has room for one, with the group's maps edited before."""
+    """The warp that hands out this CTA's pieces of work, when the work ring has room for one,
+    with the group's maps edited before."""
     LISTED: tile.constexpr = len(table.shape) == 2
     across = tile.cdiv(C.shape[1], PLAN.bn)
     t, n, total, last, held = -1, 0, 0, -1, 0
@@ -194,23 +204,28 @@ def walk(work, A, B, C, table, maps, own, mail, PLAN: tile.constexpr):
                     tile.assume((g >= 0) & (g < table.shape[1]) & (table.shape[0] == FIELDS))
                     rows, columns, k, start = number(table, M, g), number(table, N, g), number(table, K, g), 0
                     a_at, b_at, c_at = tile.load(table[A_AT, g]), tile.load(table[B_AT, g]), tile.load(table[C_AT, g])
-                    a_row, b_row, c_row = tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]), tile.load(table[C_ROW, g])
+                    a_row, b_row, c_row = (tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]),
+                                           tile.load(table[C_ROW, g]))
                     wide = number(table, COLUMNS, g)
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
-                which, backwards = number(table, NUMBER, g) if LISTED else g, t // (tile.num_programs(0) // (2 if PLAN.pair else 1)) % 2
+                which, backwards = (number(table, NUMBER, g) if LISTED else g,
+                                    t // (tile.num_programs(0) // (2 if PLAN.pair else 1)) % 2)
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
                     if LISTED:
-                        bind(A, B, C, maps, own + held * 3, (rows, columns, k, wide), (a_at, b_at, c_at), (a_row, b_row, c_row), PLAN)
+                        bind(A, B, C, maps, own + held * 3, (rows, columns, k, wide), (a_at, b_at, c_at),
+                             (a_row, b_row, c_row), PLAN)
                     elif PLAN.width:
                         c = map_of(C, maps, own + held * 3 + 2, 64, PLAN.width, "shared")
                         with tile.elect():
                             edit(c, C[start, 0], rows, columns, C.strides[0])
                         hand_out((c,))
-                i, j, same = tile_of(t - first, tile.cdiv(rows, PLAN.bm), tile.cdiv(columns, PLAN.bn), PLAN.order, PLAN.pair)
-                numbers = (tile.cdiv(k, PLAN.bk), i, j, held * 3, backwards, which, start, rows, tile.cast(same, tile.int32))
+                i, j, same = tile_of(t - first, tile.cdiv(rows, PLAN.bm), tile.cdiv(columns, PLAN.bn), PLAN.order,
+                                     PLAN.pair)
+                numbers = (tile.cdiv(k, PLAN.bk), i, j, held * 3, backwards, which, start, rows,
+                           tile.cast(same, tile.int32))
                 for f in tile.static_range(NUMBERS):
                     tile.store(piece.T[f], numbers[f])
             else:
@@ -227,18 +242,24 @@ def part(x, z, row, k, extents, K_FIRST: tile.constexpr, LISTED: tile.constexpr)
 
 @tile.jit
 def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: tile.constexpr, PAIR: tile.constexpr):
-    """Load an operand's part of a slot. Each CTA of a `PAIR` loads its part in two halves, or, if both need the `same`, one half for both."""
+    """Load an operand's part of a slot. Each CTA of a `PAIR` loads its part in two halves, or, if both need the
+    `same`, one half for both."""
     ROUNDED, FETCHED, HALF = None if LISTED else rounded(x), not LISTED, buffer.shape[0] // 2
     if not PAIR:
-        tile.copy_async(buffer, part(x, z, row, k, buffer.shape, K_FIRST, LISTED), mbar=full, precision=ROUNDED, prefetch_map=FETCHED)
+        tile.copy_async(buffer, part(x, z, row, k, buffer.shape, K_FIRST, LISTED), mbar=full, precision=ROUNDED,
+                        prefetch_map=FETCHED)
     elif same:
         at = tile.cta_rank() * HALF
-        half = part(x, z, row if K_FIRST else row + at, k + at if K_FIRST else k, (HALF, buffer.shape[1]), K_FIRST, LISTED)
-        tile.copy_async(buffer[at:at + HALF, :], half, mbar=full, precision=ROUNDED, prefetch_map=FETCHED, multicast=0b11)
+        half = part(x, z, row if K_FIRST else row + at, k + at if K_FIRST else k, (HALF, buffer.shape[1]), K_FIRST,
+                    LISTED)
+        tile.copy_async(buffer[at:at + HALF, :], half, mbar=full, precision=ROUNDED, prefetch_map=FETCHED,
+                        multicast=0b11)
     else:
         for h in tile.static_range(2):
-            own = part(x, z, row if K_FIRST else row + h * HALF, k + h * HALF if K_FIRST else k, (HALF, buffer.shape[1]), K_FIRST, LISTED)
-            tile.copy_async(buffer[h * HALF:h * HALF + HALF, :], own, mbar=full, precision=ROUNDED, prefetch_map=FETCHED)
+            own = part(x, z, row if K_FIRST else row + h * HALF, k + h * HALF if K_FIRST else k,
+                       (HALF, buffer.shape[1]), K_FIRST, LISTED)
+            tile.copy_async(buffer[h * HALF:h * HALF + HALF, :], own, mbar=full, precision=ROUNDED,
+                            prefetch_map=FETCHED)
 
 
 @tile.jit
@@ -249,7 +270,8 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, PLAN: tile.constex
         with work.consume() as piece:
             steps = tile.load(piece.T[0])
             i, j, at = tile.load(piece.T[1]) * PLAN.bm, tile.load(piece.T[2]) * PLAN.bn, own + tile.load(piece.T[3])
-            backwards, which, start, same = tile.load(piece.T[4]), tile.load(piece.T[5]), tile.load(piece.T[6]), tile.load(piece.T[8])
+            backwards, which, start, same = (tile.load(piece.T[4]), tile.load(piece.T[5]), tile.load(piece.T[6]),
+                                             tile.load(piece.T[8]))
             a, b = A, B
             if LISTED:
                 a = operand_map(A, maps, at, PLAN.bm, PLAN.bk, PLAN.a_km, PLAN.pair)
@@ -279,8 +301,8 @@ def changed(sums, row, column, finish):
 
 @tile.jit
 def store(acc, stage, c, row, column, finish):
-    """Finish the sums (`finish` as in `changed`) and send them to the map `c` through the staging buffers: all at once if these hold all columns,
-    else in turn."""
+    """Finish the sums (`finish` as in `changed`) and send them to the map `c` through the staging buffers: all at
+    once if these hold all columns, else in turn."""
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     TOGETHER: tile.constexpr = acc.shape[1] == BUFFERS * WIDTH
     for p in tile.static_range(acc.shape[1] // WIDTH):
@@ -289,7 +311,8 @@ def store(acc, stage, c, row, column, finish):
         if TOGETHER:
             put(values, stage[p], p == 0)
         else:
-            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], newer(p, acc.shape[1] // WIDTH, BUFFERS), False)
+            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], newer(p, acc.shape[1] // WIDTH, BUFFERS),
+                 False)
     if TOGETHER:
         send_all(stage, c, None, row, column)
 
@@ -302,7 +325,8 @@ def multiply(work, ring, stage, w, C, maps, own, extra, PLAN: tile.constexpr):
         with work.consume() as piece:
             steps = tile.load(piece.T[0])
             if steps >= 0:
-                row, column, rows = tile.load(piece.T[1]) * PLAN.bm + w * 64, tile.load(piece.T[2]) * PLAN.bn, tile.load(piece.T[7])
+                row, column, rows = (tile.load(piece.T[1]) * PLAN.bm + w * 64, tile.load(piece.T[2]) * PLAN.bn,
+                                     tile.load(piece.T[7]))
                 tile.assume((row >= 0) & (column >= 0))
                 if stage is not None:
                     c = map_of(C, maps, own + tile.load(piece.T[3]) + 2, 64, stage.shape[3])
@@ -319,13 +343,15 @@ def multiply(work, ring, stage, w, C, maps, own, extra, PLAN: tile.constexpr):
                             tile.store(window[row:row + 64, at:at + some.shape[1]], changed(some, row, at, finish))
                     else:
                         store(acc, stage[w], c, row, column, finish)
-                else:   # the group ends above these rows: release the slots, and leave the tensor cores to the other consumers
+                # the group ends above these rows: release the slots, and leave the tensor cores to the other consumers
+                else:
                     for s in range(steps):
                         with ring.consume():
                             pass
                     if stage is not None:
                         with tile.elect():
-                            tile.bulk_wait(0, read=True)   # releasing the piece frees older maps, so stores that use them must be done
+                            # releasing the piece frees older maps, so stores that use them must be done
+                            tile.bulk_wait(0, read=True)
     if stage is not None:
         with tile.elect():
             tile.bulk_wait(0)
@@ -333,7 +359,8 @@ def multiply(work, ring, stage, w, C, maps, own, extra, PLAN: tile.constexpr):
 
 @tile.jit
 def send_next(before, w, stage, C, maps, own, PLAN: tile.constexpr):
-    """Consumer `w` sends the next part of the piece that it has `kept`, by the map of that piece's group; returns what is left."""
+    """Consumer `w` sends the next part of the piece that it has `kept`, by the map of that piece's group;
+    returns what is left."""
     parts, sent, (i, j, at), turn = before
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     tile.assume((sent >= 0) & (i >= 0) & (j >= 0) & (turn >= 0) & (turn < BUFFERS))
@@ -344,9 +371,10 @@ def send_next(before, w, stage, C, maps, own, PLAN: tile.constexpr):
 
 @tile.jit
 def multiply_kept(work, ring, stage, w, C, maps, own, PLAN: tile.constexpr):
-    """A consumer that keeps results in registers until the first products of its next piece run, as in `persistent_kept`; if it has no products
-    there, it sends them at once. So all stores of a piece are issued when the next piece is released, and TMA has read them when the piece after
-    that is: by then their buffers have been used for the next piece's results, or there were none and the stores were awaited."""
+    """A consumer that keeps results in registers until the first products of its next piece run, as in
+    `persistent_kept`; if it has no products there, it sends them at once. So all stores of a piece are issued when
+    the next piece is released, and TMA has read them when the piece after that is: by then their buffers have been
+    used for the next piece's results, or there were none and the stores were awaited."""
     WIDTH: tile.constexpr = stage.shape[2]
     PARTS: tile.constexpr = PLAN.bn // WIDTH
     acc, steps = tile.zeros((64, PLAN.bn), PLAN.sums), 0
@@ -354,7 +382,8 @@ def multiply_kept(work, ring, stage, w, C, maps, own, PLAN: tile.constexpr):
     while steps >= 0:
         with work.consume() as piece:
             steps, place = tile.load(piece.T[0]), (tile.load(piece.T[1]), tile.load(piece.T[2]), tile.load(piece.T[3]))
-            above = place[0] * PLAN.bm + w * 64 >= tile.load(piece.T[7])   # the group ends above these rows: leave the tensor cores to the others
+            # the group ends above these rows: leave the tensor cores to the others
+            above = place[0] * PLAN.bm + w * 64 >= tile.load(piece.T[7])
             for i in range(0 if above else steps):
                 with ring.consume(behind=PLAN.behind) as slot:
                     acc = product(acc, slot, w, PLAN, i > 0)
@@ -379,18 +408,20 @@ def multiply_kept(work, ring, stage, w, C, maps, own, PLAN: tile.constexpr):
 
 @tile.jit
 def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """``C[g] = A[g] @ B[g]`` for each group. Of lists, A, B and C are the first group's matrices, and each column of `table` describes a group's.
-    Of stacked rows, `table` is ``offs``, a group is the rows of A and C from where the group before it ends up to ``offs[g]``, and B holds the
-    matrices of all groups.
+    """``C[g] = A[g] @ B[g]`` for each group. Of lists, A, B and C are the first group's matrices, and each column of
+    `table` describes a group's. Of stacked rows, `table` is ``offs``, a group is the rows of A and C from where the
+    group before it ends up to ``offs[g]``, and B holds the matrices of all groups.
 
-    `PLAN` is a `GroupedConstants`. For a pair of CTAs a piece of work is two tiles, and they load for each other what both multiply."""
+    `PLAN` is a `GroupedConstants`. For a pair of CTAs a piece of work is two tiles,
+    and they load for each other what both multiply."""
     ring = slots(A, B, PLAN)
     mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PLAN.pair else None
     work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + PLAN.bm // 64, filled="stores")
     stage = None
     if PLAN.width:
         staged = (PLAN.bm // 64, PLAN.buffers, 64, PLAN.width)
-        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(PLAN.width * C.dtype.nbytes, 128)))
+        stage = tile.alloc(staged, C.dtype,
+                           layout=tile.swizzled(C.dtype, staged, min(PLAN.width * C.dtype.nbytes, 128)))
     own, extra = tile.program_id(0) * (3 * SETS), (E0, E1, E2, E3)[:PLAN.epilogue.extras]
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():

@@ -9,9 +9,11 @@ from ..operands import comes_ahead, line_comes_ahead, stored_by_tma
 from .config import SHARED
 
 
-def tiles_ahead(tiles: Sequence[ArrayView], axes: tuple[str, ...], z: ArrayView, width: int, bn: int = 256, left: int = SHARED) -> tuple[bool, ...]:
-    """Which of an epilogue's tiles TMA can load during the products: the first that has both of the result's axes, to buffers of `width` columns;
-    and with it, or if there is none, rows, whose `bn` columns at a time take up to `left` bytes in total. () if there are none."""
+def tiles_ahead(tiles: Sequence[ArrayView], axes: tuple[str, ...], z: ArrayView, width: int, bn: int = 256,
+                left: int = SHARED) -> tuple[bool, ...]:
+    """Which of an epilogue's tiles TMA can load during the products: the first that has both of the result's axes, to
+    buffers of `width` columns; and with it, or if there is none, rows, whose `bn` columns at a time take up to `left`
+    bytes in total. () if there are none."""
     first, made = next((i for i, along in enumerate(axes) if along[-2:] == "mn"), None), []
     for i, (t, along) in enumerate(zip(tiles, axes)):
         row = along[-1] == "n" and "m" not in along and line_comes_ahead(t, bn) and bn * t.nbytes_per_element <= left

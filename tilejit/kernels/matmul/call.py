@@ -41,39 +41,46 @@ def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | No
            arguments: Sequence[Any] = (), *, tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None,
            fast_accum: bool = False, precision: str | None = None,
            config: Config | BlackwellConfig | None = None) -> Any:
-    """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, a new array if it is not given.
+    """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, a new
+    array if it is not given.
 
-    `a` is [..., M, K] and `b` is [..., K, N], with any extents and strides; leading dimensions of both are equal, or one of them has none. Arrays
-    are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Operands that TMA cannot read in place are
-    copied first: rows not a multiple of 16 bytes apart; or not contiguous along k, for types of 1 byte, or in both operands of float32.
+    `a` is [..., M, K] and `b` is [..., K, N], with any extents and strides; leading dimensions of both are equal, or
+    one of them has none. Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the
+    simulator). Operands that TMA cannot read in place are copied first: rows not a multiple of 16 bytes apart; or not
+    contiguous along k, for types of 1 byte, or in both operands of float32.
 
-    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 (rounded to the nearest of 10 bits of mantissa) are
-    summed in float32, int8 and uint8 in int32. The result has the operands' dtype, but bfloat16 for float8, int32 for integers, and float32 for
-    scaled integers; an `out` of another float dtype is rounded to. In sums of float8, Hopper's tensor cores keep only 13 bits below the largest
-    term. So threads add up the sums of each 128 along k in float32; `fast_accum` leaves all sums to the tensor cores, which is faster.
+    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 (rounded to the nearest
+    of 10 bits of mantissa) are summed in float32, int8 and uint8 in int32. The result has the operands' dtype, but
+    bfloat16 for float8, int32 for integers, and float32 for scaled integers; an `out` of another float dtype is
+    rounded to. In sums of float8, Hopper's tensor cores keep only 13 bits below the largest term. So threads add up
+    the sums of each 128 along k in float32; `fast_accum` leaves all sums to the tensor cores, which is faster.
 
-    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices both may be arrays with a
-    factor for each block along k. On Hopper these are float32, for blocks of 128 along k of float8: `scale_a` is [M, K/128] or, with one for 128
-    rows, [M/128, K/128]; `scale_b` is [K/128, N] or [K/128, N/128]; extents are rounded up, and threads always add up the sums. On Blackwell they
-    are float8_e8m0fnu for 32 along k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, in the layout of cuBLAS and torch._scaled_mm:
-    contiguous units of 512 bytes, with the factors of 128 rows of `a` (columns of `b`) and 4 blocks, where that of row r and block j is at
-    ``r % 32 * 16 + r // 32 * 4 + j``; units along k come first, then those of the next rows. Factors beyond K are numbers (no NaN). float4 operands
-    are torch's pairs or ``tile.Packed``, two in a byte along k, in rows of a multiple of 16 bytes: `b` is the transpose of [N, K].
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two
+    matrices both may be arrays with a factor for each block along k. On Hopper these are float32, for blocks of 128
+    along k of float8: `scale_a` is [M, K/128] or, with one for 128 rows, [M/128, K/128]; `scale_b` is [K/128, N] or
+    [K/128, N/128]; extents are rounded up, and threads always add up the sums. On Blackwell they are float8_e8m0fnu
+    for 32 along k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, in the layout of cuBLAS and
+    torch._scaled_mm: contiguous units of 512 bytes, with the factors of 128 rows of `a` (columns of `b`) and 4
+    blocks, where that of row r and block j is at ``r % 32 * 16 + r // 32 * 4 + j``; units along k come first, then
+    those of the next rows. Factors beyond K are numbers (no NaN). float4 operands are torch's pairs or
+    ``tile.Packed``, two in a byte along k, in rows of a multiple of 16 bytes: `b` is the transpose of [N, K].
 
-    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored. It takes a tile of sums, the row and the column
-    of its first element (before these the number of the matrix, in a product with leading dimensions), and the `arguments`, arrays or numbers; it
-    returns a tile of the same shape. `tiles` are arrays that broadcast to the result as in NumPy, with all of its leading dimensions or none: a
-    residual [..., M, N], a bias [N] or [..., 1, N], factors of rows [..., M, 1]. After the arguments the function gets the part of each that
-    belongs to the sums; an extent of 1 stays 1. Rows [..., N], one for each matrix, are taken too, as [n]. On Hopper the first tile of [M, N] is
-    loaded while the products still run, if it has the result's dtype and rows of a multiple of 16 bytes; and with it rows that are contiguous and
-    begin at a multiple of 16 bytes. There are up to four arguments and tiles together. A TileWarning says where an epilogue has more values at
-    once than there are registers. One that begins by casting its sums to 16 bits, and computes in that dtype, costs the least.
+    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored. It takes a tile of
+    sums, the row and the column of its first element (before these the number of the matrix, in a product with
+    leading dimensions), and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are
+    arrays that broadcast to the result as in NumPy, with all of its leading dimensions or none: a residual [..., M,
+    N], a bias [N] or [..., 1, N], factors of rows [..., M, 1]. After the arguments the function gets the part of each
+    that belongs to the sums; an extent of 1 stays 1. Rows [..., N], one for each matrix, are taken too, as [n]. On
+    Hopper the first tile of [M, N] is loaded while the products still run, if it has the result's dtype and rows of a
+    multiple of 16 bytes; and with it rows that are contiguous and begin at a multiple of 16 bytes. There are up to
+    four arguments and tiles together. A TileWarning says where an epilogue has more values at once than there are
+    registers. One that begins by casting its sums to 16 bits, and computes in that dtype, costs the least.
 
-    The same call gives the same bits each time. `out` may not overlap the operands; a tile may be the result itself, so that the sums are added
-    to it. LaunchError says what does not fit.
+    The same call gives the same bits each time. `out` may not overlap the operands; a tile may be the result itself,
+    so that the sums are added to it. LaunchError says what does not fit.
 
-    The kernel is that of the arrays' GPU; for NumPy arrays the setting ``TILEJIT_TARGET`` decides (sm_90a by default). The kernels for Blackwell
-    have run on the simulator and been assembled, but not run on a GPU."""
+    The kernel is that of the arrays' GPU; for NumPy arrays the setting ``TILEJIT_TARGET`` decides (sm_90a by
+    default). The kernels for Blackwell have run on the simulator and been assembled, but not run on a GPU."""
     return _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accum, precision, config)
 
 
@@ -92,8 +99,8 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
             made = _folded_out(a, out, x, y, z, scaled)
-            _multiply(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, folded_tiles(tiles, describe(made)),
-                      scale_a, scale_b, fast_accum, precision, config)
+            _multiply(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments,
+                      folded_tiles(tiles, describe(made)), scale_a, scale_b, fast_accum, precision, config)
             return made
         if epilogue is not None:
             check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
@@ -108,7 +115,8 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
     try:
         if known is None:
             if epilogue is not None:
-                launch = fitted(launch, given, target or driver.target(describe(a).device), simulated=target is not None, chosen=config is None)
+                launch = fitted(launch, given, target or driver.target(describe(a).device),
+                                simulated=target is not None, chosen=config is None)
             remember(PLANS, key, launch)
         launch.prepared(*given)
     except LaunchError:
@@ -123,8 +131,10 @@ def _unchanged(launch: Launch | None) -> Launch | None:
 
 
 def _planned(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:
-    """The launch for a request. The sums of an epilogue with arguments do not wait in 16 bits, since the key of a plan lacks the dtypes of these."""
-    return plan_launch(request, config, target, taken=None if request.arguments else asked(request.epilogue, tiles, target))
+    """The launch for a request. The sums of an epilogue with arguments do not wait in 16 bits, since the key of a
+    plan lacks the dtypes of these."""
+    return plan_launch(request, config, target,
+                       taken=None if request.arguments else asked(request.epilogue, tiles, target))
 
 
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
@@ -136,8 +146,10 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
 
 
 def folded_tiles(tiles, z: ArrayView) -> tuple:
-    """An epilogue's tiles for a result with several leading dimensions, with these folded into one. LaunchError for shapes that do not fit."""
-    return tuple(folded_row(t) if axes == "zn" else folded(t, "tiles") for t, axes in zip(tiles, axes_of([describe(t) for t in tiles], z)))
+    """An epilogue's tiles for a result with several leading dimensions, with these folded into one. LaunchError for
+    shapes that do not fit."""
+    return tuple(folded_row(t) if axes == "zn" else folded(t, "tiles")
+                 for t, axes in zip(tiles, axes_of([describe(t) for t in tiles], z)))
 
 
 __all__ = ["matmul"]

@@ -17,19 +17,21 @@ class Config:
     """The shape of the kernel.
 
     - `bm`, `bn`: rows and columns of the tile; `bk`: elements along k in each of the ring's `stages` slots
-    - `splits`: CTAs that share a tile's k. With `clustered` they are a cluster, of up to 16, and exchange sums through shared memory (then
-      `bn` is a multiple of ``8 * splits``); otherwise they are any number, and exchange sums through global memory
+    - `splits`: CTAs that share a tile's k. With `clustered` they are a cluster, of up to 16, and exchange sums
+      through shared memory (then `bn` is a multiple of ``8 * splits``); otherwise they are any number, and exchange
+      sums through global memory
     - `stream`: all CTAs share the last partial round of tiles (stream-K)
     - `swapped`: the operands change places (C^T = B^T A^T), so `bn` counts rows of A
     - `order`: the order of the tiles and its group
     - `behind`: a product is still in flight while the consumer waits for the next slot
     - `width`, `buffers`: columns of the result in a staging buffer, and the number of these buffers
-    - `late`: how many of a tile's last columns are finished under the next tile's products, at most `bn`; an epilogue that computes in 16 bits
-      lets them wait in half of the registers
+    - `late`: how many of a tile's last columns are finished under the next tile's products, at most `bn`; an
+      epilogue that computes in 16 bits lets them wait in half of the registers
     - `kept`: without an epilogue, the whole tile stays in registers and is stored under the next tile's products
-    - `alone`: of a CTA's last tile, the consumers multiply this many last slots one after the other, so that each stores under the others'
-      products
-    - `pair`: a cluster of two CTAs, whose tiles lie one above the other, loads their columns of B by multicast, each half
+    - `alone`: of a CTA's last tile, the consumers multiply this many last slots one after the other, so that each
+      stores under the others' products
+    - `pair`: a cluster of two CTAs, whose tiles lie one above the other, loads their columns of B by
+      multicast, each half
     - `passing`: loads of B are marked to leave L2 first
     - `dependent`: the launch may begin before the grid ahead has ended
     - `regs`: registers of a thread of the producer and of a consumer (None: what the launch gives)"""
@@ -58,14 +60,15 @@ class Config:
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
            stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3,
            clustered: bool = True) -> Config:
-        """The configuration of a tile. It has staging buffers for all of the tile's columns, so that no store waits for another, if `least`
-        slots fit beside them, else fewer; then as many slots as fit, up to `stages`. Shared memory is left for an `epilogue` to convert its
-        operands to the layout of the sums."""
+        """The configuration of a tile. It has staging buffers for all of the tile's columns, so that no store waits
+        for another, if `least` slots fit beside them, else fewer; then as many slots as fit, up to `stages`. Shared
+        memory is left for an `epilogue` to convert its operands to the layout of the sums."""
         check_fields(bm=bm, bn=bn, stages=stages, splits=splits, itemsize=itemsize, stored=stored)
         bk = bk or along(bm, bn, itemsize)
         width = width or part(bn, 256 // stored, swapped)
         check_fields(bk=bk, width=width)
-        buffers, slot, room = max(bn // width, 1), (bm + bn) * bk * itemsize, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
+        buffers, slot, room = (max(bn // width, 1), (bm + bn) * bk * itemsize,
+                               SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0))
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         exchanged = 4 * bm * bn * (splits - 1) // splits if clustered else 0
@@ -73,8 +76,8 @@ class Config:
         stages = slots_in(room - aside, slot, stages)
         # With setmaxnreg, and several consumers, the assembler also recognises each role's addresses as uniform.
         regs = {64: (None, None), 128: (40, 232), 192: (32, 160), 256: (40, 232)}[bm]
-        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bm == 64 or bm < HIGH and bn < 256, width=width, buffers=buffers,
-                      clustered=clustered)
+        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bm == 64 or bm < HIGH and bn < 256,
+                      width=width, buffers=buffers, clustered=clustered)
 
     @property
     def num_warps(self) -> int:
@@ -97,7 +100,8 @@ class Config:
     def __str__(self) -> str:
         place = "" if self.clustered else " in memory"
         shared = f" k/{self.splits}{place}" if self.splits != 1 else ""
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + said(swapped=self.swapped, stream=self.stream, by_pairs=self.pair)
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + said(swapped=self.swapped, stream=self.stream,
+                                                                             by_pairs=self.pair)
 
 
 def said(**ways) -> str:
@@ -111,8 +115,8 @@ def rows(m: int, bm: int, pair: bool = False) -> int:
 
 
 def shares_of(bn: int, splits: int) -> int:
-    """The largest number of equal shares, of whole groups of 8 columns, into which `splits` CTAs can divide a tile's columns, one share
-    each at most."""
+    """The largest number of equal shares, of whole groups of 8 columns, into which `splits` CTAs can divide a tile's
+    columns, one share each at most."""
     return max(count for count in range(1, splits + 1) if bn // 8 % count == 0)
 
 
@@ -127,8 +131,9 @@ def narrow(bn: int, width: int) -> int:
 
 
 def part(bn: int, most: int, swapped: bool) -> int:
-    """How many of `bn` columns are stored at once, up to `most`: a power of 2. With swapped operands these are rows of the result, and any
-    divisor of `bn` from 32 in steps of 8 will do; if none is small enough, it is the smallest one."""
+    """How many of `bn` columns are stored at once, up to `most`: a power of 2. With swapped operands these are rows
+    of the result, and any divisor of `bn` from 32 in steps of 8 will do; if none is small enough, it is the smallest
+    one."""
     if not swapped:
         return narrow(bn, most)
     parts = [width for width in range(32, bn + 1, 8) if bn % width == 0]

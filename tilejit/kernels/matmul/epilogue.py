@@ -1,8 +1,8 @@
-"""From a tile's sums to the stored result on Hopper: scales, the user's function (the epilogue), and the way through staging buffers in
-shared memory.
+"""From a tile's sums to the stored result on Hopper: scales, the user's function (the epilogue), and the way through
+staging buffers in shared memory.
 
-Each consumer stores its rows by TMA, from staging buffers of some columns each. TMA may have loaded an array that the epilogue takes to the
-same buffers before."""
+Each consumer stores its rows by TMA, from staging buffers of some columns each. TMA may have loaded an array that the
+epilogue takes to the same buffers before."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from .config_rules import HIGH
 from .constants import Epilogue
 
 PIECE = 16    # deferred columns that are finished at a time, under one slot's products of the next tile
-AT_ONCE = 64  # most columns that an epilogue gets at a time if threads store the tile: its loads are converted to the sums' layout in shared memory
+# most columns that an epilogue gets at a time if threads store the tile:
+# its loads are converted to the sums' layout in shared memory
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Finishing:
-    """How a CTA's sums become results: the factors SA and SB, the epilogue's arguments and tiles (`extra`), and the epilogue. The rows of `mixed`
-    sums are permuted as in `entering`. `ahead` says which of the tiles TMA loads, `lines` holds the consumer's rows among these, else None."""
+    """How a CTA's sums become results: the factors SA and SB, the epilogue's arguments and tiles (`extra`), and the
+    epilogue. The rows of `mixed` sums are permuted as in `entering`. `ahead` says which of the tiles TMA loads,
+    `lines` holds the consumer's rows among these, else None."""
 
     SA: Any
     SB: Any
@@ -49,7 +52,8 @@ def box(X, z, i, j, extents):
 
 @tile.jit
 def line(x, z, first, count: tile.constexpr, AXES: tile.constexpr):
-    """`count` elements of x from `first` on along the last of its `AXES` (named as by `axes_of`), of matrix `z` if each has its own."""
+    """`count` elements of x from `first` on along the last of its `AXES` (named as by `axes_of`), of matrix `z` if
+    each has its own."""
     own = z if AXES[0] == "z" else 0
     if len(AXES) == 3:
         return x[own, 0, first:first + count]
@@ -66,8 +70,8 @@ def is_line(AXES: tile.constexpr):
 
 @tile.jit
 def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
-    """What the user's function gets of an array x, for sums of `shape` from row `m` and column `n` on; an extent of 1 in x stays 1. `row`
-    holds the columns, in shared memory, if TMA has loaded them."""
+    """What the user's function gets of an array x, for sums of `shape` from row `m` and column `n` on; an extent of 1
+    in x stays 1. `row` holds the columns, in shared memory, if TMA has loaded them."""
     COLUMNS: tile.constexpr = shape[1] if AXES[-1] == "n" else 1
     if not is_line(AXES):
         return tile.load(box(x, z if AXES[0] == "z" else 0, m, n if AXES[-1] == "n" else 0, (shape[0], COLUMNS)))
@@ -92,9 +96,9 @@ def factor(x, IS_ARRAY: tile.constexpr):
 
 @tile.jit
 def finished(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
-    """The values to store for sums from row `m` and column `n` on: scaled, and passed to the user's function with its arguments, then its
-    tiles. Of the tiles that TMA has loaded, `there` is the one of the sums' shape, and `how.lines` holds rows for the whole tile, in which the sums
-    begin at column `AT`."""
+    """The values to store for sums from row `m` and column `n` on: scaled, and passed to the user's function with its
+    arguments, then its tiles. Of the tiles that TMA has loaded, `there` is the one of the sums' shape, and
+    `how.lines` holds rows for the whole tile, in which the sums begin at column `AT`."""
     extra, lines, EPILOGUE = how.extra, how.lines, how.epilogue
     COUNT: tile.constexpr = len(EPILOGUE.tiles)
     if how.mixed:
@@ -107,13 +111,15 @@ def finished(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
         acc, m, n = tile.transpose(acc), n, m
     arguments = extra[:len(extra) - COUNT]
     for t in tile.static_range(COUNT):
-        x, row = extra[len(extra) - COUNT + t], lines[t][AT:AT + acc.shape[1]] if lines and lines[t] is not None else None
+        x, row = (extra[len(extra) - COUNT + t],
+                  lines[t][AT:AT + acc.shape[1]] if lines and lines[t] is not None else None)
         if EPILOGUE.tiles[t][-2:] == "mn" and there is not None:
             arguments, there = (*arguments, there), None
         else:
             arguments = (*arguments, beside(x, z, m, n, acc.shape, EPILOGUE.tiles[t], row))
     made = EPILOGUE.function(acc, z, m, n, *arguments) if EPILOGUE.batched else EPILOGUE.function(acc, m, n, *arguments)
-    tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue must return a tile of the shape of its sums")
+    tile.static_assert(made is not None and made.shape == acc.shape,
+                       "an epilogue must return a tile of the shape of its sums")
     return tile.transpose(made) if EPILOGUE.swapped else made
 
 
@@ -140,9 +146,10 @@ def columns(sums, first: tile.constexpr, count: tile.constexpr):
 
 
 @tile.jit
-def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr, ACROSS: tile.constexpr):
-    """The staging buffers of all consumers of a tile of BM rows: BUFFERS for each, of its rows by WIDTH columns; column-major if the result
-    is (`ACROSS`)."""
+def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr,
+            ACROSS: tile.constexpr):
+    """The staging buffers of all consumers of a tile of BM rows: BUFFERS for each, of its rows by WIDTH columns;
+    column-major if the result is (`ACROSS`)."""
     ROWS: tile.constexpr = rows_of(BM)
     shape = (BM // ROWS, BUFFERS, WIDTH, ROWS) if ACROSS else (BM // ROWS, BUFFERS, ROWS, WIDTH)
     stage = tile.alloc(shape, DTYPE, layout=tile.swizzled(DTYPE, shape, min(shape[3] * DTYPE.nbytes, 128)))
@@ -151,7 +158,8 @@ def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, 
 
 @tile.jit
 def is_staged(how):
-    """Whether TMA loads one of the epilogue's tiles to the staging buffers. (Rows that it loads have buffers of their own.)"""
+    """Whether TMA loads one of the epilogue's tiles to the staging buffers.
+    (Rows that it loads have buffers of their own.)"""
     found = False
     for t in tile.static_range(len(how.ahead)):
         found = found or how.ahead[t] and not is_line(how.epilogue.tiles[t])
@@ -189,29 +197,31 @@ def put(values, buffer, FIRST: tile.constexpr):
 
 @tile.jit
 def send_all(stage, X, z, row, column):
-    """Start TMA stores of all of a consumer's staging buffers, whose columns are side by side, to X: an array, or a tensor map that the
-    kernel has edited (then `z` is None)."""
+    """Start TMA stores of all of a consumer's staging buffers, whose columns are side by side, to X: an array, or a
+    tensor map that the kernel has edited (then `z` is None)."""
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
         for part in tile.static_range(stage.shape[0]):
             at = column + part * stage.shape[2]
-            target = X[row:row + stage.shape[1], at:at + stage.shape[2]] if z is None else box(X, z, row, at, (stage.shape[1], stage.shape[2]))
+            target = (X[row:row + stage.shape[1], at:at + stage.shape[2]] if z is None
+                      else box(X, z, row, at, (stage.shape[1], stage.shape[2])))
             tile.copy_async(target, stage[part], variant="tma", prefetch_map=z is not None)
         tile.bulk_commit()
 
 
 @tile.jit
 def newer(part: tile.constexpr, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
-    """The number of parts sent since the one that was last in the buffer of `part`; a tile has PARTS parts, which go through BUFFERS
-    buffers in turn."""
+    """The number of parts sent since the one that was last in the buffer of `part`; a tile has PARTS parts, which go
+    through BUFFERS buffers in turn."""
     return BUFFERS - 1 if part >= BUFFERS else PARTS - 1 - (PARTS - 1 - part) // BUFFERS * BUFFERS
 
 
 @tile.jit
 def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr = True):
-    """Store a tile to `buffer`, and start its TMA store to `target`. It waits before until TMA has read the buffer's last contents, which
-    means that at most the last NEWER groups are still being read; None says that the buffer is free."""
+    """Store a tile to `buffer`, and start its TMA store to `target`. It waits before until TMA has read the buffer's
+    last contents, which means that at most the last NEWER groups are still being read; None says that the buffer is
+    free."""
     if NEWER is not None:
         with tile.elect():
             tile.bulk_wait(NEWER, read=True)
@@ -226,8 +236,8 @@ def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr
 
 @tile.jit
 def bring(stage, ready, z, row, column, how):
-    """One thread requests the epilogue's tiles that TMA loads: one of the result's shape to all parts of `stage`, once TMA has read the
-    last tile from there, and rows to `how.lines`. All complete on `ready`."""
+    """One thread requests the epilogue's tiles that TMA loads: one of the result's shape to all parts of `stage`,
+    once TMA has read the last tile from there, and rows to `how.lines`. All complete on `ready`."""
     extra, lines, AHEAD, TILES = how.extra, how.lines, how.ahead, how.epilogue.tiles
     WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(how) else 0
     for t in tile.static_range(len(AHEAD)):
@@ -243,14 +253,15 @@ def bring(stage, ready, z, row, column, how):
     for t in tile.static_range(len(AHEAD)):
         if lines[t] is not None:
             x = extra[len(extra) - len(AHEAD) + t]
-            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0], TILES[t]), mbar=ready, variant="tma", prefetch_map=True)
+            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0], TILES[t]), mbar=ready, variant="tma",
+                            prefetch_map=True)
 
 
 @tile.jit
 def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.constexpr):
-    """Finish some columns of a tile, without sending them yet: the tile begins at `column`, the columns at `AT` within it. They go to
-    `buffer`, which holds the epilogue's tile for them if TMA has loaded it. The `FIRST` part of a tile waits until TMA has read the last
-    tile."""
+    """Finish some columns of a tile, without sending them yet: the tile begins at `column`, the columns at `AT`
+    within it. They go to `buffer`, which holds the epilogue's tile for them if TMA has loaded it. The `FIRST` part of
+    a tile waits until TMA has read the last tile."""
     there = tile.load(buffer) if is_staged(how) else None
     put(finished(sums, z, row, column + AT, how, there, AT), buffer, FIRST and not how.ahead)
 
@@ -277,7 +288,8 @@ def send_buffer(part: tile.constexpr, stage, C, z, row, column):
 
 @tile.jit
 def finish_piece(last, piece: tile.constexpr, stage, C, z, row, column, how):
-    """Finish one piece of a tile's deferred columns, `last`, to its place in the last buffers, and send the buffer if that fills it."""
+    """Finish one piece of a tile's deferred columns, `last`, to its place in the last buffers,
+    and send the buffer if that fills it."""
     WIDTH: tile.constexpr = stage.shape[2]
     AT: tile.constexpr = stage.shape[0] * WIDTH - last.shape[1] + piece * PIECE
     buffer = stage[AT // WIDTH, :, AT % WIDTH:AT % WIDTH + PIECE]
@@ -292,13 +304,15 @@ def finish_last(last, stage, C, z, row, column, how):
     WIDTH: tile.constexpr = stage.shape[2]
     FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // WIDTH
     for part in tile.static_range(last.shape[1] // WIDTH):
-        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, column, (FIRST + part) * WIDTH, how, FIRST + part == 0)
+        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, column, (FIRST + part) * WIDTH,
+               how, FIRST + part == 0)
         send_buffer(FIRST + part, stage, C, z, row, column)
 
 
 @tile.jit
 def store_part(values, stage, turn, C, z, row, column):
-    """Send a part of a tile's finished values to C through the staging buffer `turn`; returns the buffer to use next."""
+    """Send a part of a tile's finished values to C through the staging buffer `turn`;
+    returns the buffer to use next."""
     BUFFERS: tile.constexpr = stage.shape[0]
     tile.assume((turn >= 0) & (turn < BUFFERS))
     send(values, stage[turn], box(C, z, row, column, values.shape), BUFFERS - 1)
@@ -319,4 +333,5 @@ def store(sums, stage, C, z, row, column, how):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
             there = tile.load(buffer) if is_staged(how) else None
             values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, how, there, part * WIDTH)
-            send(values, buffer, box(C, z, row, at, values.shape), None if how.ahead else newer(part, PARTS, stage.shape[0]))
+            send(values, buffer, box(C, z, row, at, values.shape),
+                 None if how.ahead else newer(part, PARTS, stage.shape[0]))

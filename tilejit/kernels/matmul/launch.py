@@ -58,7 +58,8 @@ class Launch:
     def given(self, a, b, c, scale_a, scale_b, extra: tuple) -> tuple:
         """All arguments of the kernel; `extra` are the epilogue's arguments and tiles."""
         room = () if self.room is None else workspace(c, *self.room)
-        return *self.operands(a, b, c), *self.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *self.shares, *room
+        return (*self.operands(a, b, c), *self.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *self.shares,
+                *room)
 
     def operands(self, a, b, c) -> tuple:
         """The arrays as the kernel takes them."""
@@ -74,8 +75,9 @@ class Launch:
         return turned(a) if turn_a else a, turned(b) if turn_b else b, turned(c) if turn_c else c
 
     def scales(self, a, b) -> tuple:
-        """The scales as the kernel takes them. Block scales are in the operands' places: [k, rows] if each row has its own, else [rows, k];
-        on Blackwell in units. A thread has the scales of many columns, which must be contiguous, and of two rows."""
+        """The scales as the kernel takes them. Block scales are in the operands' places: [k, rows] if each row has
+        its own, else [rows, k]; on Blackwell in units. A thread has the scales of many columns, which must be
+        contiguous, and of two rows."""
         if blocks := getattr(self.plan, "blocks", ()):
             x, y = (turned(b), a) if self.swapped else (a, turned(b))
             y = turned(y) if blocks[1] else y
@@ -87,8 +89,8 @@ class Launch:
 
 
 def recalled(plans: dict, key: tuple):
-    """The plan of an earlier call with this key. None if there is none, or if the key cannot be hashed: planning then explains what is wrong with
-    the options."""
+    """The plan of an earlier call with this key. None if there is none, or if the key cannot be hashed: planning then
+    explains what is wrong with the options."""
     try:
         return plans.get(key)
     except TypeError:  # no hash

@@ -1,5 +1,6 @@
-"""A performance model of matrix products on Hopper: it estimates the SM cycles of each tile shape and each way to divide the work among
-CTAs. Its constants were measured on an H200. It is made to rank configurations, not to predict times."""
+"""A performance model of matrix products on Hopper: it estimates the SM cycles of each tile shape and each way to
+divide the work among CTAs. Its constants were measured on an H200. It is made to rank configurations, not to predict
+times."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from .config_rules import HIGH
 
 
 class Way(NamedTuple):
-    """How CTAs share tiles. The fields mean the same as those of `Config`: `splits` CTAs share a tile's k (0 stands for as many as the GPU
-    has for each tile), as clusters (`clustered`) or through global memory; all CTAs share the last partial round (`stream`, stream-K); two
-    CTAs share the columns of B (`pair`)."""
+    """How CTAs share tiles. The fields mean the same as those of `Config`: `splits` CTAs share a tile's k (0 stands
+    for as many as the GPU has for each tile), as clusters (`clustered`) or through global memory; all CTAs share the
+    last partial round (`stream`, stream-K); two CTAs share the columns of B (`pair`)."""
 
     splits: int = 1
     stream: bool = False
@@ -28,72 +29,102 @@ class Way(NamedTuple):
 
 PLAIN = Way()
 
-# All constants were measured on an H200 (132 multiprocessors, "SMs"), except where noted. Cycles are SM clock cycles. A "slot" is one stage of
-# the ring: 128 bytes of k of a tile's rows of A and columns of B. A "round" is one wave of tiles.
+# All constants were measured on an H200 (132 multiprocessors, "SMs"), except where noted. Cycles are SM clock cycles. A
+# "slot" is one stage of the ring: 128 bytes of k of a tile's rows of A and columns of B. A "round" is one wave of
+# tiles.
 
-# Tiles (bm, bn) that are always considered, with the fraction of the tensor cores' peak rate (at the clock that the power limit allows) that
-# each reaches. The peak is bm * bn / 32 cycles for a slot.
-TILES = {(128, 256): 0.852, (192, 192): 0.848, (192, 160): 0.8, (128, 224): 0.82, (128, 192): 0.83, (192, 128): 0.82, (128, 160): 0.775,
-         (128, 128): 0.8, (192, 96): 0.75, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
-         (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+# Tiles (bm, bn) that are always considered, with the fraction of the tensor cores' peak rate (at the clock that the
+# power limit allows) that each reaches. The peak is bm * bn / 32 cycles for a slot.
+TILES = {(128, 256): 0.852, (192, 192): 0.848, (192, 160): 0.8, (128, 224): 0.82, (128, 192): 0.83, (192, 128): 0.82,
+         (128, 160): 0.775, (128, 128): 0.8, (192, 96): 0.75, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77,
+         (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 # Tiles that are considered for a single round only, which they may fill better.
 FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80), (256, 192), (256, 160), (256, 128)
 # The fractions of FILLING and of tiles between, and those of TILES that are others in a single round.
-IN_ROUND = {(256, 192): 0.895, (256, 160): 0.868, (256, 128): 0.84, (256, 96): 0.83, (192, 96): 0.84, (128, 96): 0.83, (128, 64): 0.82,
-            (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47, **dict.fromkeys(FILLING[:5], 0.8)}
-BUSY = 0.3               # time that memory needs / time that the tensor cores need (`Problem.memory`), above which memory counts as busy,
+IN_ROUND = {(256, 192): 0.895, (256, 160): 0.868, (256, 128): 0.84, (256, 96): 0.83, (192, 96): 0.84, (128, 96): 0.83,
+            (128, 64): 0.82, (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47,
+            **dict.fromkeys(FILLING[:5], 0.8)}
+# time that memory needs / time that the tensor cores need (`Problem.memory`), above which memory counts as busy,
+BUSY = 0.3
 WAITS = 1.2              # and above which the product is memory-bound: the tensor cores wait
-CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # cluster size -> clusters that 132 SMs hold at once: a cluster lies within a GPC of 16 or 18 SMs
+# cluster size -> clusters that 132 SMs hold at once: a cluster lies within a GPC of 16 or 18 SMs
+CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}
 
 # General model: products that are memory-bound, or whose tiles several CTAs share along k
-LOADED = 60, 47.5        # bytes per cycle that an SM takes from L2: where neighbours request the same columns of B at the same time, and where all
+# bytes per cycle that an SM takes from L2: where neighbours request the same columns of B at the same time,
+# and where all
+LOADED = 60, 47.5
                          # CTAs load different parts
 FEW = 384                # columns of the whole product up to which clusters along k count as the former
-OUTSIDE = 7.7            # cycles per slot for each row of A or column of B outside the matrices, averaged over all tiles: if only few tiles have
+# cycles per slot for each row of A or column of B outside the matrices, averaged over all tiles: if only few tiles have
+OUTSIDE = 7.7
                          # such rows, they take no longer
 MEMORY = 2330            # bytes per cycle that all SMs together read from memory
-APART = 1.075, 1.14      # factor on the bytes that memory moves where CTAs share a tile's k: in clusters, and with sums through global memory
-AGAIN = 0.4, 0.19        # fraction of an operand's bytes that counts as read again: in general, and in one round that is not memory-bound. A
-                         # counts for each doubling of the columns of tiles, since the CTAs of a row of tiles are not neighbours (B for each
-                         # doubling of the rows of tiles, if tiles go row by row), and B once more if neighbours are at different k
+# factor on the bytes that memory moves where CTAs share a tile's k: in clusters, and with sums through global memory
+APART = 1.075, 1.14
+# fraction of an operand's bytes that counts as read again: in general, and in one round that is not memory-bound. A
+AGAIN = 0.4, 0.19
+                         # counts for each doubling of the columns of tiles, since the CTAs of a row of tiles are not
+                         # neighbours (B for each doubling of the rows of tiles, if tiles go row by row), and B once
+                         # more if neighbours are at different k
 
 # Several rounds, one CTA per tile, not memory-bound (`in_rounds`)
-USED = {64: 0.83, 128: 0.912, 192: 0.881}   # bm -> fraction of the tensor cores' peak rate; unlike in TILES, loads are modelled separately
+# bm -> fraction of the tensor cores' peak rate; unlike in TILES, loads are modelled separately
+USED = {64: 0.83, 128: 0.912, 192: 0.881}
 TAKEN = 80               # bytes per cycle that an SM can take from L2
-GIVEN = 62.5             # bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
-ASTRIDE = {32: 1.69, 64: 1.5}   # alignment of rows in bytes -> factor on the bytes taken: 128 bytes at an odd multiple of 32 straddle two lines
+# bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
+GIVEN = 62.5
+# alignment of rows in bytes -> factor on the bytes taken: 128 bytes at an odd multiple of 32 straddle two lines
+ASTRIDE = {32: 1.69, 64: 1.5}
                          # of L2, and TMA makes 1.75 requests for them
 BEYOND = 10.5            # the same as OUTSIDE, in this model
 NEXT = 1190              # cycles from one tile to the next, apart from the part in proportion to the tile's elements
 
 # A single round, one CTA per tile, not memory-bound (`in_one_round`)
-NEIGHBOURS = 16          # CTAs that started one after the other: L2 serves their simultaneous requests for a line as one
+# CTAs that started one after the other: L2 serves their simultaneous requests for a line as one
+NEIGHBOURS = 16
 ORDERS = ("snake", 16), ("row", 16), ("grouped", 4), ("grouped", 8), ("grouped", 2)   # orders of tiles to choose from
 DIVIDED = 630            # cycles for the integer divisions by which a CTA finds its tile, in orders that need them
 BRIEF = 24               # slots of k below which a better order gains less than its divisions cost
-SERVED = 25.2            # bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
-ROW = 0.98, 4.77         # cycles that TMA takes for each row of a slot, and for each that lies outside the matrix, in the tile with most of these
-PIECES = 4, 7.5          # factor on the tile's columns of B in ROW, if B is N-major and comes in boxes 64 or 32 bytes wide instead of 128 (measured
+# bytes per cycle that L2 gives each SM if all SMs load at the same time; data that neighbours share counts once
+SERVED = 25.2
+# cycles that TMA takes for each row of a slot, and for each that lies outside the matrix,
+# in the tile with most of these
+ROW = 0.98, 4.77
+# factor on the tile's columns of B in ROW, if B is N-major and comes in boxes 64 or 32 bytes wide
+# instead of 128 (measured
+PIECES = 4, 7.5
                          # on an H100)
-ALONE = 0.955            # factor on the resulting cycles per slot, except for single tiles of up to SMALL elements, and for sums by threads
+# factor on the resulting cycles per slot, except for single tiles of up to SMALL elements, and for sums by threads
+ALONE = 0.955
 SMALL = 64 * 128         # elements of a tile
 AROUND = 2530            # cycles before the first product and after the last, together
 MET = 2000               # cycles that the CTAs of a pair wait for each other, in all
 HIGHER = 3000            # cycles that tiles of 256 rows take in addition to AROUND
-WIDE = 128 * 128         # elements of a tile from which staggering its consumers' last slots pays: smaller ones are up to 9 % slower with it (this
+# elements of a tile from which staggering its consumers' last slots pays:
+# smaller ones are up to 9 % slower with it (this
+WIDE = 128 * 128
                          # and the next measured on an H100)
-HIDDEN = 0.038           # cycles saved per element by staggering: stores of the first consumers run under the products of the last
+# cycles saved per element by staggering: stores of the first consumers run under the products of the last
+HIDDEN = 0.038
 
-ASKED = 4.1              # SM cycles in which L2 serves a row of 128 bytes if the pitch is an odd multiple of 16 bytes. TMA makes 4.4 requests for
-                         # such a row, 0.54 of which remain after those of neighbours are merged, and L2 answers 0.58 per cycle
+# SM cycles in which L2 serves a row of 128 bytes if the pitch is an odd multiple of 16 bytes.
+# TMA makes 4.4 requests for
+ASKED = 4.1
+                         # such a row, 0.54 of which remain after those of neighbours are merged,
+                         # and L2 answers 0.58 per cycle
 PAIRED = 1.03            # factor on the cycles of pairs: they are 1.4 to 4 % slower where L2 is not the limit
-ONCE = 0.28              # but if CTAs share the tiles' k through memory, a pair loads fewer columns of B, by this fraction of bn,
+# but if CTAs share the tiles' k through memory, a pair loads fewer columns of B, by this fraction of bn,
+ONCE = 0.28
 MEET = 1000              # and its CTAs wait for each other, for this number of cycles
-FLAT = 1.06              # factor on the cycles of a memory-bound single round whose tiles have fewer rows of the larger operand than of the smaller
+# factor on the cycles of a memory-bound single round whose tiles have fewer rows of the larger
+# operand than of the smaller
+FLAT = 1.06
 BEGIN = 900              # cycles before a tile's first product and after its last, together
 EXCHANGE = 0.38          # cycles for each of a tile's sums that the CTAs of a cluster send each other,
 JOINED = 1610            # and cycles until all have begun and sent, if the product is not memory-bound
-IN_MEMORY = 0.38, 2540   # the same two where sums go through global memory, the second until each CTA sees that all have left theirs
+# the same two where sums go through global memory, the second until each CTA sees that all have left theirs
+IN_MEMORY = 0.38, 2540
 LARGE = 128, 256         # the only tile for stream-K: smaller ones already take all that L2 gives
 EVEN = 1.007             # factor on the cycles of sharing: what it has to gain at least to be chosen
 UNEVEN = 1.06            # the same where stream-K has few rounds, since CTAs are at different k at the same time
@@ -108,8 +139,8 @@ class Problem:
     - `m`, `n`, `k`, and the number of `matrices`
     - `itemsize`, `stored`: bytes of an element of the operands and of the result
     - `epilogue`: whether there is a user's function; `ahead`: whether TMA can load the arrays that it is given
-    - `promoted`: how threads scale and add up partial sums: None if they do not, else whether each operand's block scales are by row, ()
-      without scales
+    - `promoted`: how threads scale and add up partial sums: None if they do not, else whether each operand's block
+      scales are by row, () without scales
     - `block`: elements along k of the blocks that the tensor cores scale (Blackwell), 0 for none
     - `across`: whether A is M-major, and B N-major: their elements along k are not adjacent
     - `copied`: bytes of the operands that are copied before the product, as they are given and in swapped places
@@ -132,18 +163,19 @@ class Problem:
     narrow: bool = False
 
     def turned(self) -> Problem:
-        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],
-                       copied=self.copied[::-1], aligned=self.aligned[::-1])
+        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1],
+                       across=self.across[::-1], copied=self.copied[::-1], aligned=self.aligned[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
-        """Whether the kernel can hold the tile. If threads add up partial sums, their registers hold those and the scales of columns in
-        addition, and all columns of a tile lie in one block of scales. 192 x 128 would fit then, but is mostly slower than two consumers of
-        256 columns."""
+        """Whether the kernel can hold the tile. If threads add up partial sums, their registers hold those and the
+        scales of columns in addition, and all columns of a tile lie in one block of scales. 192 x 128 would fit then,
+        but is mostly slower than two consumers of 256 columns."""
         if bm == HIGH:
             return bn >= 96 and self.promoted is None and self.itemsize == self.stored == 2 and not self.epilogue
         if self.promoted is None:
             return True
-        return (bm, bn) != (192, 128) and (128 % bn == 0 or self.n <= bn <= 128 or bn == 256 and self.promoted[1:] != (True,))
+        return ((bm, bn) != (192, 128)
+                and (128 % bn == 0 or self.n <= bn <= 128 or bn == 256 and self.promoted[1:] != (True,)))
 
     @property
     def uneven(self) -> tuple[bool, bool]:
@@ -173,7 +205,8 @@ class Problem:
 
 @cache
 def share(bm: int, bn: int, in_round: bool = False) -> float:
-    """The fraction of the tensor cores' peak rate that a tile reaches, linearly interpolated between the widths in the tables."""
+    """The fraction of the tensor cores' peak rate that a tile reaches,
+    linearly interpolated between the widths in the tables."""
     known = TILES | IN_ROUND if in_round else TILES
     widths = sorted(wide for high, wide in known if high == bm)
     above = next((wide for wide in widths if wide >= bn), widths[-1])
@@ -183,39 +216,43 @@ def share(bm: int, bn: int, in_round: bool = False) -> float:
 
 
 def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, outside: float = 0) -> float:
-    """The cycles that a CTA takes for one slot of a tile of bm by bn. It loads `rows` rows of A and columns of B in total (None: all of the
-    tile's), which differ from what the other CTAs load at that time (`apart`) or are shared; `outside` is the mean number of rows and
-    columns of a tile that lie outside the matrices."""
+    """The cycles that a CTA takes for one slot of a tile of bm by bn. It loads `rows` rows of A and columns of B in
+    total (None: all of the tile's), which differ from what the other CTAs load at that time (`apart`) or are shared;
+    `outside` is the mean number of rows and columns of a tile that lie outside the matrices."""
     rows = bm + bn if rows is None else rows
     return max(bm * max(bn, 32) / 32 / share(bm, bn), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
 
-def tile_cycles(k: int, itemsize: float, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
-                outside: float = 0) -> float:
-    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the other parameters are those of
-    `step_cycles`."""
+def tile_cycles(k: int, itemsize: float, bm: int, bn: int, splits: int = 1, rows: float | None = None,
+                apart: bool = True, outside: float = 0) -> float:
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the other parameters are
+    those of `step_cycles`."""
     return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
 
 
 def both(computing: float, loading: float, asking: float = 0) -> float:
-    """The cycles of activities that overlap: about those of the longest, and more if several are about as long (a cubic norm)."""
+    """The cycles of activities that overlap: about those of the longest,
+    and more if several are about as long (a cubic norm)."""
     return (computing ** 3 + loading ** 3 + asking ** 3) ** (1 / 3)
 
 
 @lru_cache(maxsize=4096)
 def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int, int, int, float]:
-    """The fastest way in which all `ctas` share `left` tiles, fewer than the CTAs, of `steps` slots each (stream-K). Each tile has a CTA of
-    its own for its first slots; the other CTAs, the helpers, take the `rest` last slots of every tile. A helper writes partial sums for
-    each tile that it worked on, and the tile's own CTA adds them up. Returns (`rest`, the number of helpers, the number of parts into which
-    the rests are cut that do not make a whole turn of the helpers, cycles)."""
+    """The fastest way in which all `ctas` share `left` tiles, fewer than the CTAs, of `steps` slots each (stream-K).
+    Each tile has a CTA of its own for its first slots; the other CTAs, the helpers, take the `rest` last slots of
+    every tile. A helper writes partial sums for each tile that it worked on, and the tile's own CTA adds them up.
+    Returns (`rest`, the number of helpers, the number of parts into which the rests are cut that do not make a whole
+    turn of the helpers, cycles)."""
     step, moved = step_cycles(bm, bn), LEFT + bm * bn * MOVED
     best = (0, 0, 0, steps * step)
     for helpers in range(1, ctas - left + 1):
         rounds, more = divmod(left, helpers)
         for parts in range(1, helpers // more + 1) if more else (1,):
             given = rounds + (more > 0)
-            rest = min(int((steps * step + (parts - given) * moved) / (step * (1 + rounds + (1 / parts if more else 0)))), steps - 1)
-            time = max((steps - rest) * step + parts * moved, (rounds * rest + (-(-rest // parts) if more else 0)) * step + given * moved)
+            rest = min(int((steps * step + (parts - given) * moved)
+                           / (step * (1 + rounds + (1 / parts if more else 0)))), steps - 1)
+            time = max((steps - rest) * step + parts * moved,
+                       (rounds * rest + (-(-rest // parts) if more else 0)) * step + given * moved)
             if rest >= parts and time < best[3]:
                 best = rest, helpers, parts, time
     return best
@@ -230,8 +267,8 @@ def together(order: tuple[str, int], down: int, across: int) -> tuple[float, flo
 
 
 def asked(p: Problem, bm: int, bn: int, order: tuple[str, int]) -> float:
-    """The rows of A and columns of B of a slot that each CTA requests from L2 on average, if neighbours' requests for the same data count
-    once."""
+    """The rows of A and columns of B of a slot that each CTA requests from L2 on average, if neighbours' requests for
+    the same data count once."""
     high, wide = together(order, -(-p.m // bm), -(-p.n // bn))
     return (high * min(bm, p.m) + wide * min(bn, p.n)) / (high * wide)
 
@@ -254,13 +291,14 @@ def unhindered(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
 
 
 def order_in_rounds(p: Problem, bm: int, bn: int, group: int = NEIGHBOURS) -> tuple[str, int]:
-    """The order of tiles in which neighbours request the least from L2, for several rounds with one CTA per tile: up to 1.3 times as fast."""
+    """The order of tiles in which neighbours request the least from L2, for several rounds with one CTA per tile: up
+    to 1.3 times as fast."""
     return min(("snake", group), ORDERS[1], key=lambda order: asked(p, bm, bn, order))
 
 
 def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tuple[str, int] | None:
-    """The order of tiles in which neighbours request little from L2, for a single round: up to 1.6 times as fast. None if tiles are not all
-    at work at once, one CTA each, or CTAs are pairs."""
+    """The order of tiles in which neighbours request little from L2, for a single round: up to 1.6 times as fast.
+    None if tiles are not all at work at once, one CTA each, or CTAs are pairs."""
     if way.pair or not at_once(p, bm, bn, way, processors):
         return None
     if not p.waits:
@@ -269,14 +307,16 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
 
 
 def takes_turns(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
-    """Whether the consumers of such a tile are staggered, which means that they multiply its last slots one after the other: in a single
-    round that is not memory-bound. Not if threads add up the sums of each slot, and not for float32, which threads may load from slots."""
+    """Whether the consumers of such a tile are staggered, which means that they multiply its last slots one after the
+    other: in a single round that is not memory-bound. Not if threads add up the sums of each slot, and not for
+    float32, which threads may load from slots."""
     able = bm > 64 and bm * bn >= WIDE and p.promoted is None and not way.pair and p.itemsize < 4
     return able and unhindered(p, bm, bn, way, processors)
 
 
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
-    """The cycles of a product of a single round that is not memory-bound, in the fastest order of tiles; and that order."""
+    """The cycles of a product of a single round that is not memory-bound, in the fastest order of tiles;
+    and that order."""
     down, across, slots = -(-p.m // bm), -(-p.n // bn), -(-p.k * p.itemsize // SLOT)
     tiles = rows(p.m, bm, pair) * across * p.matrices
     pieces = PIECES[bn % 32 > 0] if p.across[1] and bn % 64 else 1
@@ -291,37 +331,43 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
         until = AROUND + HIGHER * (bm == HIGH) + DIVIDED * divides(order, down, across) + MET * pair - hidden
         computing = slots * both(multiplied, brought, served) * part + until
-        again = AGAIN[1] * p.matrices * p.k * p.itemsize * (p.n * log2(down) if order[0] == "row" else p.m * log2(across))
-        best = min(best, (both(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)), order), key=itemgetter(0))
+        again = AGAIN[1] * p.matrices * p.k * p.itemsize * (p.n * log2(down) if order[0] == "row"
+                                                            else p.m * log2(across))
+        best = min(best, (both(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)), order),
+                   key=itemgetter(0))
     return best
 
 
 def in_rounds(p: Problem, bm: int, bn: int, rounds: int, rows: float, columns: float) -> float:
-    """The cycles that a CTA takes for `rounds` tiles one after the other, which have `rows` rows of A and `columns` columns of B inside the
-    matrices on average."""
-    taken = (rows * ASTRIDE.get(p.aligned[0], 1) + columns * ASTRIDE.get(p.aligned[1], 1)) * SLOT / TAKEN + (bm + bn - rows - columns) * BEYOND
+    """The cycles that a CTA takes for `rounds` tiles one after the other, which have `rows` rows of A and `columns`
+    columns of B inside the matrices on average."""
+    taken = ((rows * ASTRIDE.get(p.aligned[0], 1) + columns * ASTRIDE.get(p.aligned[1], 1)) * SLOT / TAKEN
+             + (bm + bn - rows - columns) * BEYOND)
     served = asked(p, bm, bn, order_in_rounds(p, bm, bn)) * SLOT / GIVEN
     step = both(bm * max(bn, 32) / 32 / USED[bm], taken, served)
     return rounds * (-(-p.k * p.itemsize // SLOT) * step + NEXT + bm * bn / 40)
 
 
 def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = PLAIN) -> float:
-    """The cycles in which memory delivers the product's data, or L2 answers TMA's requests, whichever is more; for all but `in_one_round`."""
+    """The cycles in which memory delivers the product's data, or L2 answers TMA's requests, whichever is more; for
+    all but `in_one_round`."""
     shared, by_rows = way.splits > 1, p.waits and order_at_once(p, bm, bn, way, processors) == ORDERS[1]
     far = p.n * log2(-(-p.m // bm)) if by_rows else p.m * log2(-(-p.n // bn))
     again = AGAIN[0] * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
-    return reading_cycles(p, bm, bn, tiles, processors, p.bytes * (APART[not way.clustered] if shared else 1) + again, way.pair)
+    return reading_cycles(p, bm, bn, tiles, processors, p.bytes * (APART[not way.clustered] if shared else 1) + again,
+                          way.pair)
 
 
 def reading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, read: float, pair: bool) -> float:
-    """The cycles in which memory delivers `read` bytes, or L2 answers TMA's requests for rows at odd multiples of 16 bytes, whichever is
-    more."""
+    """The cycles in which memory delivers `read` bytes, or L2 answers TMA's requests for rows at odd multiples of 16
+    bytes, whichever is more."""
     uneven = bm * p.uneven[0] + bn / (2 if pair else 1) * p.uneven[1]
     return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * uneven * ASKED) / processors
 
 
 def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
-    """The cycles of the product if all CTAs share the last partial round of tiles (stream-K); infinity where that does not apply."""
+    """The cycles of the product if all CTAs share the last partial round of tiles (stream-K);
+    infinity where that does not apply."""
     tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
     if tiles % processors == 0 or tiles < processors or (bm, bn) != LARGE:
         return inf
@@ -344,7 +390,8 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     rounds = -(-tiles // max(places(way, processors) // way.splits, 1))
     mean = p.m / down + p.n / across
     if rounds > 1 and way == Way() and not p.waits:
-        return both(in_rounds(p, bm, bn, rounds, p.m / down, p.n / across), loading_cycles(p, bm, bn, tiles, processors, way))
+        return both(in_rounds(p, bm, bn, rounds, p.m / down, p.n / across),
+                    loading_cycles(p, bm, bn, tiles, processors, way))
     held = mean if rounds > 1 else min(p.m, bm) + min(p.n, bn)
     each, once = 0, 0
     if shared:
@@ -353,9 +400,11 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     saved, meet, paired = 0, 0, 1
     if way.pair:
         saved, meet, paired = (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn + once + meet
+    tile = (tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn
+            + once + meet)
     flat = p.waits and rounds == 1 and not shared and (min(p.n, bn) > bm if p.m > p.n else min(p.m, bm) > bn)
-    return both(rounds * tile * paired * (FLAT if flat else 1), loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
+    return both(rounds * tile * paired * (FLAT if flat else 1),
+                loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
 __all__ = ["Problem", "Way", "cycles", "order_at_once", "streamed_cycles", "takes_turns", "unhindered"]

@@ -26,15 +26,17 @@ ROWS = 64  # of the accumulators that a consumer defers
 
 @tile.jit
 def applied(S, z, m, n, E0, E1, E2, E3, EPILOGUE: tile.constexpr, COLUMNS: tile.constexpr, WAITING: tile.constexpr):
-    """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on, which have waited in dtype WAITING."""
+    """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on, which have
+    waited in dtype WAITING."""
     place = S[0:ROWS, 0:COLUMNS]
-    made = finished(tile.cast(tile.load(place), WAITING), z, m, n, Finishing(1, 1, (E0, E1, E2, E3)[:EPILOGUE.extras], EPILOGUE))
+    made = finished(tile.cast(tile.load(place), WAITING), z, m, n,
+                    Finishing(1, 1, (E0, E1, E2, E3)[:EPILOGUE.extras], EPILOGUE))
     tile.store(place, tile.cast(made, S.dtype))
 
 
 class Taken(NamedTuple):
-    """A dtype, which an epilogue takes deferred accumulators in, also in staging buffers of `width` columns, as long as none of the `watched`
-    globals that it reads has changed."""
+    """A dtype, which an epilogue takes deferred accumulators in, also in staging buffers of `width` columns, as long
+    as none of the `watched` globals that it reads has changed."""
 
     dtype: tile.dtypes.DType
     width: int
@@ -42,14 +44,16 @@ class Taken(NamedTuple):
 
 
 def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) -> Taken | None:
-    """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything else with them; None for other
-    epilogues, and for those that cast them back to compute in a wider dtype: so much work is slower under other products. It is the same
-    for a `PIECE` of columns, as they are finished under other products, and for `width`, as those of a CTA's last tile are; and what is done
-    with accumulators that have that dtype already is the same too. `extras` are the arguments and tiles of the
-    epilogue `finish`. Invalid ones give None: the call of the kernel reports them."""
+    """The 16-bit float dtype to which an epilogue casts its accumulators, of dtype `sums`, before it does anything
+    else with them; None for other epilogues, and for those that cast them back to compute in a wider dtype: so much
+    work is slower under other products. It is the same for a `PIECE` of columns, as they are finished under other
+    products, and for `width`, as those of a CTA's last tile are; and what is done with accumulators that have that
+    dtype already is the same too. `extras` are the arguments and tiles of the epilogue `finish`. Invalid ones give
+    None: the call of the kernel reports them."""
     first = _at(PIECE, finish, sums, extras, target)
     other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
-    return None if first is None or other is None or other[0] != first[0] else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
+    return (None if first is None or other is None or other[0] != first[0]
+            else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1]))))))
 
 
 def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
@@ -62,7 +66,8 @@ def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tup
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     if dtype is None or not dtype.is_float or dtype.nbytes != 2:
         return None
-    later = {_cast_to(use) for first in uses if isinstance(first, Call) for use in _uses(body, first.result)}  # each is a cast
+    # each is a cast
+    later = {_cast_to(use) for first in uses if isinstance(first, Call) for use in _uses(body, first.result)}
     if any(d is not None and d.nbytes > dtype.nbytes for d in later):
         return None
     already = _built(columns, finish, sums, dtype, extras, target)
@@ -75,18 +80,22 @@ def _built(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
     try:
-        bound, options, _ = applied.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns, WAITING=waiting))
+        bound, options, _ = applied.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns,
+                                                     WAITING=waiting))
         return applied.build(bound.without_data(), options, target)
     except TileError:
         return None
 
 
 def _work(body: Block) -> Counter:
-    """What is done besides casts of the accumulators: how often which operation, on which constants, of which result."""
+    """What is done besides casts of the accumulators: how often which operation, on which constants,
+    of which result."""
     casts = _uses_of_accumulators(body)
     done = (n for n in walk(body) if isinstance(n, Call) and n not in casts)
-    return Counter((n.op.name, repr(sorted(n.attrs.items(), key=str)), *(x.value for x in n.args if isinstance(x, Const)),
-                    *((r.type.dtype, getattr(r.type, "shape", ())) for r in n.results if isinstance(r.type, (Scalar, Tile)))) for n in done)
+    return Counter(
+        (n.op.name, repr(sorted(n.attrs.items(), key=str)), *(x.value for x in n.args if isinstance(x, Const)),
+         *((r.type.dtype, getattr(r.type, "shape", ())) for r in n.results if isinstance(r.type, (Scalar, Tile))))
+        for n in done)
 
 
 def _uses_of_accumulators(body: Block) -> list[Node | None]:
@@ -111,7 +120,8 @@ def _cast_to(node: Node | None):
 
 def asked(epilogue, extras: Sequence[Any], target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
-    return None if epilogue is None else lambda finish, sums, width: dtype_taken(finish, sums, tuple(extras), target, width)
+    return (None if epilogue is None else lambda finish, sums,
+            width: dtype_taken(finish, sums, tuple(extras), target, width))
 
 
 __all__ = ["asked", "dtype_taken"]

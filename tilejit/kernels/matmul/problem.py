@@ -1,4 +1,5 @@
-"""What a call of `matmul` multiplies: the request, and the product that it is once its arrays and options are checked."""
+"""What a call of `matmul` multiplies: the request, and the product that it is once its arrays and
+options are checked."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ class Request:
 
 
 class BlockScales(NamedTuple):
-    """Whether there are factors for blocks along k (`given`). On Hopper, for each operand whether it has one for each row; on Blackwell, the
-    elements along k that one counts for."""
+    """Whether there are factors for blocks along k (`given`). On Hopper, for each operand whether it has one for each
+    row; on Blackwell, the elements along k that one counts for."""
 
     given: bool
     by_row: tuple[bool, ...] = ()
@@ -55,10 +56,11 @@ class BlockScales(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """A checked product ``z = x @ y`` of `shape`: `m`, `n`, `k` of each of its `matrices`, the dtype of the sums, the bytes of an operand's element
-    (half a byte of float4), and what happens to the sums. `promoted`: None if the tensor cores make all sums, else, as threads add up those of each
-    slot, for each operand whether it has block scales by row, or () without any. `axes` are those of the epilogue's tiles. `stacked`: the rows of
-    all matrices of `x` together, where they share one `y`, else None."""
+    """A checked product ``z = x @ y`` of `shape`: `m`, `n`, `k` of each of its `matrices`, the dtype of the sums, the
+    bytes of an operand's element (half a byte of float4), and what happens to the sums. `promoted`: None if the
+    tensor cores make all sums, else, as threads add up those of each slot, for each operand whether it has block
+    scales by row, or () without any. `axes` are those of the epilogue's tiles. `stacked`: the rows of all matrices of
+    `x` together, where they share one `y`, else None."""
 
     request: Request
     target: str
@@ -92,7 +94,8 @@ class Product:
     def epilogue(self, swapped: bool) -> Epilogue:
         request = self.request
         arrays = () if self.scales.given else tuple(s is not None for s in request.scaled)
-        return Epilogue(arrays, request.epilogue, len(self.z.shape) == 3, swapped, self.axes, request.arguments + len(request.tiles))
+        return Epilogue(arrays, request.epilogue, len(self.z.shape) == 3, swapped, self.axes,
+                        request.arguments + len(request.tiles))
 
     def problem(self, narrow: bool) -> Problem:
         """The product as the performance model knows it. `narrow`: the epilogue's sums can wait in 16 bits."""
@@ -100,8 +103,9 @@ class Product:
         loaded = any(tiles_ahead(request.tiles, self.axes, self.z, 16))
         alone = bool(request.epilogue) and not (request.arguments or request.tiles) and stored_by_tma(self.z, 16)
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
-        return Problem(self.m, self.n, self.k, self.matrices, self.itemsize, self.z.nbytes_per_element, request.epilogue is not None, loaded or alone,
-                       self.promoted, self.scales.along, across, (copied_bytes(x, y.turned, either), copied_bytes(y.turned, x, either)),
+        return Problem(self.m, self.n, self.k, self.matrices, self.itemsize, self.z.nbytes_per_element,
+                       request.epilogue is not None, loaded or alone, self.promoted, self.scales.along, across,
+                       (copied_bytes(x, y.turned, either), copied_bytes(y.turned, x, either)),
                        (alignment(x, either[0]), alignment(y.turned, either[1])), narrow)
 
 
@@ -115,14 +119,15 @@ def check_product(request: Request, target: str) -> Product:
     sums = dtype_of_sums(x, y, request.precision) if per == 1 else tile.float32
     scales = _block_scales(request, k * per, target)
     if per == 2 and not scales.given:
-        raise LaunchError("the tensor cores multiply float4 only with a scale factor for each block along k: give scale_a and scale_b")
+        raise LaunchError("the tensor cores multiply float4 only with a scale factor for each block along k: "
+                          "give scale_a and scale_b")
     shape = (*batch, m, n)
     z = request.out
     if z is None:
         z = ArrayView(0, shape, row_major(shape), result_dtype(x.dtype, request.scaled), x.device)
     check_out(z, shape, tile.float32 if request.scaled else sums, request.epilogue is not None)
-    return Product(request, target, x, y, z, shape, m, n, k * per, x.nbytes_per_element if per == 1 else 1 / per, sums, scales,
-                   _promotion(request, scales, target), axes_of(list(request.tiles), z))
+    return Product(request, target, x, y, z, shape, m, n, k * per, x.nbytes_per_element if per == 1 else 1 / per, sums,
+                   scales, _promotion(request, scales, target), axes_of(list(request.tiles), z))
 
 
 def _block_scales(request: Request, k: int, target: str) -> BlockScales:
@@ -142,7 +147,8 @@ def _promotion(request: Request, scales: BlockScales, target: str) -> tuple[bool
 
 def stacked(p: Product) -> Product:
     """The product with the rows of all matrices of A stacked, if they share one B and lie one after the other."""
-    if len(p.x.shape) != 3 or len(p.y.shape) != 2 or p.request.epilogue is not None or not p.x.contiguous or not p.z.contiguous:
+    if (len(p.x.shape) != 3 or len(p.y.shape) != 2 or p.request.epilogue is not None or not p.x.contiguous
+        or not p.z.contiguous):
         return p
     rows = p.m * p.x.shape[0]
     x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (p.x, p.z))

@@ -1,4 +1,5 @@
-"""Adjusts a product's launch until the values of the user's epilogue fit in registers, and its shared memory beside the slots."""
+"""Adjusts a product's launch until the values of the user's epilogue fit in registers,
+and its shared memory beside the slots."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ FEW = 64  # bytes of registers that an epilogue may spill without a warning: som
 
 
 def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: bool = False):
-    """The launch, adjusted so that its epilogue fits. If values spill, fewer columns are deferred to the next tile (`late`); a TileWarning
-    says so if there are still more values at once than registers. If the model has `chosen` the configuration, slots are dropped, down to
-    two, until the epilogue's shared memory fits; otherwise the SharedMemoryError is raised. `given` are the kernel's arguments."""
+    """The launch, adjusted so that its epilogue fits. If values spill, fewer columns are deferred to the next tile
+    (`late`); a TileWarning says so if there are still more values at once than registers. If the model has `chosen`
+    the configuration, slots are dropped, down to two, until the epilogue's shared memory fits; otherwise the
+    SharedMemoryError is raised. `given` are the kernel's arguments."""
     plan = launch.plan
     def again(**changed):
         return fitted(launch.replanned(**changed), given, target, simulated, chosen)
@@ -25,14 +27,15 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
     if spilled > FEW and isinstance(plan, PersistentConstants) and plan.late:
         return again(late=whole(plan.late // 2, plan.width))
     if spilled > FEW:
-        warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
-             f"tile; a config with a bn below {plan.bn}, or an epilogue with fewer values at once, avoids it")
+        warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, "
+             f"which are stored to memory and loaded again for every tile; a config with a bn below {plan.bn}, "
+             "or an epilogue with fewer values at once, avoids it")
     return launch
 
 
 def spills(kernel, given: tuple, constants: dict, target: str, simulated: bool) -> int:
-    """The bytes of registers that a thread spills. The simulator has registers for all values, so for it the kernel is only lowered, and
-    this is 0."""
+    """The bytes of registers that a thread spills. The simulator has registers for all values, so for it the kernel
+    is only lowered, and this is 0."""
     if not simulated:
         return kernel.compile(*given, target=target, **constants).spills
     bound, options, _ = kernel.bind(given, constants)

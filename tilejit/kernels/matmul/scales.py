@@ -1,4 +1,5 @@
-"""Scales of a product's operands: one factor for the result, or factors for blocks along k in the form that each GPU's kernels take."""
+"""Scales of a product's operands: one factor for the result, or factors for blocks along k in the form that each
+GPU's kernels take."""
 
 from __future__ import annotations
 
@@ -42,13 +43,14 @@ def scale(name: str, s) -> Scale | None:
         raise LaunchError(f"{name} must be a number or an array of factors, not {type(s).__name__}")
     v = described(name, s)
     if v.dtype not in ("float32", *FACTORS):
-        raise LaunchError(f"{name} must be of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
+        raise LaunchError(f"{name} must be of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, "
+                          f"not of {v.dtype}")
     return Scale(v.shape, v.dtype, v.device, v.contiguous, v.pointer % 16 == 0)
 
 
 def of_blocks(scaled: tuple[Scale | None, ...], device: str | int) -> bool:
-    """Whether there are factors for blocks. LaunchError if an array has neither those nor a single factor, or is not on the operands'
-    device."""
+    """Whether there are factors for blocks. LaunchError if an array has neither those nor a single factor, or is not
+    on the operands' device."""
     for name, s in zip(("scale_a", "scale_b"), scaled):
         if s and s.device != device:
             raise LaunchError(f"the operands are on {device}, and {name} on {s.device}")
@@ -56,8 +58,8 @@ def of_blocks(scaled: tuple[Scale | None, ...], device: str | int) -> bool:
         return True
     for name, s in zip(("scale_a", "scale_b"), scaled):
         if s and prod(s.shape) != 1:
-            raise LaunchError(f"{name} must be a number, an array of one element, or a factor for each block in two dimensions, not of shape "
-                              f"{s.shape}")
+            raise LaunchError(f"{name} must be a number, an array of one element, "
+                              f"or a factor for each block in two dimensions, not of shape {s.shape}")
     return False
 
 
@@ -69,19 +71,21 @@ def one_factor(s):
 
 
 def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tuple[bool, bool]:
-    """For float32 factors of 128 along k, which threads multiply by (Hopper): for each operand whether it has one for each row, instead of
-    one for 128 rows."""
+    """For float32 factors of 128 along k, which threads multiply by (Hopper): for each operand whether it has one for
+    each row, instead of one for 128 rows."""
     if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8"):
         raise LaunchError(f"block scales are for two matrices of float8, and a is of {x.dtype} and shape {x.shape}")
     (m, k), n = x.shape, y.shape[1]
     def up(extent):
         return -(-extent // BLOCK)
     found = []
-    for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"), ("scale_b", scaled[1], n, "[K/128, N or N/128]")):
+    for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"),
+                                 ("scale_b", scaled[1], n, "[K/128, N or N/128]")):
         order = 1 if name == "scale_a" else -1
         given, wanted = s.shape[::order] if s else (), ((rows, up(k)), (up(rows), up(k)))
         if s is None or given not in wanted:
-            raise LaunchError(f"{name} must be {words}: of shape {wanted[0][::order]} or {wanted[1][::order]} here, not {given[::order]}")
+            raise LaunchError(f"{name} must be {words}: of shape {wanted[0][::order]} or {wanted[1][::order]} here, "
+                              f"not {given[::order]}")
         if s.dtype != "float32":
             raise LaunchError(f"{name} must be of float32 on sm_90a, not of {s.dtype}")
         found.append(given[0] == rows)
@@ -91,19 +95,21 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
 def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: int) -> int:
     """For factors that the tensor cores multiply by (Blackwell): the elements along k of a block; 0 if k is 0."""
     if len(x.shape) > 2 or len(y.shape) > 2 or x.dtype[:6] not in ("float8", "float4"):
-        raise LaunchError(f"block scales are for two matrices of float8 or of float4, and a is of {x.dtype} and shape {x.shape}")
+        raise LaunchError("block scales are for two matrices of float8 or of float4, "
+                          f"and a is of {x.dtype} and shape {x.shape}")
     four = x.dtype.startswith("float4")
     kinds = {"float8_e8m0fnu": 32} | ({"float8_e4m3fn": 16} if four else {})
     for name, s, rows, letter in (("scale_a", scaled[0], x.shape[0], "M"), ("scale_b", scaled[1], y.shape[1], "N")):
         words = " or ".join(f"{dtype} for blocks of {block}" for dtype, block in kinds.items())
         if s is None or s.dtype not in kinds:
-            raise LaunchError(f"{name} for {x.dtype} must be of {words} on Blackwell, not {f'of {s.dtype}' if s else 'a number'}")
+            raise LaunchError(f"{name} for {x.dtype} must be of {words} on Blackwell, "
+                              f"not {f'of {s.dtype}' if s else 'a number'}")
         block = kinds[s.dtype]
         shape = -(-rows // ROWS), -(-k // (block * BLOCKS))
         if prod(s.shape) != prod(shape) * UNIT or not s.contiguous:
-            raise LaunchError(f"{name} must be contiguous units of {UNIT} bytes, each the factors of {ROWS} of {letter} and {BLOCKS} blocks "
-                              f"of {block} along k: {shape[0]} x {shape[1]} of them here, {prod(shape) * UNIT} elements, not an array of "
-                              f"shape {s.shape}"
+            raise LaunchError(f"{name} must be contiguous units of {UNIT} bytes, each the factors of {ROWS} of "
+                              f"{letter} and {BLOCKS} blocks of {block} along k: {shape[0]} x {shape[1]} of them here, "
+                              f"{prod(shape) * UNIT} elements, not an array of shape {s.shape}"
                               + ("" if s.contiguous else " with gaps or in another order"))
         if not s.aligned:
             raise LaunchError(f"{name} must begin at a multiple of 16 bytes, and does not")

@@ -48,11 +48,12 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
          fast_accum: bool = False, precision: str | None = None, most: int = 8) -> Config | BlackwellConfig | None:
     """The configuration with which ``matmul`` of these arrays takes the least time, to be given as its `config`.
 
-    By itself `matmul` uses the first choice of a performance model. This function compiles the model's first `most` configurations in
-    parallel, times them on the arrays in interleaved bursts (the median of five bursts of at least a millisecond each), and returns the
-    fastest. The result is kept on disk, so a later process on a GPU of the same name finds it there. A given `out` gets its contents back
-    at the end. Configurations that do not compile are skipped. For NumPy arrays the model's first choice is returned, since the simulator
-    has no clock; for a product without elements, None. The other parameters and the errors are those of `matmul`."""
+    By itself `matmul` uses the first choice of a performance model. This function compiles the model's first `most`
+    configurations in parallel, times them on the arrays in interleaved bursts (the median of five bursts of at least
+    a millisecond each), and returns the fastest. The result is kept on disk, so a later process on a GPU of the same
+    name finds it there. A given `out` gets its contents back at the end. Configurations that do not compile are
+    skipped. For NumPy arrays the model's first choice is returned, since the simulator has no clock; for a product
+    without elements, None. The other parameters and the errors are those of `matmul`."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise LaunchError(f"most is how many configurations are timed, a number of at least 1, not {most!r}")
     check_listed(arguments=arguments, tiles=tiles)
@@ -87,7 +88,8 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
     store, place = open_store(), _place(views, scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
     known = None if store is None or place is None else store.get_json("tuned", place)
     if not isinstance(known, int) or known not in range(len(configs)):
-        compiled = _compiled({i: plan(c) for i, c in enumerate(configs)}, (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
+        compiled = _compiled({i: plan(c) for i, c in enumerate(configs)},
+                             (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
         launches = {i: partial(matmul, a, b, made, epilogue, arguments, config=configs[i], **options) for i in compiled}
         known = _fastest(launches, describe(a), describe(made))
         if store is not None and place is not None:
@@ -115,7 +117,8 @@ def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
 
 
 def _fastest(launches: dict, a, made) -> int:
-    """The number of the launch that takes the least time, on the stream of the arrays. The contents of `made` are restored afterwards."""
+    """The number of the launch that takes the least time, on the stream of the arrays. The contents of `made` are
+    restored afterwards."""
     device, (low, high) = made.device, span(made)
     with Kept([(made.pointer + low, high - low)], device):
         times, failed = time_launches(launches, streams.current_stream(a), device)
@@ -131,7 +134,8 @@ def _place(views: tuple, scaled: tuple, options: tuple, epilogue, configs: list)
     except Unrecorded:
         return None
     forms = [(v.shape, v.strides, v.dtype, v.pointer % 16) for v in views]
-    parts = package(), tools(), repr(forms), repr(scaled), repr(options), function, repr(configs), driver.name(views[0].device)
+    parts = (package(), tools(), repr(forms), repr(scaled), repr(options), function, repr(configs),
+             driver.name(views[0].device))
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 

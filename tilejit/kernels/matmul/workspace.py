@@ -15,8 +15,9 @@ FLAGS: dict = {}           # (type of array, device, stream, whether it is being
 def workspace(like, shape: tuple[int, ...], dtype: str):
     """Room for partial sums, and flags that are 0, for a launch on the current stream of `like`.
 
-    A launch leaves the flags at 0, so launches on one stream, which run one after the other, share them. Launches that a CUDA graph captures have
-    their own, which the graph zeroes before the first of them, since a graph may run on any stream."""
+    A launch leaves the flags at 0, so launches on one stream, which run one after the other, share them. Launches
+    that a CUDA graph captures have their own, which the graph zeroes before the first of them, since a graph may run
+    on any stream."""
     view, partial = describe(like), temporary(like, shape, dtype)
     if view.device == "host":
         return partial, np.zeros((CTAS, CONSUMERS), np.int64)

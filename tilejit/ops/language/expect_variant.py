@@ -9,7 +9,8 @@ from ...names import nearest
 
 
 class ExpectVariant:
-    """``with tile.expect_variant("tma"):`` inside a kernel. `holds` becomes true at the first call in the block that has this variant."""
+    """``with tile.expect_variant("tma"):`` inside a kernel. `holds` becomes true at the first call in the block that
+    has this variant."""
 
     def __init__(self, name: str):
         self.name, self.holds = name, False
@@ -19,25 +20,29 @@ class ExpectVariant:
 
     def tile_exit(self, g: Builder) -> None:
         if not self.holds:
-            raise g.error(f"expect_variant({self.name!r}) has no effect: its block has no call that can be lowered as {self.name!r}")
+            raise g.error(f"expect_variant({self.name!r}) has no effect: "
+                          f"its block has no call that can be lowered as {self.name!r}")
 
 
 @builtin
 def expect_variant(g: Builder, name):
-    """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant; otherwise compilation fails.
+    """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant;
+    otherwise compilation fails.
 
-    The operations are copies, prefetches and products. It is also an error if the block contains no such operation. Of nested
-    blocks, the innermost applies.
+    The operations are copies, prefetches and products. It is also an error if the block contains no such operation.
+    Of nested blocks, the innermost applies.
     """
     if not isinstance(name, str):
         raise g.error(f"a variant is named by a string, not {describe(name)}")
     if name not in variant_names():
-        raise g.error(f"nothing is lowered as {name!r}{nearest(name, variant_names())}; the variants are {', '.join(variant_names())}")
+        raise g.error(f"nothing is lowered as {name!r}{nearest(name, variant_names())}; "
+                      f"the variants are {', '.join(variant_names())}")
     return ExpectVariant(name)
 
 
 def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> str | None:
-    """The variant that the call asks for, or the one of the innermost ``expect_variant`` block, if it is one of the operation's `names`.
+    """The variant that the call asks for, or the one of the innermost ``expect_variant`` block, if it is one of the
+    operation's `names`.
 
     None if neither; an error if the two differ.
     """
@@ -45,7 +50,8 @@ def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> st
     if block is None or block.name not in names:
         return variant
     if variant not in (None, block.name):
-        raise g.error(f"the call asks for {variant!r}, and the expect_variant block around it for {block.name!r}: remove one of them")
+        raise g.error(f"the call asks for {variant!r}, and the expect_variant block around it for {block.name!r}: "
+                      "remove one of them")
     block.holds = True
     return block.name
 

@@ -15,12 +15,14 @@ from .operators import binary
 
 def _axis(g: Builder, axis) -> int:
     if axis not in (0, 1, 2):
-        raise g.error(f"a grid has axes 0, 1 and 2, not {axis if isinstance(axis, int) else describe(axis)}" + g.declared_constant(axis))
+        raise g.error(f"a grid has axes 0, 1 and 2, not {axis if isinstance(axis, int) else describe(axis)}"
+                      + g.declared_constant(axis))
     return axis
 
 
 def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool = False, since: int = 80):
-    """Declare an id, an int32 scalar; `by_axis` if there is one for each axis of the grid. `since` is the first target that has it."""
+    """Declare an id, an int32 scalar; `by_axis` if there is one for each axis of the grid. `since` is the first
+    target that has it."""
     if by_axis:
         def declaration(axis=0): ...
     else:
@@ -51,9 +53,11 @@ _XYZ = "xyz"
 program_id = _id("program_id", "The index of this CTA in the grid along `axis`.", Uniformity.CTA,
                  lambda m, axis: m.program_id(axis), lambda e, axis: e.sreg(f"ctaid.{_XYZ[axis]}"), by_axis=True)
 num_programs = _id("num_programs", "The number of CTAs in the grid along `axis`.", Uniformity.GRID,
-                   lambda m, axis: np.full((1, 1), m.grid[axis]), lambda e, axis: e.sreg(f"nctaid.{_XYZ[axis]}"), by_axis=True)
+                   lambda m, axis: np.full((1, 1), m.grid[axis]), lambda e, axis: e.sreg(f"nctaid.{_XYZ[axis]}"),
+                   by_axis=True)
 cluster_id = _id("cluster_id", "The index of this CTA's cluster in the grid along `axis`.", Uniformity.CLUSTER,
-                 lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True, since=90)
+                 lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True,
+                 since=90)
 cta_rank = _id("cta_rank", "This CTA's rank in its cluster.", Uniformity.CTA,
                lambda m: m.cluster_rank, lambda e: e.sreg("cluster.ctarank"), since=90)
 absolute_thread_id = _id("thread_id", "The thread's index in the CTA.", Uniformity.THREAD,
@@ -62,8 +66,8 @@ relative_thread_id = _id("thread_id_in_scope", "The thread's index in its execut
                          lambda m: m.thread_ids() - m.thread_ids()[:, :1], lambda e: e.thread_id())
 warp_id = _id("warp_id", "The warp's index in the CTA.", Uniformity.WARP,
               lambda m: m.thread_ids() // 32, lambda e: e.warp_id())
-warpgroup_id = _id("warpgroup_id", "The index of the thread's warpgroup (128 threads) in the CTA.", Uniformity.WARPGROUP,
-                   lambda m: m.thread_ids() // 128, lambda e: e.warpgroup_id())
+warpgroup_id = _id("warpgroup_id", "The index of the thread's warpgroup (128 threads) in the CTA.",
+                   Uniformity.WARPGROUP, lambda m: m.thread_ids() // 128, lambda e: e.warpgroup_id())
 lane_id = _id("lane_id", "The thread's lane in its warp.", Uniformity.THREAD,
               lambda m: m.thread_ids() % 32, lambda e: e.lane_id())
 
@@ -76,7 +80,8 @@ def is_number_of_ctas(g, x) -> bool:
 
 @builtin
 def thread_id(g: Builder, scope=None):
-    """The thread's id in the CTA, or in its "warpgroup" or "warp" or in the current execution scope ("scope"), as `scope` says."""
+    """The thread's id in the CTA, or in its "warpgroup" or "warp" or in the current execution scope ("scope"),
+    as `scope` says."""
     if scope in (None, "cta"):
         return g.call(absolute_thread_id)
     if scope == "scope":

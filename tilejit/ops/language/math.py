@@ -30,7 +30,8 @@ def _through_float32(exact):
 
 
 def _sim(function):
-    """Simulate a function by computing it in float64 and rounding to float32, which is at least as accurate as the GPU's result.
+    """Simulate a function by computing it in float64 and rounding to float32,
+    which is at least as accurate as the GPU's result.
 
     16-bit results are rounded once more.
     """
@@ -65,14 +66,16 @@ def _approx(form: str):
     return emit
 
 
-EX2 = "ex2.approx.ftz"  # one MUFU; without .ftz, the assembler adds three instructions that square 2^(x/2) for subnormals, doubling their error
+# one MUFU; without .ftz, the assembler adds three instructions that square 2^(x/2) for subnormals, doubling their error
+EX2 = "ex2.approx.ftz"
 
 
 def exp2_parts(e, x, scale: float, scale_low: float):
     """2 to the power of ``x * (scale + scale_low)`` in float32, in 8 instructions.
 
-    The integer part of the exponent is added to the exponent field, and the rest (at most 1/2, unless the result over- or
-    underflows) goes through ex2.approx. Adding 1.5 * 2**23 leaves the rounded integer in the low mantissa bits.
+    The integer part of the exponent is added to the exponent field, and the rest (at most 1/2, unless the result
+    over- or underflows) goes through ex2.approx. Adding 1.5 * 2**23 leaves the rounded integer in the low mantissa
+    bits.
     """
     magic = 12582912.0
     def f(v):
@@ -106,11 +109,13 @@ def _emit_exp_fast(e, dtype, x):
 
 
 def _emit_exp2(e, dtype, x):
-    """2 to the power of x. ex2.approx.ftz flushes subnormal results to 0, so for x < -126 it is given x + 64, and scaled by 2^-64."""
+    """2 to the power of x. ex2.approx.ftz flushes subnormal results to 0, so for x < -126 it is given x + 64,
+    and scaled by 2^-64."""
     if dtype.bits == 64:
         return e.libdevice("__nv_exp2", dtype, x)
     small = e.ins(f"fcmp olt float {x.text}, {e.const(-126.0, float32).text}", bool_)
-    shifted = e.select(small, e.ins(f"fadd float {x.text}, {e.const(64.0, float32).text}", float32), x)  # exact, unless the result is 0
+    # exact, unless the result is 0
+    shifted = e.select(small, e.ins(f"fadd float {x.text}, {e.const(64.0, float32).text}", float32), x)
     power = e.approx(EX2, shifted)
     return e.select(small, e.ins(f"fmul float {power.text}, {e.const(2.0**-64, float32).text}", float32), power)
 
@@ -128,7 +133,8 @@ def _rounding(name: str):
 def _emit_log_fast(scale: float):
     def emit(e, dtype, x):
         log2 = e.approx("lg2", e.f32(x))
-        return e.cast(e.ins(f"fmul contract float {log2.text}, {e.const(scale, float32).text}", float32) if scale != 1 else log2, dtype)
+        return e.cast(e.ins(f"fmul contract float {log2.text}, {e.const(scale, float32).text}", float32) if scale != 1
+                      else log2, dtype)
     return emit
 
 
@@ -148,7 +154,9 @@ def _emit_sigmoid(e, dtype, x):
         power = e.libdevice("__nv_exp", dtype, e.ins(f"fneg double {x.text}", dtype))
         return e.ins(f"fdiv double {one.text}, {e.ins(f'fadd double {one.text}, {power.text}', dtype).text}", dtype)
     power = exp2_parts(e, x, -LOG2_E, -LOG2_E_LOW)
-    return e.ins(f"fdiv float {e.const(1.0, float32).text}, {e.ins(f'fadd float {e.const(1.0, float32).text}, {power.text}', float32).text}", float32)
+    return e.ins(
+        f"fdiv float {e.const(1.0, float32).text}, {e.ins(f'fadd float {e.const(1.0, float32).text}, {power.text}', float32).text}",
+        float32)
 
 
 def _emit_sigmoid_fast(e, dtype, x):
@@ -171,26 +179,34 @@ _LOG10_2 = 0.30102999566398120
 _TABLE = (
     ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,
      "2.5 + 1.25 |x| ulp; subnormal results become 0"),
-    ("exp2",    np.exp2,                    _emit_exp2,           "2.5 ulp",  _approx(EX2),            "2.5 ulp; subnormal results become 0"),
+    ("exp2",    np.exp2,                    _emit_exp2,           "2.5 ulp",  _approx(EX2),
+     "2.5 ulp; subnormal results become 0"),
     ("expm1",   np.expm1,                   _libdevice("expm1"),  "2 ulp",    None,                    ""),
-    ("log",     np.log,                     _libdevice("log"),    "1 ulp",    _emit_log_fast(_LN2),    "2**-21 absolute in [0.5, 2], else 3 ulp"),
+    ("log",     np.log,                     _libdevice("log"),    "1 ulp",    _emit_log_fast(_LN2),
+     "2**-21 absolute in [0.5, 2], else 3 ulp"),
     ("log2",    np.log2,                    _libdevice("log2"),   "2 ulp",    _emit_log_fast(1),
      "2**-22 absolute in [0.5, 2], else 2**-22 relative"),
-    ("log10",   np.log10,                   _libdevice("log10"),  "2 ulp",    _emit_log_fast(_LOG10_2), "2**-22 absolute in [0.5, 2], else 3 ulp"),
+    ("log10",   np.log10,                   _libdevice("log10"),  "2 ulp",    _emit_log_fast(_LOG10_2),
+     "2**-22 absolute in [0.5, 2], else 3 ulp"),
     ("log1p",   np.log1p,                   _libdevice("log1p"),  "2 ulp",    None,                    ""),
     ("sqrt",    np.sqrt,                    _emit_sqrt,           "correctly rounded", _approx("sqrt"), "1 ulp"),
-    ("rsqrt",   lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype), _emit_rsqrt, "2 ulp", _approx("rsqrt"), "2 ulp"),
-    ("sin",     np.sin,                     _libdevice("sin"),    "2 ulp",    _approx("sin"),          "2**-20.5 absolute in [-pi, pi]"),
-    ("cos",     np.cos,                     _libdevice("cos"),    "2 ulp",    _approx("cos"),          "2**-20.5 absolute in [-pi, pi]"),
+    ("rsqrt",   lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype), _emit_rsqrt, "2 ulp", _approx("rsqrt"),
+     "2 ulp"),
+    ("sin",     np.sin,                     _libdevice("sin"),    "2 ulp",    _approx("sin"),
+     "2**-20.5 absolute in [-pi, pi]"),
+    ("cos",     np.cos,                     _libdevice("cos"),    "2 ulp",    _approx("cos"),
+     "2**-20.5 absolute in [-pi, pi]"),
     ("tan",     np.tan,                     _libdevice("tan"),    "4 ulp",    None,                    ""),
     ("asin",    np.arcsin,                  _libdevice("asin"),   "2 ulp",    None,                    ""),
     ("acos",    np.arccos,                  _libdevice("acos"),   "2 ulp",    None,                    ""),
     ("atan",    np.arctan,                  _libdevice("atan"),   "2 ulp",    None,                    ""),
     ("sinh",    np.sinh,                    _libdevice("sinh"),   "3 ulp",    None,                    ""),
     ("cosh",    np.cosh,                    _libdevice("cosh"),   "2 ulp",    None,                    ""),
-    ("tanh",    np.tanh,                    _libdevice("tanh"),   "2 ulp",    _approx("tanh"),         "2**-11 relative"),
+    ("tanh",    np.tanh,                    _libdevice("tanh"),   "2 ulp",    _approx("tanh"),
+     "2**-11 relative"),
     ("erf",     _erf,                       _libdevice("erf"),    "2 ulp",    None,                    ""),
-    ("sigmoid", _sigmoid,                   _emit_sigmoid,        "4 ulp",    _emit_sigmoid_fast,      "2**-11 absolute"),
+    ("sigmoid", _sigmoid,                   _emit_sigmoid,        "4 ulp",    _emit_sigmoid_fast,
+     "2**-11 absolute"),
     ("floor",   np.floor,                   _rounding("floor"),   "exact",    None,                    ""),
     ("ceil",    np.ceil,                    _rounding("ceil"),    "exact",    None,                    ""),
     ("trunc",   np.trunc,                   _rounding("trunc"),   "exact",    None,                    ""),
@@ -199,8 +215,10 @@ _TABLE = (
 
 for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
     _simulated = _sim_exact(_numpy) if _ulp.startswith("exact") else _sim(_numpy)
-    _op = elementwise(_name, f"{_name} of each element. Accuracy in float32: {_ulp}.", _simulated, _through_float32(_emit), ("float",), arity=1)
-    _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name} by the hardware's approximation. Accuracy in float32: {_fast_ulp}.",
+    _op = elementwise(_name, f"{_name} of each element. Accuracy in float32: {_ulp}.", _simulated,
+                      _through_float32(_emit), ("float",), arity=1)
+    _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name} by the hardware's approximation. "
+                                                      f"Accuracy in float32: {_fast_ulp}.",
                                      _sim(_numpy), _fast, ("float",), arity=1)
     FUNCTIONS[_name] = (_op, _fast_op)
 
@@ -215,8 +233,10 @@ def _function(name: str, ulp: str, fast_ulp: str):
         return g.call(quick if quick is not None and (fast or (fast is None and g.launch.fast_math)) else accurate, x)
 
     call.__name__ = name
-    quick = f"\n\n    With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy {fast_ulp}." if fast_ulp else ""
-    call.__doc__ = f"{name} of each element of a float tile or scalar; integers become float32. Accuracy in float32: {ulp}.{quick}"
+    quick = ("\n\n    With ``fast=True`` (or the launch option fast_math): the hardware's approximation, "
+             f"accuracy {fast_ulp}." if fast_ulp else "")
+    call.__doc__ = (f"{name} of each element of a float tile or scalar; integers become float32. "
+                    f"Accuracy in float32: {ulp}.{quick}")
     return builtin(call)
 
 
@@ -224,17 +244,20 @@ BUILTINS = {name: _function(name, ulp, fast_ulp) for name, _, _, ulp, _, fast_ul
 
 
 def _emit_fma(e, dtype, x, y, z):
-    return e.ins(f"call {dtype.llvm} @llvm.fma.{e.suffix(dtype)}({', '.join(f'{dtype.llvm} {v.text}' for v in (x, y, z))})", dtype)
+    return e.ins(
+        f"call {dtype.llvm} @llvm.fma.{e.suffix(dtype)}({', '.join(f'{dtype.llvm} {v.text}' for v in (x, y, z))})",
+        dtype)
 
 
 def _sim_fma(x, y, z):
     """``x * y + z`` with a single rounding.
 
-    Products of 24-bit mantissas are exact in float64. Their sum with `z` is rounded to odd, so that only the last rounding
-    counts. For float64 itself see S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums".
+    Products of 24-bit mantissas are exact in float64. Their sum with `z` is rounded to odd, so that only the last
+    rounding counts. For float64 itself see S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums".
     """
     if x.dtype.itemsize < 8:
-        return cast_array(_sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)), float64, dtype_of(x.dtype))
+        return cast_array(_sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)), float64,
+                          dtype_of(x.dtype))
     high, low = _exact_product(x, y)
     top, rest = _exact_sum(z, low)
     total, below = _exact_sum(high, top)
@@ -280,18 +303,20 @@ def _emit_floored(which: str):
             return e.select(test("oeq", moved, zero), sign_of(zero, y), moved)
         quotient = e.ins(f"fdiv {t} {e.ins(f'fsub {t} {x.text}, {rest.text}', dtype).text}, {y.text}", dtype)
         quotient = e.select(crossed, e.ins(f"fsub {t} {quotient.text}, {one.text}", dtype), quotient)
-        whole = e.ins(f"call {t} @llvm.rint.{e.suffix(dtype)}({t} {quotient.text})", dtype)  # an integer but for rounding errors
+        # an integer but for rounding errors
+        whole = e.ins(f"call {t} @llvm.rint.{e.suffix(dtype)}({t} {quotient.text})", dtype)
         plain = e.ins(f"fdiv {t} {x.text}, {y.text}", dtype)
         whole = e.select(test("oeq", quotient, zero), sign_of(zero, plain), whole)
         return e.select(test("oeq", y, zero), plain, whole)
     return emit
 
 
-floor_divide = elementwise("floor_divide", "``x // y`` of floats, rounded towards minus infinity as in NumPy.", _sim_exact(np.floor_divide),
-                           _through_float32(_emit_floored("floor_divide")), ("float",))
-remainder = elementwise("remainder", "``x % y`` of floats, exact, with the sign of `y` as in NumPy.", _sim_exact(np.remainder),
-                        _through_float32(_emit_floored("remainder")), ("float",))
-power = elementwise("power", "``x ** y`` of floats. Accuracy in float32: 4 ulp.", _sim(np.power), _through_float32(_libdevice("pow")), ("float",))
+floor_divide = elementwise("floor_divide", "``x // y`` of floats, rounded towards minus infinity as in NumPy.",
+                           _sim_exact(np.floor_divide), _through_float32(_emit_floored("floor_divide")), ("float",))
+remainder = elementwise("remainder", "``x % y`` of floats, exact, with the sign of `y` as in NumPy.",
+                        _sim_exact(np.remainder), _through_float32(_emit_floored("remainder")), ("float",))
+power = elementwise("power", "``x ** y`` of floats. Accuracy in float32: 4 ulp.", _sim(np.power),
+                    _through_float32(_libdevice("pow")), ("float",))
 
 fma = elementwise("fma", "``x * y + z`` of floats with a single rounding.", _sim_fma, _emit_fma, ("float",), arity=3)
 

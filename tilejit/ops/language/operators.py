@@ -20,13 +20,14 @@ from .promotion import (
     spread,
 )
 
-_BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": division.floordiv, "%": division.mod, "&": ew.bit_and, "|": ew.bit_or,
-           "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}
+_BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": division.floordiv, "%": division.mod, "&": ew.bit_and,
+           "|": ew.bit_or, "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}
 _COMPARE = {"==": ew.eq, "!=": ew.ne, "<": ew.lt, "<=": ew.le, ">": ew.gt, ">=": ew.ge}
 
 
 def arithmetic_dtype(dtype: DType, symbol: str) -> DType:
-    """The dtype in which an operator computes: bools become int32 (except for bitwise operators), float8 becomes float32."""
+    """The dtype in which an operator computes: bools become int32 (except for bitwise operators),
+    float8 becomes float32."""
     if dtype.kind == "bool" and symbol not in ("&", "|", "^"):
         return int32
     return float32 if dtype.is_float and dtype.bits == 8 else dtype
@@ -58,7 +59,8 @@ def _power(g: Builder, a, b, dtype: DType) -> Value:
                 result = x if result is None else g.call(ew.mul, result, x)
         return result if result is not None else coerce(g, 1, type_of(x))
     if dtype.is_int:
-        raise g.error("an integer power needs a constant exponent of 0 to 64; for others, cast to a float" + g.declared_constant(b))
+        raise g.error("an integer power needs a constant exponent of 0 to 64; for others, cast to a float"
+                      + g.declared_constant(b))
     return g.call(power, *match_operands(g, a, b, dtype=dtype))
 
 
@@ -92,11 +94,13 @@ def compare(g: Builder, symbol: str, a, b) -> Value:
 
 
 def _compare_signs(g: Builder, symbol: str, a, b, left: bool) -> Value:
-    """Compare a signed integer (`a` if `left`, otherwise `b`) with a uint64: a negative one is less, others compare as uint64."""
+    """Compare a signed integer (`a` if `left`, otherwise `b`) with a uint64: a negative one is less,
+    others compare as uint64."""
     shape = broadcast_shape(g, number(g, a), number(g, b))
     x, y = (spread(g, convert(g, v, int64 if s else uint64), shape) for v, s in ((a, left), (b, not left)))
     negative = g.call(ew.lt, x if left else y, spread(g, Const(0, int64), shape))
-    same = g.call(_COMPARE[symbol], *(g.call(casts.cast, v, dtype=uint64) if s else v for v, s in ((x, left), (y, not left))))
+    same = g.call(_COMPARE[symbol],
+                  *(g.call(casts.cast, v, dtype=uint64) if s else v for v, s in ((x, left), (y, not left))))
     if symbol in ("!=", "<", "<=") if left else symbol in ("!=", ">", ">="):
         return g.call(ew.bit_or, same, negative)
     return g.call(ew.bit_and, same, g.call(ew.bit_not, negative))

@@ -35,11 +35,13 @@ from .truth_values import may_be_truth_values
 
 @builtin
 def where(g: Builder, condition, x, y):
-    """`x` where `condition` holds, otherwise `y`. The operands are broadcast together, and `x` and `y` promoted to one dtype."""
+    """`x` where `condition` holds, otherwise `y`. The operands are broadcast together,
+    and `x` and `y` promoted to one dtype."""
     test = as_condition(g, condition)
     dtype = common_dtype(g, x, y)
     shape = broadcast_shape(g, number(g, test), number(g, x), number(g, y))
-    return g.call(ew.select, spread(g, test, shape), spread(g, convert(g, x, dtype), shape), spread(g, convert(g, y, dtype), shape))
+    return g.call(ew.select, spread(g, test, shape), spread(g, convert(g, x, dtype), shape),
+                  spread(g, convert(g, y, dtype), shape))
 
 
 def _extreme(which):
@@ -68,7 +70,8 @@ def abs_(g: Builder, x):
     if isinstance(x, (int, float)):
         return abs_of_number(x)
     t = number(g, x)
-    return x if t.dtype.kind == "bool" else g.call(ew.abs_, convert(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x)
+    return (x if t.dtype.kind == "bool"
+            else g.call(ew.abs_, convert(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x))
 
 
 abs_.__name__ = "abs"
@@ -107,7 +110,8 @@ def isfinite(g: Builder, x):
 
 @builtin
 def bitcast(g: Builder, x, dtype):
-    """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's ``x.view(dtype)``."""
+    """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's
+    ``x.view(dtype)``."""
     t = number(g, x)
     x = x if isinstance(x, Value) else convert(g, x, t.dtype)
     dtype = dtype_of(dtype)
@@ -118,16 +122,18 @@ def bitcast(g: Builder, x, dtype):
 
 @builtin
 def cast(g: Builder, x, dtype):
-    """Convert `x` to `dtype`. Floats round to nearest even; to float8 finite numbers also saturate; to integers they truncate and saturate."""
+    """Convert `x` to `dtype`. Floats round to nearest even; to float8 finite numbers also saturate; to integers they
+    truncate and saturate."""
     return strong_cast(g, x, dtype_of(dtype))
 
 
 @builtin
 def cdiv(g: Builder, a, b):
-    """Integer division ``a / b``, rounded up. The result is a constant if both are constants. Also works outside kernels, for grids.
+    """Integer division ``a / b``, rounded up. The result is a constant if both are constants.
+    Also works outside kernels, for grids.
 
-    The result is 0 where a run-time `b` is 0; a constant 0 is an error. If `a` is an int32 or int64 scalar, and `b` a positive
-    constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
+    The result is 0 where a run-time `b` is 0; a constant 0 is an error. If `a` is an int32 or int64 scalar, and `b` a
+    positive constant or `tile.num_programs()`, then ``a + b - 1`` must not overflow the dtype.
     """
     if isinstance(b, int) and b == 0:
         raise g.error("cdiv divides by zero")
@@ -160,7 +166,7 @@ def _plain_cdiv(a, b) -> int:
 cdiv.plain = _plain_cdiv
 
 
-# -- facts and checks ------------------------------------------------------------------------------------------------------
+# -- facts and checks --------------------------------------------------------------------------------------------------
 
 @op("syncs")
 def assume_condition(condition: Registers):
@@ -219,7 +225,8 @@ def _(m, call, x):
     first = np.take_along_axis(x, here.argmax(axis=1)[:, None], axis=1)
     differs = here & (x != first) & ((x == x) | (first == first))
     if differs.any():
-        m.assertion("the number that tile.uniform promises to be the same in all threads of the scope is not", differs.any(axis=1))
+        m.assertion("the number that tile.uniform promises to be the same in all threads of the scope is not",
+                    differs.any(axis=1))
     return first
 
 
@@ -230,11 +237,12 @@ def _(e, call, x):
 
 @builtin
 def uniform(g: Builder, x):
-    """`x`, with the promise that this scalar is the same in all threads of the scope. The compiler relies on it, the simulator checks it.
+    """`x`, with the promise that this scalar is the same in all threads of the scope. The compiler relies on it, the
+    simulator checks it.
 
-    Uniform scalars are required where the threads of a scope work together: as an element that fills a tile, the start of a
-    region, or the condition of a branch that contains operations on tiles. The compiler cannot prove uniformity of values
-    computed from a thread's id, a shuffle or a vote.
+    Uniform scalars are required where the threads of a scope work together: as an element that fills a tile, the
+    start of a region, or the condition of a branch that contains operations on tiles. The compiler cannot prove
+    uniformity of values computed from a thread's id, a shuffle or a vote.
     """
     if not isinstance(type_of(x), Scalar):
         raise g.error(f"uniform takes a scalar, not {describe(x)}")
@@ -261,7 +269,8 @@ def _(m, call, condition):
 
 @assert_.emit
 def _(e, call, condition):
-    """Execute ``trap`` in the threads that hold a false element. If none does, this costs one instruction for each register."""
+    """Execute ``trap`` in the threads that hold a false element. If none does,
+    this costs one instruction for each register."""
     t = type_of(call.args[0])
     parts = condition if isinstance(condition, list) else [condition]
     for r, value in enumerate(parts):
@@ -274,7 +283,8 @@ def _(e, call, condition):
 def device_assert(g: Builder, condition, message=""):
     """Stop the kernel with an error if `condition`, or an element of it if it is a tile, is false.
 
-    On the simulator, the error names the line and the CTA. On the GPU, the error appears when the host next synchronises.
+    On the simulator, the error names the line and the CTA. On the GPU,
+    the error appears when the host next synchronises.
     """
     if not isinstance(message, str):
         raise g.error("an assertion's message is a plain string")

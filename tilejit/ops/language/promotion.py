@@ -25,7 +25,8 @@ def number(g: Builder, x) -> Scalar | Tile:
     if isinstance(t, (Scalar, Tile)):
         return t
     if isinstance(t, (Region, Points, Buffer)):
-        where, offsets = ("a buffer", "; offsets stand in its index, as in x[offsets]") if isinstance(t, Buffer) else ("a region of memory", "")
+        where, offsets = (("a buffer", "; offsets stand in its index, as in x[offsets]") if isinstance(t, Buffer)
+                          else ("a region of memory", ""))
         raise g.error(f"{describe(x)} is {where}, not a value: load it first, as in tile.load(x[i, 0:BLOCK]){offsets}")
     raise g.error(f"a number or a tile is needed here, not {describe(x)}")
 
@@ -33,8 +34,8 @@ def number(g: Builder, x) -> Scalar | Tile:
 def common_dtype(g: Builder, *xs) -> DType:
     """The dtype to which the operands promote.
 
-    Python numbers and Python scalar arguments are weak: they adapt to the dtype of the other operand, unless their kind is
-    higher (a float with integers gives float32) or they need 64 bits and the other's dtype has 32.
+    Python numbers and Python scalar arguments are weak: they adapt to the dtype of the other operand, unless their
+    kind is higher (a float with integers gives float32) or they need 64 bits and the other's dtype has 32.
     """
     types = [number(g, x) for x in xs]
     if all(t.dtype == types[0].dtype for t in types):
@@ -45,7 +46,8 @@ def common_dtype(g: Builder, *xs) -> DType:
     for x, dtype in weak if strong else ():
         if dtype.is_float and not result.is_float:
             result = float32
-        elif dtype.is_int and (result.kind == "bool" or result.is_int and result.bits >= 32 and dtype.bits == 64 and not fits(x, result)):
+        elif dtype.is_int and (result.kind == "bool"
+                               or result.is_int and result.bits >= 32 and dtype.bits == 64 and not fits(x, result)):
             result = promote(result, dtype)
     return result
 
@@ -57,7 +59,8 @@ def fits(x, dtype: DType) -> bool:
 
 
 def convert(g: Builder, x, dtype: DType) -> Operand:
-    """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast. A weak integer must fit in `dtype`."""
+    """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast.
+    A weak integer must fit in `dtype`."""
     if isinstance(x, (bool, int, float)):
         return Const(fit_constant(g, x, dtype), dtype)
     if isinstance(x, Const):
@@ -73,8 +76,8 @@ def convert(g: Builder, x, dtype: DType) -> Operand:
 def narrow_weak_integer(g: Builder, x: Value, dtype: DType) -> Value:
     """Cast a weak run-time integer to a narrower dtype, that of the other operand. Its value must fit.
 
-    For an argument, or an argument plus a constant, a guard of the launch ensures this (LaunchError if it does not fit). For
-    other values only the simulator checks it.
+    For an argument, or an argument plus a constant, a guard of the launch ensures this (LaunchError if it does not
+    fit). For other values only the simulator checks it.
     """
     low, high = integer_range(dtype)
     terms = g.linear(x)
@@ -86,7 +89,8 @@ def narrow_weak_integer(g: Builder, x: Value, dtype: DType) -> Value:
     if not g.facts.ask("scalar_between", n, low - shift, high - shift):
         given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
         plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
-        raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), to which it is converted here: {argument.name}{given}; "
+        raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), "
+                          f"to which it is converted here: {argument.name}{given}; "
                           f"to keep its low bits write tile.cast({source_text(x).strip('`')}, tile.{dtype})", g.loc)
     return g.call(casts.cast, x, dtype=dtype)
 
@@ -105,7 +109,8 @@ def strong_cast(g: Builder, x, dtype: DType) -> Operand:
 
 
 def fit_constant(g: Builder, x, dtype: DType):
-    """A Python number as a constant of `dtype`. CompilationError if it does not fit, or is a float and `dtype` is not."""
+    """A Python number as a constant of `dtype`. CompilationError if it does not fit,
+    or is a float and `dtype` is not."""
     if dtype.kind == "bool":
         return bool(x)
     if dtype.is_float:
@@ -128,17 +133,19 @@ def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
     for shape in tiles:
         for d, extent in enumerate(shape, rank - len(shape)):
             if extent != 1 and result[d] not in (1, extent):
-                raise g.error(f"shapes {' and '.join(str(list(s)) for s in tiles)} do not broadcast: dimension {d} is {result[d]} and {extent}")
+                raise g.error(f"shapes {' and '.join(str(list(s)) for s in tiles)} do not broadcast: "
+                              f"dimension {d} is {result[d]} and {extent}")
             result[d] = max(result[d], extent) if extent else 0
     return tuple(result)
 
 
 def as_index(g: Builder, x, size: int | Sym | None = None):
-    """An index along a dimension of `size`, in the dtype of address arithmetic: int32, or int64 where 32 bits may not suffice.
+    """An index along a dimension of `size`, in the dtype of address arithmetic: int32,
+    or int64 where 32 bits may not suffice.
 
-    In an array of 2^31 bytes or more (whose sizes have 64 bits), the sums and products that an int32 index is computed from are
-    recomputed in 64 bits, so that they do not wrap. A uint64 is limited to BEYOND, which is out of bounds of every dimension, and
-    converted to int64. What is not an integer value is returned as it is.
+    In an array of 2^31 bytes or more (whose sizes have 64 bits), the sums and products that an int32 index is
+    computed from are recomputed in 64 bits, so that they do not wrap. A uint64 is limited to BEYOND, which is out of
+    bounds of every dimension, and converted to int64. What is not an integer value is returned as it is.
     """
     dtype = getattr(type_of(x), "dtype", None)
     if isinstance(x, int) or dtype is None or not dtype.is_int:
@@ -150,14 +157,15 @@ def as_index(g: Builder, x, size: int | Sym | None = None):
     return x if dtype in (int32, int64) else convert(g, x, int32 if dtype.bits < 32 else int64)
 
 
-# An index that is out of bounds of every array, also after a tile's offsets are added to it. As a power of two, it is a multiple of
-# most divisors that are asked about, so that taking the minimum with it keeps the divisibility of an index.
+# An index that is out of bounds of every array, also after a tile's offsets are added to it. As a power of two, it is a
+# multiple of most divisors that are asked about, so that taking the minimum with it keeps the divisibility of an index.
 BEYOND = 1 << 62
 _INDEX_ARITHMETIC = (ew.add, ew.sub, ew.mul, ew.neg, generate.splat, arrange.reshape_, arrange.broadcast)
 
 
 def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
-    """An int32 operand recomputed in int64, together with the index arithmetic that computes it. `made` caches what is recomputed."""
+    """An int32 operand recomputed in int64, together with the index arithmetic that computes it.
+    `made` caches what is recomputed."""
     call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
     if call is None or call.op not in _INDEX_ARITHMETIC:
         return convert(g, x, int64)
@@ -197,7 +205,8 @@ def float_operand(g: Builder, x) -> Value:
 
 
 def coerce(g: Builder, x, type_: Type) -> Operand:
-    """`x` cast and broadcast to exactly `type_`, a scalar or tile type. CompilationError if it does not broadcast to it."""
+    """`x` cast and broadcast to exactly `type_`, a scalar or tile type.
+    CompilationError if it does not broadcast to it."""
     t = number(g, x)
     if isinstance(type_, Tile):
         shape = broadcast_shape(g, t, type_)
@@ -229,9 +238,11 @@ def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
     t = number(g, x)
     if isinstance(t, Tile):
         raise g.error(f"{what} is a scalar, not {describe(x)}")
-    if t.uniform < g.scope.uniformity or (g.scope.partial is not None and t.uniform == Uniformity.THREAD and g.scope.kind != "thread"):
+    if (t.uniform < g.scope.uniformity
+        or (g.scope.partial is not None and t.uniform == Uniformity.THREAD and g.scope.kind != "thread")):
         name = x.name if isinstance(x, Value) else repr(x)
-        raise g.error(f"{what} must be the same for all threads of the {g.scope.kind}, and {name} differs by {t.uniform.name.lower()}")
+        raise g.error(f"{what} must be the same for all threads of the {g.scope.kind}, "
+                      f"and {name} differs by {t.uniform.name.lower()}")
     return convert(g, x, dtype)
 
 
@@ -251,4 +262,5 @@ def short_of(g: Builder, stop: Operand, reach: int) -> Operand:
 def collective(g: Builder, what: str) -> None:
     """CompilationError if the threads have diverged, because `what` needs all threads of the scope."""
     if g.scope.partial is not None:
-        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition {source_text(g.scope.partial)} differs between them")
+        raise g.error(f"{what} needs all threads of the {g.scope.kind}, "
+                      f"and the condition {source_text(g.scope.partial)} differs between them")

@@ -35,9 +35,11 @@ def as_tuple(items: tuple) -> tuple:
 
 
 def complete_shape(g: Builder, shape: tuple, size: int) -> tuple:
-    """`shape` with an extent of -1 replaced by that which `size` elements need. CompilationError for an extent that is not constant."""
+    """`shape` with an extent of -1 replaced by that which `size` elements need.
+    CompilationError for an extent that is not constant."""
     for n in shape:
-        constant_integer(g, n, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
+        constant_integer(g, n, "an extent",
+                         "the extents of a shape are constants: declare them as tile.constexpr parameters")
     if shape.count(-1) == 1:
         rest = prod(n for n in shape if n != -1)
         shape = tuple(size // rest if n == -1 and rest else n for n in shape)

@@ -34,7 +34,8 @@ def _(m, call, *tiles):
 
 @stack_.emit
 def _(e, call, *tiles):
-    """Take the operands' registers. If the result's layout distributes the new dimension over threads, each thread selects its operand's."""
+    """Take the operands' registers. If the result's layout distributes the new dimension over threads, each thread
+    selects its operand's."""
     source, target, axis = type_of(call.args[0]), call.result.type, call.attrs["axis"]
     mine, last, result = e.thread_coordinate(target, axis), len(tiles) - 1, []
     for r in range(e.registers(target)):
@@ -57,7 +58,8 @@ def _stack_layout(assigner, call, types):
     dims = [list(shards) for shards in base.layout.dims(base.domain)]
     dims.insert(axis, [(len(types), len(register_table(base.layout, base.domain)), axes.reg)])
     layout = TileLayout([s for shards in dims for s in shards], base.layout.replicas).canonicalize()
-    return (base,) * len(types), (Tile(t.dtype, t.shape, layout, (*base.domain[:axis], len(types), *base.domain[axis:])),)
+    return ((base,) * len(types),
+            (Tile(t.dtype, t.shape, layout, (*base.domain[:axis], len(types), *base.domain[axis:])),))
 
 
 def _stack_backward(assigner, call, want):

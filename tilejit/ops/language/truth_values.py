@@ -1,4 +1,5 @@
-"""Which integers the assembler may know to be 0 or 1, so that it misreads them as numbers when a bitcast makes them bits of a float."""
+"""Which integers the assembler may know to be 0 or 1, so that it misreads them as numbers when a bitcast makes
+them bits of a float."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ BOUNDS = ew.maximum, ew.minimum  # LLVM makes min(x, 1) a comparison
 
 
 def may_be_truth_values(g: Builder, x: Operand) -> bool:
-    """Whether the integer `x` may be computed from truth values in registers: by a cast of a bool or a select, also in a branch or an earlier
-    trip of a loop. What is loaded is not."""
+    """Whether the integer `x` may be computed from truth values in registers: by a cast of a bool or a select, also
+    in a branch or an earlier trip of a loop. What is loaded is not."""
     seen: set[Value] = set()
     waiting = [x]
     while waiting:
         value = waiting.pop()
         t = type_of(value)
-        if isinstance(value, Const) or not isinstance(value, Value) or value in seen or not isinstance(t, (Scalar, Tile)):
+        if (isinstance(value, Const) or not isinstance(value, Value) or value in seen
+            or not isinstance(t, (Scalar, Tile))):
             continue
         seen.add(value)
         call = g.definitions.get(value)

@@ -1,4 +1,5 @@
-"""Lowering of loads and stores: vector instructions along the contiguous dimension of memory, with bounds as predicates."""
+"""Lowering of loads and stores: vector instructions along the contiguous dimension of memory,
+with bounds as predicates."""
 
 from __future__ import annotations
 
@@ -13,17 +14,18 @@ from ...layout import register_table
 from ...types import Points, Region, Scalar, Tile, Uniformity
 from .vector_proofs import is_inside, joint, narrower, widest, widest_of
 
-# Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether the extent is a
-# multiple of the region's: if so, one test of the region's start replaces one test for each coordinate.
+# Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether
+# the extent is a multiple of the region's: if so, one test of the region's start replaces one test for each coordinate.
 MANY = 16
 
 
 @dataclass(frozen=True)
 class AccessPlan:
-    """How a tile is loaded from or stored to a region or points: `vector` elements per instruction, along dimension `axis` of the tile.
+    """How a tile is loaded from or stored to a region or points: `vector` elements per instruction,
+    along dimension `axis` of the tile.
 
-    `checked` are the dimensions of the buffer whose bounds are tested at run time. Along those also in `whole`, the region is wholly inside
-    or wholly outside the buffer, so that one test serves for all its elements.
+    `checked` are the dimensions of the buffer whose bounds are tested at run time. Along those also in `whole`, the
+    region is wholly inside or wholly outside the buffer, so that one test serves for all its elements.
     """
 
     vector: int
@@ -39,7 +41,8 @@ class AccessPlan:
         for r, at in enumerate(table):
             if r in done:
                 continue
-            run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]] for i in range(self.vector)] if tile.shape else [r]
+            run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]]
+                   for i in range(self.vector)] if tile.shape else [r]
             done.update(run)
             yield run
 
@@ -47,11 +50,13 @@ class AccessPlan:
 def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, most: int | None = None) -> AccessPlan:
     """The plan with the widest vectors of at most `most` elements.
 
-    The elements of a vector must provably be contiguous, aligned, either all or none in bounds, and either all or none masked out.
+    The elements of a vector must provably be contiguous, aligned, either all or none in bounds,
+    and either all or none masked out.
     """
     t, starts = source.type, g.definition(source).args[1:]
     rank = len(t.shape)
-    checked = tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not is_inside(g, t, starts, d))
+    checked = tuple(d for d in range(len(t.buffer.shape))
+                    if not isinstance(t, Region) or not is_inside(g, t, starts, d))
     whole = tuple(d for d in checked if isinstance(t, Region) and isinstance(tile, Tile) and _many(g, t, tile, d)
                   and g.divisor(starts[d]) % t.extents[d] == 0 and joint(g, source, d, t.extents[d]))
     for axis in reversed(range(rank)) if isinstance(tile, Tile) else ():
@@ -62,7 +67,8 @@ def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, mos
 
 
 def _many(g, t: Region, tile: Tile, d: int) -> bool:
-    """Whether a thread has elements at so many coordinates along `d` that the tests saved are worth a guard on the extent."""
+    """Whether a thread has elements at so many coordinates along `d` that the tests saved are worth a
+    guard on the extent."""
     if d not in t.kept or t.buffer.scope != "global":
         return False
     k = t.kept.index(d)
@@ -106,7 +112,7 @@ def wider(site: AccessSite, plan: AccessPlan, most: int | None = None) -> tuple[
     return narrower(site.g, site.memory, site.tile, site.mask, plan.vector, most)
 
 
-# -- emission ------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 class Access:
     """Emits the addresses and predicates of a tile's registers in a region or points. Equal ones are emitted once."""
@@ -122,14 +128,16 @@ class Access:
             self.base = self._global_base(buffer)
 
     def _global_base(self, buffer):
-        """The address of the thread's first element. The offset of the tile is computed in 64 bits, that within the tile in 32 if they suffice."""
+        """The address of the thread's first element. The offset of the tile is computed in 64 bits, that within the
+        tile in 32 if they suffice."""
         e, source = self.e, self.source
         tile_offset = e.sum64(e.mul64(start, stride) for start, stride in zip(source.starts, buffer.strides))
         inner = 0
         if self.tile is not None:
             for k, d in enumerate(source.type.kept):
                 inner = inner + self.thread[k] * buffer.strides[d]
-        return e.offset_pointer(e.offset_pointer(buffer.pointer, tile_offset, buffer.type.dtype.nbytes), inner, buffer.type.dtype.nbytes)
+        return e.offset_pointer(e.offset_pointer(buffer.pointer, tile_offset, buffer.type.dtype.nbytes), inner,
+                                buffer.type.dtype.nbytes)
 
     def address(self, reg: int):
         """(address, constant byte offset) of register `reg`."""
@@ -138,7 +146,8 @@ class Access:
         if self.points:
             indices = [i[reg] if isinstance(i, list) else i for i in source.indices]
             if buffer.type.scope == "global":
-                return e.offset_pointer(buffer.pointer, e.sum64(e.mul64(i, s) for i, s in zip(indices, buffer.strides)), nbytes), 0
+                return e.offset_pointer(buffer.pointer, e.sum64(e.mul64(i, s) for i, s in zip(indices, buffer.strides)),
+                                        nbytes), 0
             return e.shared_address(buffer, indices)
         at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
         if buffer.type.scope != "global":
@@ -156,7 +165,8 @@ class Access:
         return self.memo[key], constant * nbytes
 
     def _shared_address(self, at: tuple):
-        """(address, constant byte offset) of the element at the constant coordinates `at`, in addition to those of the thread.
+        """(address, constant byte offset) of the element at the constant coordinates `at`,
+        in addition to those of the thread.
 
         In a linear layout (without swizzle) all registers share one address and differ only in the constant offset.
         """
@@ -176,7 +186,8 @@ class Access:
         return address, offset + moved * buffer.type.dtype.nbytes
 
     def predicate(self, reg: int, mask=None, owned: bool = False):
-        """Whether register `reg` takes part in the access; None if it always does. It must be in bounds, no padding, and unmasked.
+        """Whether register `reg` takes part in the access; None if it always does. It must be in bounds, no
+        padding, and unmasked.
 
         With `owned` (stores and atomics), only the thread with the first replica of an element takes part.
         """
@@ -229,15 +240,16 @@ def emit_load(e, plan: AccessPlan, call, source, other, mask):
         access = Access(e, source, None, plan)
         address, offset = access.address(0)
         value = e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
-        # The assembler keeps loop bounds, and what is computed from them, in uniform registers only if it can prove that all
-        # lanes have the same value. It knows that of the result of a shuffle from one lane.
+        # The assembler keeps loop bounds, and what is computed from them, in uniform registers only if it can prove
+        # that all lanes have the same value. It knows that of the result of a shuffle from one lane.
         steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and not e.partial
         return e.shuffle("idx", value, 0) if steers else value
     access, result = Access(e, source, t, plan), [None] * e.registers(t)
     for run in plan.groups(t):
         address, offset = access.address(run[0])
         fill = [other[r] if isinstance(other, list) else other for r in run]
-        values = e.vector_load(space, address, offset, dtype, fill, access.predicate(run[0], mask and mask[run[0]]), cache)
+        values = e.vector_load(space, address, offset, dtype, fill, access.predicate(run[0], mask and mask[run[0]]),
+                               cache)
         for r, v in zip(run, values):
             result[r] = v
     return result
@@ -258,7 +270,8 @@ def emit_store(e, plan: AccessPlan, call, target, value, mask):
     access = Access(e, target, t, plan)
     for run in plan.groups(t):
         address, offset = access.address(run[0])
-        e.vector_store(space, address, offset, dtype, [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True), cache)
+        e.vector_store(space, address, offset, dtype, [value[r] for r in run],
+                       access.predicate(run[0], mask and mask[run[0]], owned=True), cache)
 
 
 LOAD = Variant("load", needs=(), plan=plan, emit=emit_load, wider=wider, doc=__doc__)

@@ -38,7 +38,8 @@ def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uni
 def store_(target: Writes, value: Registers, mask: Registers, cache, each_thread):
     """Write `value` to a region or to points. Elements out of bounds, or where `mask` is false, are not written.
 
-    A scalar is written by one thread of the scope; with `each_thread`, by each one (if the operands differ between threads).
+    A scalar is written by one thread of the scope; with `each_thread`,
+    by each one (if the operands differ between threads).
     """
 
 
@@ -48,8 +49,8 @@ def _(g, target, value, mask, cache, each_thread):
 
 
 def differs_by_thread(g: Builder, place: Value, *operands: Operand) -> bool:
-    """Whether each thread performs its own access: its scalars or indices differ between the threads of the scope, or the threads
-    have diverged."""
+    """Whether each thread performs its own access: its scalars or indices differ between the threads of the scope, or
+    the threads have diverged."""
     if g.scope.partial is not None:
         return True
     indices = g.definitions[place].args[1:]
@@ -63,7 +64,8 @@ def _(m, call, source, other, mask):
     owner = m.owners(t) if isinstance(t, Tile) else None
     if isinstance(t, Tile) and other.ndim == 2 and len(t.shape) != 1:
         other = other.reshape(-1, *(1,) * len(t.shape))
-    return m.read(source.buffer, coordinates(m, source), mask=mask, other=other, owner=owner, region=source, tile=None if owner is None else t)
+    return m.read(source.buffer, coordinates(m, source), mask=mask, other=other, owner=owner, region=source,
+                  tile=None if owner is None else t)
 
 
 @store_.simulate

@@ -1,8 +1,9 @@
-"""Atomic read-modify-write of elements of global and shared memory. PTX ISA, "atom", "red" and "Memory Consistency Model".
+"""Atomic read-modify-write of elements of global and shared memory. PTX ISA, "atom",
+"red" and "Memory Consistency Model".
 
-Each element of a tile is one atomic operation, even if several threads hold copies of it. A scalar is one operation for its
-execution scope, and every thread gets the old value; but if the operands or a condition around the call differ by thread,
-each thread performs its own.
+Each element of a tile is one atomic operation, even if several threads hold copies of it. A scalar is one operation
+for its execution scope, and every thread gets the old value; but if the operands or a condition around the call
+differ by thread, each thread performs its own.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ DTYPES = {
 
 @op("writes", attrs=("kind", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True))
 def atomic_(place: Writes, value: Registers, compare: Registers, mask: Registers, kind, sem, scope, each_thread):
-    """Perform ``element = kind(element, value)`` atomically on each element of a region or of points; returns the old elements.
+    """Perform ``element = kind(element, value)`` atomically on each element of a region or of points;
+    returns the old elements.
 
     Elements out of bounds, or where `mask` is false, are left alone, and 0 is returned for them.
     """
@@ -65,11 +67,12 @@ def _(g: Builder, place, value, compare, mask, kind, sem, scope, each_thread):
     return Scalar(t.dtype, Uniformity.THREAD if each_thread else min(g.scope.uniformity, Uniformity.CTA))
 
 
-# -- the plan --------------------------------------------------------------------------------------------------------------
+# -- the plan ----------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class AtomicPlan:
-    """The access, in vectors where the hardware adds vectors, and in `returns` whether anything reads the old values."""
+    """The access, in vectors where the hardware adds vectors, and in `returns` whether anything
+    reads the old values."""
 
     access: AccessPlan
     returns: bool
@@ -84,9 +87,11 @@ def _wider(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
 
 
 def most_at_once(context, call: Call) -> int:
-    """How many elements one instruction changes at most. ``red`` adds .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90 on, .f16x2 before."""
+    """How many elements one instruction changes at most. ``red`` adds .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90
+    on, .f16x2 before."""
     t, attrs = call.args[0].type, call.attrs
-    if attrs["kind"] != "add" or attrs["sem"] != "relaxed" or t.scope != "global" or not t.dtype.is_float or t.dtype.bits == 64:
+    if (attrs["kind"] != "add" or attrs["sem"] != "relaxed" or t.scope != "global" or not t.dtype.is_float
+        or t.dtype.bits == 64):
         return 1
     if call.result in used_values(context):
         return 1
@@ -114,7 +119,8 @@ def _copies(t: Tile) -> set[str]:
 
 
 def replicated_scratch(call: Call) -> int:
-    """Bytes of shared scratch memory needed to hand old values from the threads that perform the atomics to other warps."""
+    """Bytes of shared scratch memory needed to hand old values from the threads that perform the
+    atomics to other warps."""
     t = call.result.type
     if not call.choice.plan.returns or call.attrs["each_thread"]:
         return 0
@@ -128,7 +134,7 @@ atomic_.variants = (Variant("atomic", needs=(), plan=_plan, wider=_wider, doc=__
 atomic_.rules.scratch = replicated_scratch
 
 
-# -- simulation ------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 @atomic_.simulate
 def _(m, call, place, value, compare, mask):
@@ -140,7 +146,8 @@ def _(m, call, place, value, compare, mask):
         coords = tuple(np.broadcast_to(c, (c.shape[0], m.threads)) for c in coords)
     else:
         coords = tuple(c[:, :1] for c in coords)
-        value, compare, mask = (None if x is None else np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
+        value, compare, mask = (None if x is None
+                                else np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
                                 for x in (value, compare, mask))
     kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
@@ -148,7 +155,7 @@ def _(m, call, place, value, compare, mask):
                     need_old=call.choice.plan.returns)
 
 
-# -- names -----------------------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------------
 
 def _place(g: Builder, x, what: str) -> Value:
     t = type_of(x)
@@ -160,7 +167,8 @@ def _place(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared"):
         raise g.error(f"{what} reaches global and shared memory, not {t.scope}")
     if t.buffer.peer:
-        raise g.error(f"{what} reaches the CTA's own shared memory; on a peer's there are tile.reduce_async(buf.peer(rank), value, kind, "
+        raise g.error(f"{what} reaches the CTA's own shared memory; on a peer's there are "
+                      "tile.reduce_async(buf.peer(rank), value, kind, "
                       "mbar=bar) and tile.ptx.atom.shared_cluster.add.u32(buf.peer(rank)[i], value)")
     return x
 
@@ -168,8 +176,10 @@ def _place(g: Builder, x, what: str) -> Value:
 def _check_atomic(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
     what = f"atomic_{kind}"
     if dtype.name not in DTYPES[kind]:
-        other = "cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32 else "use a view of the same memory as integers"
-        raise g.error(f"{what} takes {', '.join(DTYPES[kind])}, not {dtype}: the hardware has no such operation; {other}")
+        other = ("cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32
+                 else "use a view of the same memory as integers")
+        raise g.error(f"{what} takes {', '.join(DTYPES[kind])}, not {dtype}: "
+                      f"the hardware has no such operation; {other}")
     if sem not in SEMANTICS:
         raise g.error(f"sem is one of {', '.join(SEMANTICS)}, not {sem!r}")
     if scope not in SCOPES:
@@ -189,7 +199,8 @@ def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> V
     compare = None if compare is None else coerce(g, compare, shaped)
     mask = as_mask(g, mask, t.shape)
     each = t.shape == () and differs_by_thread(g, place, value, compare, mask)
-    return g.call(atomic_, place, value, compare, mask, kind=kind, sem=sem, scope=scope, each_thread=each, name=f"atomic_{kind}")
+    return g.call(atomic_, place, value, compare, mask, kind=kind, sem=sem, scope=scope, each_thread=each,
+                  name=f"atomic_{kind}")
 
 
 _DOC = """Atomically {does}; returns the old value of each element.
@@ -220,12 +231,15 @@ def atomic_cas(g: Builder, place, compare, value, mask=None, sem="relaxed", scop
     return _atomic(g, "cas", place, value, compare, mask, sem, scope)
 
 
-atomic_cas.__doc__ = _DOC.format(does="write `value` to each element that equals `compare`", dtypes=", ".join(DTYPES["cas"]), more="")
+atomic_cas.__doc__ = _DOC.format(does="write `value` to each element that equals `compare`",
+                                 dtypes=", ".join(DTYPES["cas"]), more="")
 
 _NAN = " If either operand is NaN, the result is the NaN with all bits set{but}. -0.0 is less than 0.0."
 BUILTINS = {f.__name__: f for f in (
-    _declare_atomic("add", "add `value` to each element", " The order of float additions, and therefore their rounding, is unspecified."),
-    _declare_atomic("max", "replace each element by the larger of itself and `value`", _NAN.format(but=" except the sign")),
+    _declare_atomic("add", "add `value` to each element", " The order of float additions, "
+                                                          "and therefore their rounding, is unspecified."),
+    _declare_atomic("max", "replace each element by the larger of itself and "
+                           "`value`", _NAN.format(but=" except the sign")),
     _declare_atomic("min", "replace each element by the smaller of itself and `value`", _NAN.format(but="")),
     _declare_atomic("and", "replace each element by ``element & value``"),
     _declare_atomic("or", "replace each element by ``element | value``"),

@@ -37,8 +37,8 @@ def _scalar(e, call, plan: AtomicPlan, place, value, compare, mask):
 def once_for_scope(e, call, predicate, issue):
     """Run ``issue(predicate)`` in the scope's first thread and hand its result to all threads of the scope.
 
-    A barrier of the scope precedes a release and follows an acquire, so that they order the accesses of all its threads. If each
-    thread performs its own operation, it is issued in every thread, without a barrier.
+    A barrier of the scope precedes a release and follows an acquire, so that they order the accesses of all its
+    threads. If each thread performs its own operation, it is issued in every thread, without a barrier.
     """
     sem, returns = call.attrs["sem"], call.choice.plan.returns
     first = None if call.attrs["each_thread"] else e.first_thread()
@@ -67,7 +67,8 @@ def through_scratch(t: Tile) -> bool:
 
 
 def to_copies(e, call, t: Tile, values: list) -> list:
-    """Hand the values of the threads that hold the first replica to the threads with the other replicas, by shuffle or scratch memory."""
+    """Hand the values of the threads that hold the first replica to the threads with the other replicas, by shuffle
+    or scratch memory."""
     copies = [(n, stride, str(axis)) for n, stride, axis in t.layout.replicas if n > 1 and axis != "reg"]
     if through_scratch(t):
         e.scratch_store(call, values, t)
@@ -106,12 +107,14 @@ class _Unit:
             return self._vector(address, values, predicate)
         operands = [self._register(v) for v in ([compare] if kind == "cas" else []) + values]
         suffix, name = self._type(), kind + (".noftz" if kind == "add" and d.bits == 16 else "")
-        if not returns and kind in ("add", "max", "min", "and", "or", "xor", "inc", "dec") and self.sem in ("relaxed", "release"):
+        if (not returns and kind in ("add", "max", "min", "and", "or", "xor", "inc", "dec")
+            and self.sem in ("relaxed", "release")):
             return self._emit_red(f"{self.head('red')}.{name}.{suffix}", address, operands, predicate)
         return self._value(self._atom(f"{self.head('atom')}.{name}.{suffix}", address, operands, predicate))
 
     def _type(self) -> str:
-        """The type suffix of the instruction. There is no add.s64, but add.u64 gives the same bits; bitwise operations take .b types."""
+        """The type suffix of the instruction. There is no add.s64, but add.u64 gives the same bits; bitwise
+        operations take .b types."""
         d = self.dtype
         if self.kind in ("and", "or", "xor", "exch", "cas"):
             return f"b{d.bits}"
@@ -119,13 +122,14 @@ class _Unit:
             return {"float16": "f16", "bfloat16": "bf16"}.get(d.name, f"f{d.bits}")
         return f"{'s' if d.kind == 'int' and (self.kind != 'add' or d.bits == 32) else 'u'}{d.bits}"
 
-    # -- registers ---------------------------------------------------------------------------------------------------------
+    # -- registers -----------------------------------------------------------------------------------------------------
 
     def _bits(self) -> DType:
         return {16: int16, 32: int32, 64: int64}[self.dtype.bits]
 
     def _register(self, v):
-        """A value as an operand of the instruction: 16-bit floats, and the floats of ``exch``, are passed as integers."""
+        """A value as an operand of the instruction: 16-bit floats, and the floats of ``exch``,
+        are passed as integers."""
         if v.dtype.is_float and (v.dtype.bits == 16 or self.kind == "exch"):
             return self.e.ins(f"bitcast {v.typed} to {self._bits().llvm}", self._bits())
         return v
@@ -137,7 +141,7 @@ class _Unit:
             return type(old)(self.e, old.text, d)
         return self.e.ins(f"bitcast {old.typed} to {d.llvm}", d)
 
-    # -- instructions ------------------------------------------------------------------------------------------------------
+    # -- instructions --------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _place(n: int, offset: int) -> str:
@@ -147,7 +151,8 @@ class _Unit:
         base, offset = address
         names = packed or ", ".join(f"${n + 1}" for n in range(len(operands)))
         guard = f"@${len(operands) + 1} " if predicate is not None else ""
-        self.e.asm(f"{guard}{text} {self._place(0, offset)}, {names};", [], [base, *operands, *([predicate] if guard else [])])
+        self.e.asm(f"{guard}{text} {self._place(0, offset)}, {names};", [],
+                   [base, *operands, *([predicate] if guard else [])])
 
     def _atom(self, text: str, address: tuple, operands: list, predicate, before=None):
         """Emit an ``atom``; its result is `before` (by default 0) where the predicate is false."""
@@ -157,7 +162,8 @@ class _Unit:
         if predicate is None:
             return e.asm(f"{text} $0, {self._place(1, offset)}, {names};", [dtype], [base, *operands])[0]
         before = before if before is not None else e.const(0, dtype)
-        return e.asm(f"@${len(operands) + 2} {text} $0, {self._place(1, offset)}, {names};", [dtype], [base, *operands, predicate], {0: before})[0]
+        return e.asm(f"@${len(operands) + 2} {text} $0, {self._place(1, offset)}, {names};", [dtype],
+                     [base, *operands, predicate], {0: before})[0]
 
     def _vector(self, address: tuple, values: list, predicate) -> None:
         """``red.global.add`` of a vector: .v2/.v4.f32 and .v2/.v4.f16x2 (sm_90), or one .f16x2."""
@@ -169,16 +175,17 @@ class _Unit:
             pair = "f16x2" if d.name == "float16" else "bf16x2"
             suffix = f"add.noftz.v{len(operands)}.{pair}" if len(operands) > 1 else f"add.noftz.{pair}"
         names = ", ".join(f"${n + 1}" for n in range(len(operands)))
-        self._emit_red(f"{self.head('red')}.{suffix}", address, operands, predicate, "{" + names + "}" if len(operands) > 1 else names)
+        self._emit_red(f"{self.head('red')}.{suffix}", address, operands, predicate,
+                       "{" + names + "}" if len(operands) > 1 else names)
 
     def _float_extreme(self, address: tuple, value, predicate):
         """max and min of floats, by integer atomics on their bits.
 
-        As signed integers, the bits of non-negative floats are in the order of the floats; as unsigned integers, those of
-        negative floats are in reverse order. So max is the signed maximum for a non-negative value and the unsigned minimum
-        for a negative one; min is the signed minimum and the unsigned maximum. A NaN value is replaced by one whose bits are
-        all set (for max, all but the sign), which no later value replaces. Another NaN in memory may be overwritten; where
-        the old value is a NaN, the former is written in its place.
+        As signed integers, the bits of non-negative floats are in the order of the floats; as unsigned integers,
+        those of negative floats are in reverse order. So max is the signed maximum for a non-negative value and the
+        unsigned minimum for a negative one; min is the signed minimum and the unsigned maximum. A NaN value is
+        replaced by one whose bits are all set (for max, all but the sign), which no later value replaces. Another NaN
+        in memory may be overwritten; where the old value is a NaN, the former is written in its place.
         """
         e, d, up = self.e, self.dtype, self.kind == "max"
         bits, n = self._bits(), d.bits
@@ -198,13 +205,14 @@ class _Unit:
         return result
 
     def _add_by_exchange(self, address: tuple, value, predicate):
-        """Add of bfloat16 before sm_90: a compare-and-swap loop that adds in float32 and rounds, until no other thread intervened."""
+        """Add of bfloat16 before sm_90: a compare-and-swap loop that adds in float32 and rounds, until no other
+        thread intervened."""
         e, (base, offset) = self.e, address
         place = self._place(1, offset)
-        text = (f"{{ .reg .pred q; .reg .b16 was, now, zero; .reg .b32 w; .reg .f32 f; @!$3 bra DONE; mov.b16 zero, 0; "
-                f"ld.relaxed.{self.scope}.{self.space}.b16 $0, {place}; "
-                f"LOOP: mov.b16 was, $0; mov.b32 w, {{zero, was}}; mov.b32 f, w; add.rn.f32 f, f, $2; cvt.rn.bf16.f32 now, f; "
-                f"{self.head('atom')}.cas.b16 $0, {place}, was, now; setp.ne.b16 q, $0, was; @q bra LOOP; DONE: }}")
+        text = (f"{{ .reg .pred q; .reg .b16 was, now, zero; .reg .b32 w; .reg .f32 f; @!$3 bra DONE; mov.b16 zero, "
+                f"0; ld.relaxed.{self.scope}.{self.space}.b16 $0, {place}; LOOP: mov.b16 was, $0; mov.b32 w, {{zero, "
+                f"was}}; mov.b32 f, w; add.rn.f32 f, f, $2; cvt.rn.bf16.f32 now, f; {self.head('atom')}.cas.b16 $0, "
+                f"{place}, was, now; setp.ne.b16 q, $0, was; @q bra LOOP; DONE: }}")
         predicate = predicate if predicate is not None else e.const(True, bool_)
         old = e.asm(text, [int16], [base, e.cast(value, float32), predicate], {0: e.const(0, int16)})[0]
         return self._value(old)

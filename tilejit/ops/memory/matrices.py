@@ -1,7 +1,8 @@
-"""Plans ldmatrix and stmatrix: the matrices in which they move a tile, their registers, and their addresses in shared memory.
+"""Plans ldmatrix and stmatrix: the matrices in which they move a tile, their registers,
+and their addresses in shared memory.
 
-A matrix has 8 rows of 16 bytes, of which each lane holds 32 bits in one register. Lane ``8 j + i`` gives the address of row i of
-matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
+A matrix has 8 rows of 16 bytes, of which each lane holds 32 bits in one register. Lane ``8 j + i`` gives the address
+of row i of matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from .partition import shared_runs
 class Group:
     """One instruction, which moves `count` 32-bit registers of a thread from number `word` on, one per matrix.
 
-    The first matrix starts at coordinates `at` of the tile; the second and the third start `odd` and `high` after it. The address is
-    derived from that of the first group with equal `count`, `odd` and `high`, computed as if the constant starts of the region were 0
-    (so that regions of one buffer share it): XORed with `flip`, then advanced by `step` elements. With `flip` None it is computed
-    from scratch.
+    The first matrix starts at coordinates `at` of the tile; the second and the third start `odd` and `high` after it.
+    The address is derived from that of the first group with equal `count`, `odd` and `high`, computed as if the
+    constant starts of the region were 0 (so that regions of one buffer share it): XORed with `flip`, then advanced by
+    `step` elements. With `flip` None it is computed from scratch.
     """
 
     word: int
@@ -37,7 +38,8 @@ class Group:
     step: int = 0
 
     def inside(self, row: int, transposed: bool, lane) -> list:
-        """The coordinates, relative to `at`, of the matrix row that a lane addresses. Runs on arrays and emitted values."""
+        """The coordinates, relative to `at`, of the matrix row that a lane addresses.
+        Runs on arrays and emitted values."""
         found = [0, 0]
         for d in (0, 1):
             if self.odd[d]:
@@ -53,7 +55,8 @@ class Group:
 class Matrices:
     """How a tile is divided into matrices.
 
-    `row` is the dimension of the tile along which the eight rows of a matrix are; `transposed` if memory is contiguous along it.
+    `row` is the dimension of the tile along which the eight rows of a matrix are; `transposed` if memory is
+    contiguous along it.
     """
 
     row: int
@@ -64,14 +67,17 @@ class Matrices:
     def between(cls, g, t, place: Value) -> Matrices | None:
         """The plan for tile type `t` and the region `place` of shared memory.
 
-        None if the tile's layout or the region is not made of such matrices, or if accesses to the region need bounds checks.
+        None if the tile's layout or the region is not made of such matrices,
+        or if accesses to the region need bounds checks.
         """
         region = place.type
-        if not isinstance(t, Tile) or not isinstance(region, Region) or region.scope != "shared" or g.scope.threads % 32:
+        if (not isinstance(t, Tile) or not isinstance(region, Region) or region.scope != "shared"
+            or g.scope.threads % 32):
             return None
         if len(t.shape) != 2 or t.domain != t.shape or t.dtype.bits not in (8, 16, 32) or t.dtype.kind == "bool":
             return None
-        row, along, starts = _row_dimension(t), 16 // t.dtype.nbytes, g.definition(place).args[1:]  # `along`: elements per matrix row
+        # `along`: elements per matrix row
+        row, along, starts = _row_dimension(t), 16 // t.dtype.nbytes, g.definition(place).args[1:]
         lies = [d for d in (0, 1) if shared_runs(region.buffer.layout, region.buffer.shape, region.kept[d], along)
                 and g.divisor(starts[region.kept[d]]) % along == 0]
         if row is None or not lies or plan_access(g, place, t).checked:
@@ -86,7 +92,8 @@ class Matrices:
         return len(self.groups)
 
     def matrix_rows(self, t: Tile, threads: int) -> list[np.ndarray]:
-        """For each instruction of each warp, the row-major tile indices [matrices, 8] of the first elements of its matrix rows."""
+        """For each instruction of each warp, the row-major tile indices [matrices,
+        8] of the first elements of its matrix rows."""
         warps = thread_table(t.layout, t.domain, threads)[::32, 0]
         lanes = np.arange(32)
         found = []
@@ -122,7 +129,8 @@ class Matrices:
 
 
 def _row_dimension(t: Tile) -> int | None:
-    """The tile's dimension along which the eight rows of a matrix are; None if lanes do not hold the tile in matrices."""
+    """The tile's dimension along which the eight rows of a matrix are;
+    None if lanes do not hold the tile in matrices."""
     dims = [[(n, stride, str(axis)) for n, stride, axis in part if n > 1] for part in t.layout.dims(t.domain)]
     quarter = [(4, 1, "laneid")] + [(32 // t.dtype.bits, 1, "reg")] * (t.dtype.bits < 32)
     for row in (0, 1):
@@ -135,15 +143,17 @@ def _row_dimension(t: Tile) -> int | None:
 
 
 def _groups(t: Tile, region: Region, starts, row: int, transposed: bool, threads: int) -> tuple[Group, ...]:
-    """The groups of a tile with matrix rows along `row`, with their addresses in the region at `starts` derived from each other where
-    the derivation is the same for all threads."""
+    """The groups of a tile with matrix rows along `row`, with their addresses in the region at `starts` derived from
+    each other where the derivation is the same for all threads."""
     table = thread_table(t.layout, t.domain, threads)
-    at = [tuple(int(c) for c in np.unravel_index(flat, t.domain)) for flat in table[0][::32 // t.dtype.bits]]  # start of each word's matrix
+    # start of each word's matrix
+    at = [tuple(int(c) for c in np.unravel_index(flat, t.domain)) for flat in table[0][::32 // t.dtype.bits]]
     return _steps(t, region, starts, row, transposed, table, _grouped(at))
 
 
 def _grouped(at: list[tuple[int, int]]) -> list[Group]:
-    """Group the words (matrices at `at`): four, if the fourth is displaced from the third as the second is from the first; else two, or one."""
+    """Group the words (matrices at `at`): four, if the fourth is displaced from the third as the second is from the
+    first; else two, or one."""
     groups, word = [], 0
     def apart(x, y):
         return (y[0] - x[0], y[1] - x[1])
@@ -156,13 +166,16 @@ def _grouped(at: list[tuple[int, int]]) -> list[Group]:
     return groups
 
 
-def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table, groups: list[Group]) -> tuple[Group, ...]:
-    """The groups with `flip` and `step` set where all threads derive their addresses alike, found from the offsets of every thread."""
+def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table,
+           groups: list[Group]) -> tuple[Group, ...]:
+    """The groups with `flip` and `step` set where all threads derive their addresses alike,
+    found from the offsets of every thread."""
     known = _known_starts(region, starts)
     if known is None:
         return tuple(groups)
     thread = np.arange(len(table))
-    warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]  # start of each warp's part of the tile
+    # start of each warp's part of the tile
+    warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]
 
     def offsets(group: Group, starts: list[int]):
         inside, full = group.inside(row, transposed, thread % 32), list(starts)
@@ -193,13 +206,15 @@ def _known_starts(region: Region, starts) -> list[int] | None:
     period, known = layout.swizzle.period if layout.swizzle is not None else 1, []
     for d, start in enumerate(starts):
         known.append(int(start.value) if isinstance(start, Const) else 0)
-        if not isinstance(start, Const) and (region.extents[d] != 1 or any(s[1] % period for s in plain.shards[at[d]:at[d + 1]])):
+        if (not isinstance(start, Const)
+            and (region.extents[d] != 1 or any(s[1] % period for s in plain.shards[at[d]:at[d + 1]]))):
             return None
     return known
 
 
 def _moved(layout, origin, target) -> tuple[int, int] | None:
-    """(flip, step) such that ``target == (origin ^ flip) + step`` for the offsets of all threads; None if there are none."""
+    """(flip, step) such that ``target == (origin ^ flip) + step`` for the offsets of all threads;
+    None if there are none."""
     flip = int(origin[0] ^ target[0]) & (layout.swizzle.block - 1 if layout.swizzle is not None else 0)
     step = target - (origin ^ flip)
     return (flip, int(step[0])) if (step == step[0]).all() else None

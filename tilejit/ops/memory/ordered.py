@@ -1,8 +1,9 @@
-"""Loads and stores that synchronise with other CTAs: ``ld`` and ``st`` with .relaxed, .acquire or .release and a memory scope.
+"""Loads and stores that synchronise with other CTAs: ``ld`` and ``st`` with .relaxed,
+.acquire or .release and a memory scope.
 
-A scalar is read or written once, by the first thread of the execution scope, and each element of a tile by one thread. Other
-threads that hold the element are given the value that this thread read, so that all agree. PTX ISA, "ld", "st" and "Memory
-Consistency Model".
+A scalar is read or written once, by the first thread of the execution scope, and each element of a tile by one
+thread. Other threads that hold the element are given the value that this thread read, so that all agree. PTX ISA,
+"ld", "st" and "Memory Consistency Model".
 """
 
 from __future__ import annotations
@@ -34,20 +35,22 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
     if scope not in SCOPES:
         raise g.error(f"scope is one of {', '.join(SCOPES)}, not {scope!r}")
     if place.type.scope != "global":
-        raise g.error(f"sem= orders accesses to global memory; {place.type.scope} memory is ordered by tile.sync() and tile.mbarrier()")
+        raise g.error(f"sem= orders accesses to global memory; {place.type.scope} memory is ordered by tile.sync() "
+                      "and tile.mbarrier()")
     if cache in ("ca", "cg", "cs"):
-        raise g.error(f"cache={cache!r} is an operator of ordinary accesses (PTX ISA, \"Cache Operators\"); with sem= there are the "
-                      "eviction priorities")
+        raise g.error(f"cache={cache!r} is an operator of ordinary accesses (PTX ISA, \"Cache Operators\"); "
+                      "with sem= there are the eviction priorities")
     if scope == "cluster":
         g.need(f"a {what} with scope=\"cluster\"", 90)
     return scope
 
 
-# -- operations ------------------------------------------------------------------------------------------------------------
+# -- operations --------------------------------------------------------------------------------------------------------
 
 @op("reads", attrs=("cache", "sem", "scope", "each_thread"), traits=Traits(access=True, atomic=True, shown="load"))
 def ordered_load(source: Reads, other: Registers, mask: Registers, cache, sem, scope, each_thread):
-    """Load a region or points, reading each element once. Elements are `other` where they are out of bounds or `mask` is false."""
+    """Load a region or points, reading each element once. Elements are `other` where they are out of bounds
+    or `mask` is false."""
 
 
 @ordered_load.infer
@@ -78,7 +81,7 @@ def store(g: Builder, target: Value, value: Operand, mask: Operand, cache, sem: 
     g.call(ordered_store, target, value, mask, cache=cache, sem=sem, scope=scope, each_thread=each)
 
 
-# -- the plan --------------------------------------------------------------------------------------------------------------
+# -- the plan ----------------------------------------------------------------------------------------------------------
 
 def _plan_load(s: AccessSite) -> AtomicPlan:
     return AtomicPlan(access.plan(s), s.call.result in used_values(s.g))
@@ -95,14 +98,15 @@ ordered_store.variants = (Variant("ordered_store", needs=(), plan=access.plan, w
 ordered_load.rules.scratch = replicated_scratch
 
 
-# -- simulation ------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def _operands(m, place, t: Tile | Scalar, each_thread: bool, *operands):
     """(coordinates, owners, operands) of the elements to access. A scalar is one element, or one for each thread."""
     coords = coordinates(m, place)
     if isinstance(t, Tile):
         rank = len(t.shape)
-        return coords, m.owners(t), [x.reshape(-1, *(1,) * rank) if x is not None and x.ndim == 2 != rank + 1 else x for x in operands]
+        return (coords, m.owners(t),
+                [x.reshape(-1, *(1,) * rank) if x is not None and x.ndim == 2 != rank + 1 else x for x in operands])
     if each_thread:
         return tuple(c + 0 * m.thread_ids()[:, :m.threads] for c in coords), None, operands
     return tuple(c[:, :1] for c in coords), None, [None if x is None else x[:, :1] for x in operands]

@@ -1,4 +1,5 @@
-"""Emission of ordered loads and stores, with the barriers that extend one thread's acquire or release to its whole scope."""
+"""Emission of ordered loads and stores, with the barriers that extend one thread's acquire or release
+to its whole scope."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def _(e, call, source, other, mask):
     access, result = Access(e, source, t, plan.access), [None] * e.registers(t)
     for run in plan.access.groups(t):
         fill = [other[r] if isinstance(other, list) else other for r in run]
-        for r, v in zip(run, read(access, run[0], fill, access.predicate(run[0], mask and mask[run[0]], owned=plan.returns))):
+        for r, v in zip(run, read(access, run[0], fill,
+                                  access.predicate(run[0], mask and mask[run[0]], owned=plan.returns))):
             result[r] = v
     result = to_copies(e, call, t, result) if plan.returns else result
     if attrs["sem"] == "acquire" and not (plan.returns and through_scratch(t)):

@@ -20,7 +20,7 @@ from ..language.operators import binary
 from ..language.promotion import convert, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
-# -- indices and shapes -----------------------------------------------------------------------------------------------------
+# -- indices and shapes ------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("dtype",))
 def byte_of(start, dtype):
@@ -47,25 +47,29 @@ def _(e, call, start):
 def _plan(context, call) -> None:
     dtype = call.attrs["dtype"]
     if context.asked_divisor(call.args[0], dtype.packing[0]) % dtype.packing[0]:
-        raise CompilationError(f"regions of {dtype} begin at {_whole_bytes_message(dtype)}, and this start is not known to be at one: write it as "
-                               f"{dtype.packing[0]} * i, or promise it by tile.assume(start % {dtype.packing[0]} == 0)", call.loc)
+        raise CompilationError(f"regions of {dtype} begin at {_whole_bytes_message(dtype)}, "
+                               f"and this start is not known to be at one: write it as {dtype.packing[0]} * i, "
+                               f"or promise it by tile.assume(start % {dtype.packing[0]} == 0)", call.loc)
 
 
 byte_of.rules.plan = _plan
 
 
 def _whole_bytes_message(dtype: DType) -> str:
-    return f"blocks of {dtype.packing[0]} elements" if dtype.padded else f"whole bytes, multiples of {dtype.packing[0]} elements"
+    return (f"blocks of {dtype.packing[0]} elements" if dtype.padded
+            else f"whole bytes, multiples of {dtype.packing[0]} elements")
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
-    """A slice of the packed dimension as (start, extent) in bytes. CompilationError if it does not cover whole bytes."""
+    """A slice of the packed dimension as (start, extent) in bytes.
+    CompilationError if it does not cover whole bytes."""
     if dropped:
-        raise g.error(f"one element of {unit_name(dtype)} is no whole byte: take a slice of a multiple of {dtype.packing[0]}, not {describe(item)}")
+        raise g.error(f"one element of {unit_name(dtype)} is no whole byte: "
+                      f"take a slice of a multiple of {dtype.packing[0]}, not {describe(item)}")
     size = count_units(dtype, extent)
     if size is None or isinstance(start, int) and start % dtype.packing[0]:
-        raise g.error(f"a region of {dtype} covers {_whole_bytes_message(dtype)}, and this one is {extent} elements from "
-                      f"{start if isinstance(start, int) else 'a run-time start'} on")
+        raise g.error(f"a region of {dtype} covers {_whole_bytes_message(dtype)}, and this one is {extent} elements "
+                      f"from {start if isinstance(start, int) else 'a run-time start'} on")
     return start_byte(g, start, dtype), size
 
 
@@ -82,7 +86,8 @@ def shape_of(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def in_memory(dtype: DType, shape: tuple[int, ...], layout: TileLayout | None = None) -> tuple:
-    """A shape and a layout of elements, converted to those in memory (bytes, if packed). CompilationError unless rows are whole bytes."""
+    """A shape and a layout of elements, converted to those in memory (bytes, if packed).
+    CompilationError unless rows are whole bytes."""
     if not dtype.packed:
         return shape, layout
     rows = count_units(dtype, shape[-1]) if shape else None
@@ -92,12 +97,14 @@ def in_memory(dtype: DType, shape: tuple[int, ...], layout: TileLayout | None = 
 
 
 def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayout:
-    """The layout of packed elements converted to one of bytes. CompilationError if the elements of a byte are not adjacent in it."""
+    """The layout of packed elements converted to one of bytes.
+    CompilationError if the elements of a byte are not adjacent in it."""
     elements, per = dtype.packing
     if elements == per:
         return layout
-    wrong = CompilationError(f"{elements} elements of {dtype} share {'a byte' if per == 1 else f'{per} bytes'}, and {layout} of {list(shape)} takes "
-                             "them apart: its last dimension begins with steps of 1, and the others are whole bytes")
+    wrong = CompilationError(f"{elements} elements of {dtype} share {'a byte' if per == 1 else f'{per} bytes'}, "
+                             f"and {layout} of {list(shape)} takes them apart: "
+                             "its last dimension begins with steps of 1, and the others are whole bytes")
     grouped, at = layout.group(shape)
     inner = next((i for i in reversed(range(at[-2], at[-1])) if grouped.shards[i][0] != 1), None)
     def scaled(n):
@@ -109,7 +116,8 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
                 raise wrong
             shards.append((extent // elements * per, 1, along))
         else:
-            shards.append((extent, scaled(stride) if along in ("m", "TCol") and extent != 1 else 0 if extent == 1 else stride, along))
+            shards.append((extent, scaled(stride) if along in ("m", "TCol") and extent != 1 else 0 if extent == 1
+                           else stride, along))
     offset = {name: scaled(n) if name in ("m", "TCol") else n for name, n in layout.offset.items()}
     replicas = [(n, scaled(s) if along in ("m", "TCol") else s, along) for n, s, along in layout.replicas]
     swizzle = layout.swizzle
@@ -126,18 +134,21 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
 def check_packed_access(g: Builder, what: str, dtype: DType, mask) -> None:
     """CompilationError for masks and padded dtypes, which loads and stores of packed elements do not support."""
     if dtype.padded:
-        raise g.error(f"{what} does not reach padded elements, {dtype}, which are for the tensor cores: load them where they are packed")
+        raise g.error(f"{what} does not reach padded elements, {dtype}, which are for the tensor cores: "
+                      "load them where they are packed")
     if mask is not None:
-        raise g.error(f"{what} of {dtype} has no mask=: a byte holds several elements; what is out of bounds is left out by itself")
+        raise g.error(f"{what} of {dtype} has no mask=: a byte holds several elements; "
+                      "what is out of bounds is left out by itself")
 
 
 def refuse_packed(g: Builder, what: str, dtype: DType) -> None:
     """CompilationError if `dtype` is packed, for an operation `what` that needs elements of whole bytes."""
     if dtype.packed:
-        raise g.error(f"{what} works on elements of whole bytes, and {dtype} has {dtype.packing[0]} in {dtype.packing[1]}")
+        raise g.error(f"{what} works on elements of whole bytes, and {dtype} has {dtype.packing[0]} in "
+                      f"{dtype.packing[1]}")
 
 
-# -- memory as bytes ----------------------------------------------------------------------------------------------------------
+# -- memory as bytes ---------------------------------------------------------------------------------------------------
 
 @op("pure")
 def bytes_of(buffer):
@@ -185,7 +196,7 @@ def _(e, call, x):
     return [v.with_dtype(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.with_dtype(call.attrs["dtype"])
 
 
-# -- registers ------------------------------------------------------------------------------------------------------------------
+# -- registers ---------------------------------------------------------------------------------------------------------
 
 def _width(dtype: DType) -> int:
     return dtype.codes.bit_length() - 1
@@ -202,7 +213,8 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
     word = sum(code << _width(dtype) * i for i in range(elements))
     found = {word >> 8 * i & 255 for i in range(per)}
     if len(found) > 1:
-        raise g.error(f"`other` of {dtype} must be 0, since its elements span bytes, and {other!r} would not fill each byte alike")
+        raise g.error(f"`other` of {dtype} must be 0, since its elements span bytes, "
+                      f"and {other!r} would not fill each byte alike")
     return found.pop()
 
 
@@ -230,14 +242,16 @@ def pack(g: Builder, x: Value) -> Value:
 
 
 def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int) -> Value:
-    """Combine each `parts` neighbouring bytes of a tile to one integer, `width` bits apart. The result has shape (*outer, 1)."""
+    """Combine each `parts` neighbouring bytes of a tile to one integer, `width` bits apart.
+    The result has shape (*outer, 1)."""
     if parts == 1:
         return g.call(arrange.reshape_, x, shape=(*outer, 1))
     x = g.call(arrange.reshape_, x, shape=(*outer, parts))
     x = convert(g, x, uint32) if parts * width > 8 else x
     total = None
     for i in range(parts):
-        one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1), steps=(1,) * (len(outer) + 1))
+        one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1),
+                     steps=(1,) * (len(outer) + 1))
         if i:
             one = g.call(ew.shl, one, spread(g, Const(i * width, one.type.dtype), one.type.shape))
         total = one if total is None else g.call(ew.bit_or, total, one)
@@ -254,5 +268,5 @@ def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, w
     return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 
-__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "recast", "refuse_packed", "shape_of", "start_byte",
-           "unpack"]
+__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "recast", "refuse_packed",
+           "shape_of", "start_byte", "unpack"]

@@ -1,7 +1,7 @@
 """Partition of a copy into vectors, one for each thread and step. Used by ldgsts and the synchronous copy.
 
-The global side determines the partition (the source, if both are global): vectors run along its contiguous dimension, and
-consecutive threads move consecutive vectors, so that the accesses of a warp are coalesced.
+The global side determines the partition (the source, if both are global): vectors run along its contiguous dimension,
+and consecutive threads move consecutive vectors, so that the accesses of a warp are coalesced.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from ...layout import TileLayout
 
 @dataclass(frozen=True)
 class Partition:
-    """`threads` threads take `outer` steps, and move `vec` elements in each. In step f, thread t moves vector ``f * threads + t``.
+    """`threads` threads take `outer` steps, and move `vec` elements in each. In step f,
+    thread t moves vector ``f * threads + t``.
 
-    `shape` holds the region's extents in vectors, outermost first and the vectorised dimension last; extents of 1 are left
-    out. `order` holds the corresponding dimensions of the region. `ragged` means that the last step has fewer vectors than
-    threads. `src_checked` and `dst_checked` are the dimensions of global buffers whose bounds are tested.
+    `shape` holds the region's extents in vectors, outermost first and the vectorised dimension last; extents of 1 are
+    left out. `order` holds the corresponding dimensions of the region. `ragged` means that the last step has fewer
+    vectors than threads. `src_checked` and `dst_checked` are the dimensions of global buffers whose bounds are
+    tested.
     """
 
     vec_bytes: int
@@ -59,8 +61,8 @@ class Partition:
     def coordinates(self, thread, first) -> list:
         """Element coordinates of vector ``first + thread``, in the region's order of dimensions.
 
-        `thread` is below `threads`, and `first` a multiple of `threads`. As long as no digit carries, the contributions of
-        `thread` and `first` are computed separately. Works on ints, NumPy arrays and emitted values.
+        `thread` is below `threads`, and `first` a multiple of `threads`. As long as no digit carries, the
+        contributions of `thread` and `first` are computed separately. Works on ints, NumPy arrays and emitted values.
         """
         at = [0] * len(self.order)
         span: int | None = self.threads
@@ -99,8 +101,8 @@ class Partition:
 def make_partition(site, widths: Sequence[int], even: bool = False) -> Partition | None:
     """The partition of a copy site with the widest vectors of `widths` (bytes, widest first) that fit; None if none do.
 
-    With `even`, narrower vectors are tried until no thread idles in the last step; of these partitions, it is the one with
-    the fewest steps, and among equals one in which no thread idles.
+    With `even`, narrower vectors are tried until no thread idles in the last step; of these partitions, it is the one
+    with the fewest steps, and among equals one in which no thread idles.
     """
     order = driving_order(site)
     made = []
@@ -153,15 +155,17 @@ def unbounded_dimensions(region, starts) -> tuple[int, ...]:
         return ()
     narrowed = region.buffer.narrowed or (0,) * len(starts)
     return tuple(d for d, (size, start) in enumerate(zip(region.buffer.shape, starts))
-                 if narrowed[d] or not (isinstance(size, int) and isinstance(start, Const) and 0 <= start.value <= size - region.extents[d]))
+                 if narrowed[d] or not (isinstance(size, int) and isinstance(start, Const)
+                                        and 0 <= start.value <= size - region.extents[d]))
 
 
 def fits(site, k: int | None, vec: int) -> bool:
-    """Whether vectors of `vec` elements along dimension `k` are, on both sides, contiguous, aligned, and either wholly in bounds or
-    wholly out of bounds."""
+    """Whether vectors of `vec` elements along dimension `k` are, on both sides, contiguous, aligned, and either
+    wholly in bounds or wholly out of bounds."""
     if k is None or site.shape[k] % vec:
         return False
-    return all(region_fits(site, region, site.starts(region), site.dims(region)[k], vec) for region in (site.src, site.dst))
+    return all(region_fits(site, region, site.starts(region), site.dims(region)[k], vec)
+               for region in (site.src, site.dst))
 
 
 def region_fits(site, region, starts, d: int, vec: int) -> bool:
@@ -183,7 +187,8 @@ def region_fits(site, region, starts, d: int, vec: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) -> bool:
-    """Whether a layout maps every aligned run of `vec` elements along dimension `d` to consecutive, aligned addresses."""
+    """Whether a layout maps every aligned run of `vec` elements along dimension `d` to consecutive,
+    aligned addresses."""
     if layout.swizzle is not None and layout.swizzle.chunk % vec:
         return False
     try:
@@ -197,13 +202,14 @@ def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) ->
     return all(stride % vec == 0 for stride in rest) and layout.offset.get("m", 0) % vec == 0
 
 
-# -- emission --------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 class Side:
     """Emits the addresses and bounds tests of the vectors of one side of a copy.
 
-    The part of the address that depends on the thread is computed once (for arrays in 64 bits). What a step adds to it is a
-    constant offset in shared memory, wherever the layout allows, and constant multiples of the strides in an array.
+    The part of the address that depends on the thread is computed once (for arrays in 64 bits). What a step adds to
+    it is a constant offset in shared memory, wherever the layout allows, and constant multiples of the strides in an
+    array.
     """
 
     def __init__(self, e, plan: Partition, region, bounds: tuple[int, ...], thread):
@@ -221,7 +227,8 @@ class Side:
             self.first = e.shared_address(buffer, [s + c for s, c in zip(region.starts, self.own)])
 
     def place(self, first):
-        """(address, constant byte offset, predicate or None) of vector ``first + thread``. The predicate is true where it is in bounds."""
+        """(address, constant byte offset, predicate or None) of vector ``first + thread``. The predicate is true
+        where it is in bounds."""
         e, region, plan = self.e, self.region, self.plan
         apart = isinstance(first, int) and plan.carry_free
         if apart:
@@ -255,11 +262,13 @@ class Side:
 
 
 @lru_cache(maxsize=1024)
-def constant_steps(plan: Partition, layout: TileLayout, shape: tuple[int, ...], starts: tuple, extents: tuple[int, ...]) -> dict[int, int]:
-    """The steps in which the offset in a layout is the same distance from step 0 in all threads: {step: distance in elements}.
+def constant_steps(plan: Partition, layout: TileLayout, shape: tuple[int, ...], starts: tuple,
+                   extents: tuple[int, ...]) -> dict[int, int]:
+    """The steps in which the offset in a layout is the same distance from step 0 in all threads: {step:
+    distance in elements}.
 
-    `starts` are those of the region, None where they are run-time values. A run-time start is possible only along a dimension
-    where the region's extent is 1 and all strides are multiples of the swizzle's period.
+    `starts` are those of the region, None where they are run-time values. A run-time start is possible only along a
+    dimension where the region's extent is 1 and all strides are multiples of the swizzle's period.
     """
     if not plan.carry_free or plan.outer > 64:
         return {}

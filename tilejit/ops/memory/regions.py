@@ -21,7 +21,8 @@ from . import packed
 
 @op("pure", attrs=("extents", "kept"), traits=Traits(view=True))
 def region(buffer, *starts, extents, kept):
-    """A box of `buffer`, with a start and a constant extent for each dimension. Dimensions not in `kept` are dropped."""
+    """A box of `buffer`, with a start and a constant extent for each dimension.
+    Dimensions not in `kept` are dropped."""
 
 
 @region.infer
@@ -41,7 +42,8 @@ def _(e, call, buffer, *starts):
 
 @op("pure", attrs=("shape",), traits=Traits(view=True))
 def points(buffer, *indices, shape):
-    """Elements of `buffer` addressed one by one. The index along each dimension is a tile of the result's `shape`, or a scalar."""
+    """Elements of `buffer` addressed one by one. The index along each dimension is a tile of the result's `shape`,
+    or a scalar."""
 
 
 @points.infer
@@ -67,7 +69,8 @@ def whole_region(g: Builder, x: Value) -> Value:
         return index(g, x, (...,))
     shape = x.type.shape
     if any(isinstance(n, Sym) for n in shape):
-        raise g.error(f"the extents of {describe(x)} are known at launch only: name a box, as in {x.name}[{', '.join('0:BLOCK' for _ in shape)}]")
+        raise g.error(f"the extents of {describe(x)} are known at launch only: name a box, "
+                      f"as in {x.name}[{', '.join('0:BLOCK' for _ in shape)}]")
     zero = Const(0, int32)
     return g.call(region, x, *(zero for _ in shape), extents=tuple(shape), kept=tuple(range(len(shape))))
 
@@ -103,7 +106,8 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
 
 
 def _unpack(g: Builder, x: Value) -> tuple[Value, tuple, tuple, tuple[int, ...]]:
-    """The buffer that `x` is a region of (or is), a start and an extent (int or Sym) for each dimension, and the dimensions kept."""
+    """The buffer that `x` is a region of (or is), a start and an extent (int or Sym) for each dimension,
+    and the dimensions kept."""
     if isinstance(x.type, Region):
         call = g.definitions[x]
         return call.args[0], call.args[1:], x.type.extents, x.type.kept
@@ -119,16 +123,19 @@ def _expand_ellipsis(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
         raise g.error("a buffer has no new dimensions: index the loaded tile with None instead")
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
     if len(items) - len(dots) > rank:
-        raise g.error(f"{len(items) - len(dots)} indices for {describe(x)}, which has {rank} dimension{'s' if rank != 1 else ''}")
+        raise g.error(f"{len(items) - len(dots)} indices for {describe(x)}, "
+                      f"which has {rank} dimension{'s' if rank != 1 else ''}")
     at = dots[0] if dots else len(items)
     return items[:at] + (slice(None),) * (rank - len(items) + len(dots)) + items[at + 1:]
 
 
 def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
-    """The index along dimension `d` of the buffer `base` as (start, extent, dropped), in bytes if the elements are packed."""
+    """The index along dimension `d` of the buffer `base` as (start, extent, dropped),
+    in bytes if the elements are packed."""
     dtype = base.type.dtype
     if dtype.packed and d == len(base.type.shape) - 1:
-        start, extent, dropped = _elements_part(g, x, item, count_elements(dtype, size) if isinstance(size, int) else size, base, d)
+        start, extent, dropped = _elements_part(g, x, item,
+                                                count_elements(dtype, size) if isinstance(size, int) else size, base, d)
         return *packed.bytes_along(g, item, start, extent, dropped, dtype), dropped
     return _elements_part(g, x, item, size, base, d)
 
@@ -154,13 +161,15 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
     if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
         rank = len(base.type.shape)
         each = f": {x.name} has {rank} dimensions, and this is number {d}" if rank > 1 else ""
-        raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {x.name}[0:BLOCK, ...]{each}")
+        raise g.error("the extent of this slice is known at launch only; write a constant one, "
+                      f"as in {x.name}[0:BLOCK, ...]{each}")
     extent = g.difference(stop, start)
     if extent is None:
         terms = g.linear(item.stop), g.linear(item.start or 0)
         varies = tuple(key for key in dict.fromkeys((*terms[0], *terms[1])) if terms[0].get(key) != terms[1].get(key))
         proposal = ": write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]"
-        raise g.error("the extent of a slice (stop - start) must be a constant" + (g.declared_constant(varies) or proposal))
+        raise g.error("the extent of a slice (stop - start) must be a constant"
+                      + (g.declared_constant(varies) or proposal))
     if extent < 0:
         raise g.error(f"the slice's stop is {-extent} below its start")
     return as_index(g, start, base.type.shape[d]), extent, False
@@ -169,7 +178,8 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
 def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
     """A bound of a slice, or an index. A negative constant counts from the end."""
     if isinstance(bound, int) and bound < 0:
-        return size + bound if isinstance(size, int) else binary(g, "+", elements_value(g, base, size, d) if isinstance(size, Sym) else size, bound)
+        return (size + bound if isinstance(size, int)
+                else binary(g, "+", elements_value(g, base, size, d) if isinstance(size, Sym) else size, bound))
     return bound
 
 
@@ -184,7 +194,8 @@ def _add_start(g: Builder, start, by):
 
 
 def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
-    """Advanced indexing. Index tiles are broadcast together, and their dimensions stand at the position of the first one.
+    """Advanced indexing. Index tiles are broadcast together, and their dimensions stand at the
+    position of the first one.
 
     Otherwise slices and integers behave as in NumPy.
     """
@@ -205,27 +216,30 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
     for n, (item, d) in enumerate(zip(items, dims)):
         if parts[n] is None:
             tile = spread(g, as_index(g, item, base.type.shape[d]), joint)
-            value = g.call(arrange.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before or after else tile
+            value = (g.call(arrange.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before
+                     or after else tile)
         elif parts[n][2]:
             value = parts[n][0]
         else:
             start, extent, _ = parts[n]
             ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
-            ramp = g.call(arrange.reshape_, ramp, shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
+            ramp = g.call(arrange.reshape_, ramp,
+                          shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
             value = binary(g, "+", ramp, start) if not (isinstance(start, int) and start == 0) else ramp
         value = _add_start(g, starts[d], value)
         indices[d] = spread(g, value, shape) if isinstance(type_of(value), Tile) else g.operand(value, int32)
     return g.call(points, base, *indices, shape=shape)
 
 
-# -- simulation --------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def coordinates(m, source) -> tuple[np.ndarray, ...]:
     """The coordinates of the elements of a simulated region or points: an array for each dimension of the buffer."""
     t = source.type
     if isinstance(t, Points):
         rank = max(len(t.shape), 1)
-        return tuple(i if i.ndim == rank + 1 else i.reshape(*i.shape[:1], *(1,) * rank) if t.shape else i for i in source.indices)
+        return tuple(i if i.ndim == rank + 1 else i.reshape(*i.shape[:1], *(1,) * rank) if t.shape else i
+                     for i in source.indices)
     arrays = []
     for d, start in enumerate(source.starts):
         if not t.kept:
@@ -242,8 +256,8 @@ def coordinates(m, source) -> tuple[np.ndarray, ...]:
 def window_(array, *bounds, narrowed):
     """`array` with narrower bounds.
 
-    `bounds` holds, for all dimensions each: the origins of the window's coordinates, their extents, the first elements in
-    bounds, and the numbers of elements in bounds. Regions of the window keep coordinates of the array.
+    `bounds` holds, for all dimensions each: the origins of the window's coordinates, their extents, the first
+    elements in bounds, and the numbers of elements in bounds. Regions of the window keep coordinates of the array.
     """
 
 
@@ -265,8 +279,8 @@ def _(e, call, array, *bounds):
 
 
 def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
-    """The `bounds` of a window or an array, as four tuples: origins and extents of its coordinates, first elements in bounds, and
-    numbers of elements in bounds."""
+    """The `bounds` of a window or an array, as four tuples: origins and extents of its coordinates, first elements in
+    bounds, and numbers of elements in bounds."""
     rank = len(array.type.shape)
     if array.type.narrowed is None:
         sizes = tuple(extent_value(g, array, n) for n in array.type.shape)

@@ -22,12 +22,13 @@ from .regions import parts
 
 
 def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
-    """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32, 64 or 128 bytes.
+    """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32,
+    64 or 128 bytes.
 
-    It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an atom, the number
-    of each 16-byte chunk in row i is XORed with ``i * mode_bytes // 128``. 0 is the unswizzled form, with columns of 16 bytes.
-    CompilationError if the number of rows is not a multiple of 8, or a row not a multiple of the span. (PTX ISA, "Shared Memory
-    Matrix Layout".)
+    It consists of atoms of 8 rows by `mode_bytes`, ordered first down the rows, then across the columns. Inside an
+    atom, the number of each 16-byte chunk in row i is XORed with ``i * mode_bytes // 128``. 0 is the unswizzled form,
+    with columns of 16 bytes. CompilationError if the number of rows is not a multiple of 8, or a row not a multiple
+    of the span. (PTX ISA, "Shared Memory Matrix Layout".)
     """
     dtype = dtype_of(dtype)
     return standard(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits,
@@ -43,12 +44,14 @@ def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
 
 
 def check_in_memory(layout: TileLayout) -> None:
-    """CompilationError for a layout that is impossible in shared memory: each element has one address, which is not before the buffer."""
+    """CompilationError for a layout that is impossible in shared memory: each element has one address, which is not
+    before the buffer."""
     if layout.replicas or any(along != axis.m for along in layout.axes):
         raise CompilationError(f"a layout of shared memory is over axis.m alone, without replicas, and {layout} is not")
     before = -layout.offset.get(axis.m, 0) - sum(min(0, (extent - 1) * stride) for extent, stride, _ in layout.shards)
     if before > 0:
-        raise CompilationError(f"{layout} puts an element {before} before the first of the buffer: add an offset, as in layout + {before}")
+        raise CompilationError(f"{layout} puts an element {before} before the first of the buffer: add an offset, "
+                               f"as in layout + {before}")
 
 
 def default_align(layout: TileLayout) -> int:
@@ -60,8 +63,8 @@ def default_align(layout: TileLayout) -> int:
 def alloc_shared(dtype, shape, layout, align, auto=None, slots=None):
     """Allocate shared memory for the whole kernel, at the same offset in every CTA.
 
-    If `auto` is not None, a pass replaces the layout by one that it chooses from the buffer's uses; `auto` is the requested
-    alignment, or 0. If `slots` is True (otherwise None), the first dimension is that of a ring's slots.
+    If `auto` is not None, a pass replaces the layout by one that it chooses from the buffer's uses; `auto` is the
+    requested alignment, or 0. If `slots` is True (otherwise None), the first dimension is that of a ring's slots.
     """
 
 
@@ -100,10 +103,12 @@ def allocate_shared(g: Builder, shape, dtype, layout=None, align=None, buffer_of
     if align is None:
         align = default_align(layout)
     if not isinstance(align, int) or align & (align - 1) or align < dtype.nbytes:
-        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {describe(align)}"
+        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, "
+                      f"not {describe(align)}"
                       + g.declared_constant(align))
     buffer = Value(buffer_of_ring or "alloc", Buffer(dtype, shape, "shared", layout), g.loc)
-    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto, slots=None if buffer_of_ring is None else True)
+    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto,
+                 slots=None if buffer_of_ring is None else True)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
     return buffer
 
@@ -112,7 +117,8 @@ def laid_out(g: Builder, shape, dtype: DType, layout) -> tuple[tuple[int, ...], 
     """The shape and layout that a kernel gives, checked, and converted to bytes if the elements are packed."""
     shape = checked_shape(g, shape)
     if layout is not None and not isinstance(layout, (Auto, TileLayout)):
-        raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+        raise g.error("a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, "
+                      f"not {describe(layout)}")
     if isinstance(layout, TileLayout) and layout.size() != prod(shape):
         raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {prod(shape)}")
     plain = layout if isinstance(layout, TileLayout) else None
@@ -122,18 +128,20 @@ def laid_out(g: Builder, shape, dtype: DType, layout) -> tuple[tuple[int, ...], 
 
 @op("syncs", collective=True)
 def sync():
-    """The barrier of the current execution scope: wait until all its threads have arrived. Their earlier writes are then visible to all.
+    """The barrier of the current execution scope: wait until all its threads have arrived. Their earlier writes are
+    then visible to all.
 
-    It is ``bar.sync`` for the CTA, a hardware barrier assigned by the compiler for other groups of warps, ``bar.warp.sync``
-    for a warp, and nothing for a thread. Where lanes of a warp loop or wait on their own, it is ``barrier.sync`` instead of
-    ``bar.sync``, for which the warp need not have converged.
+    It is ``bar.sync`` for the CTA, a hardware barrier assigned by the compiler for other groups of warps,
+    ``bar.warp.sync`` for a warp, and nothing for a thread. Where lanes of a warp loop or wait on their own, it is
+    ``barrier.sync`` instead of ``bar.sync``, for which the warp need not have converged.
     """
 
 
 @sync.infer
 def _(g):
     if g.scope.partial is not None:
-        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: the condition {source_text(g.scope.partial)} differs between them")
+        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: "
+                      f"the condition {source_text(g.scope.partial)} differs between them")
 
 
 @sync.simulate
@@ -146,7 +154,7 @@ def _(e, call):
     e.sync()
 
 
-# -- the shared memory of the cluster --------------------------------------------------------------------------------------
+# -- the shared memory of the cluster ----------------------------------------------------------------------------------
 
 @op("pure")
 def peer_buffer(buffer, rank):
@@ -178,11 +186,12 @@ def _peer(g, x, rank):
     for n in g.launch.cluster or ():
         ranks *= n
     if isinstance(rank, int) and not 0 <= rank < ranks:
-        raise g.error(f"rank {rank} does not exist in a cluster of {ranks}: give cluster=(n, 1, 1) to @tile.jit or at the launch")
+        raise g.error(f"rank {rank} does not exist in a cluster of {ranks}: "
+                      "give cluster=(n, 1, 1) to @tile.jit or at the launch")
     return g.call(peer_buffer, x, uniform_scalar(g, rank, "a rank"))
 
 
-# -- attributes of memory ------------------------------------------------------------------------------------------------
+# -- attributes of memory ----------------------------------------------------------------------------------------------
 
 @attribute(Buffer, name="shape")
 def _shape(g, x):
@@ -216,7 +225,8 @@ def _strides(g, x):
     if x.type.strides is None:
         raise g.error(f"{describe(x)} has a layout, not strides")
     strides, (elements, per) = [extent_value(g, x, s) for s in x.type.strides], x.type.dtype.packing
-    return tuple(s if elements == per or d == len(strides) - 1 else bytes_to_elements(g, s, elements, per) for d, s in enumerate(strides))
+    return tuple(s if elements == per or d == len(strides) - 1 else bytes_to_elements(g, s, elements, per)
+                 for d, s in enumerate(strides))
 
 
 @attribute(Buffer, Region, name="nbytes")

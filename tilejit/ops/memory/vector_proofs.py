@@ -17,16 +17,19 @@ def widest_of(dtype: DType) -> int:
 
 
 def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
-    """The largest number n, `most` halved as often as needed, such that each aligned run of n elements along `axis` provably is one access."""
+    """The largest number n, `most` halved as often as needed, such that each aligned run of n elements along `axis`
+    provably is one access."""
     while most > 1 and next(_obstacles(g, source, axis, most, mask), None) is not None:
         most //= 2
     return most
 
 
-def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, most: int | None = None) -> tuple[tuple[str, str], ...]:
+def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
+             most: int | None = None) -> tuple[tuple[str, str], ...]:
     """Why an access moves only `vector` elements per instruction, if a thread holds enough elements for more.
 
-    Returns (bytes of the longer vector, its needs that do not hold, along the dimension with the fewest of them), or nothing.
+    Returns (bytes of the longer vector, its needs that do not hold, along the dimension with the fewest of them),
+    or nothing.
     """
     t = source.type
     registers = len(register_table(tile.layout, tile.domain)) if isinstance(tile, Tile) else 1
@@ -38,11 +41,12 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, 
         def beside(a):
             return (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
         axis = min(missed, key=lambda a: (t.shape[a] == 1, not beside(a), len(missed[a]), -a))
-    held = f"needs {wanted} contiguous elements in each thread: the tile's layout, which suits its other uses too, has {g.register_run(tile, axis)}"
+    held = (f"needs {wanted} contiguous elements in each thread: the tile's layout, which suits its other uses too, "
+            f"has {g.register_run(tile, axis)}")
     return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
 
 
-# -- needs -----------------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------
 
 def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Iterator[str]:
     """In words, the needs that do not hold of one access to each aligned run of `vector` elements along an axis."""
@@ -52,7 +56,8 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
         return
     def alike(m):
         return _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
-    differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (elements beyond an array need none)"
+    differs = (f"needs a mask that is the same for {vector} neighbours, "
+               f"as one up to a multiple of {vector} (elements beyond an array need none)")
     may_be_alike = mask is None or g.may_divide(mask, vector, alike)
     if not may_be_alike:
         yield differs
@@ -62,15 +67,20 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     else:
         yield from _askew(g, t, d, vector)
     if d is not None and not joint(g, source, d, vector):
-        found = "the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d] else f"{t.buffer.shape[d]} is not"
-        yield f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: {found}"
-    # Facts about the launch's scalars are asked last. Scalars change more often than arrays, and each answer compiles another version.
+        found = ("the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d]
+                 else f"{t.buffer.shape[d]} is not")
+        yield (
+            f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: "
+            f"{found}")
+    # Facts about the launch's scalars are asked last. Scalars change more often than arrays,
+    # and each answer compiles another version.
     if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:
         yield differs
 
 
 def _first(ramp: tuple[int, int] | None, step: int) -> int:
-    """A divisor of the first element of each run of `ramp`, if it has the `step` asked for; 1 otherwise. With step 0, constant runs give 0."""
+    """A divisor of the first element of each run of `ramp`, if it has the `step` asked for; 1 otherwise. With step 0,
+    constant runs give 0."""
     return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
 
 
@@ -92,16 +102,19 @@ def _along(g, source: Value, axis: int, vector: int) -> int | None:
 
 
 def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
-    """In words, why aligned runs of `vector` elements along `d` are not contiguous or not aligned to their size in memory."""
+    """In words, why aligned runs of `vector` elements along `d` are not contiguous or not aligned to
+    their size in memory."""
     nbytes = vector * t.dtype.nbytes
     if t.buffer.scope != "global":
         if not shared_runs(t.buffer.layout, t.buffer.shape, d, vector):
             yield f"needs contiguous pieces of {nbytes} bytes along dimension {d}: the buffer's layout has none"
         return
     if not g.facts.ask("aligned", t.buffer.arg, nbytes):
-        yield f"needs an array that starts at a multiple of {nbytes} bytes: {g.graph.params[t.buffer.arg].name} does not"
+        yield (f"needs an array that starts at a multiple of {nbytes} bytes: "
+               f"{g.graph.params[t.buffer.arg].name} does not")
     for k, s in enumerate(t.buffer.strides):
-        if k != d and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector)):
+        if (k != d
+            and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector))):
             yield f"needs strides that are multiples of {vector}: {s} is not (pad the rows)"
 
 
@@ -123,22 +136,25 @@ def is_inside(g, t: Region, starts, d: int) -> bool:
     return g.fits(starts[d], t.extents[d], t.buffer.shape[d])
 
 
-# -- in words --------------------------------------------------------------------------------------------------------------
+# -- in words ----------------------------------------------------------------------------------------------------------
 
 def _explain_gaps(g, source: Value, axis: int, vector: int) -> str:
-    """In words, why the elements along an axis are not runs of adjacent elements that start at multiples of `vector`."""
+    """In words, why the elements along an axis are not runs of adjacent elements that start at
+    multiples of `vector`."""
     t, d = source.type, _moving(g, source, axis, vector)
     if d is None:
-        return f"needs one index that increases by 1 along dimension {axis} of the tile while the others stay the same: not known of these"
+        return (f"needs one index that increases by 1 along dimension {axis} of the tile while the others stay the "
+                "same: not known of these")
     if not _is_contiguous(t, d):
         return f"needs contiguous neighbours in memory: the stride {t.buffer.strides[d]} is not 1"
     first = "start" if isinstance(t, Region) else "first index"
-    return (f"needs a {first} that is a multiple of {vector}: not known along dimension {d} (tile.assume({first.split()[0]} % {vector} == 0) "
-            "promises it)")
+    return (f"needs a {first} that is a multiple of {vector}: not known along dimension {d} "
+            f"(tile.assume({first.split()[0]} % {vector} == 0) promises it)")
 
 
 def _moving(g, source: Value, axis: int, vector: int) -> int | None:
-    """The dimension of the buffer whose index goes up by 1 along an axis of the tile, if only that index changes; otherwise None."""
+    """The dimension of the buffer whose index goes up by 1 along an axis of the tile, if only that index
+    changes; otherwise None."""
     t, (_, *indices) = source.type, g.definition(source).args
     if isinstance(t, Region):
         return t.kept[axis]

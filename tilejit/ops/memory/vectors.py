@@ -1,4 +1,5 @@
-"""Copies by vector loads and stores through registers: the synchronous copy, and copy_async where no other variant is possible."""
+"""Copies by vector loads and stores through registers: the synchronous copy,
+and copy_async where no other variant is possible."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ def scalars(site) -> Partition:
 
 def simulate(m, plan: Partition, dst, src, fill=None):
     """Simulate the copy. Each element is read and written by the thread that moves it."""
-    values = m.read(src.buffer, None, other=float("nan") if fill == "nan" else 0, owner=plan.owners(src.type.shape), region=src)
-    m.write(dst.buffer, None, values.reshape(values.shape[0], *dst.type.shape), owner=plan.owners(dst.type.shape), region=dst)
+    values = m.read(src.buffer, None, other=float("nan") if fill == "nan" else 0, owner=plan.owners(src.type.shape),
+                    region=src)
+    m.write(dst.buffer, None, values.reshape(values.shape[0], *dst.type.shape), owner=plan.owners(dst.type.shape),
+            region=dst)
 
 
 def emit(e, plan: Partition, dst, src, fill=None):

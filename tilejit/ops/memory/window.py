@@ -21,24 +21,29 @@ from .regions import parts, window_
 
 @builtin
 def window(g: Builder, array, offsets, extents):
-    """A view of an array or of another window: `extents` elements from `offsets` on, one number of each for every dimension.
+    """A view of an array or of another window: `extents` elements from `offsets` on,
+    one number of each for every dimension.
 
-    Its coordinates begin at 0. Elements outside of the window or of the array are read as `other`, and not written. Offsets and
-    extents may be run-time numbers that are the same for all threads of the scope. An extent of None is the rest of the
-    dimension. Regions of a window have constant extents, like those of an array.
+    Its coordinates begin at 0. Elements outside of the window or of the array are read as `other`, and not written.
+    Offsets and extents may be run-time numbers that are the same for all threads of the scope. An extent of None is
+    the rest of the dimension. Regions of a window have constant extents, like those of an array.
     """
     if not isinstance(type_of(array), Buffer) or type_of(array).scope != "global" or type_of(array).map is not None:
-        raise g.error(f"window narrows the bounds of an array, as in tile.window(A, (0, start), (M, n)), not of {describe(array)}")
+        raise g.error("window narrows the bounds of an array, as in tile.window(A, (0, start), (M, n)), "
+                      f"not of {describe(array)}")
     refuse_packed(g, "a window", array.type.dtype)
     rank = len(array.type.shape)
     offsets, extents = (x if isinstance(x, tuple) else (x,) for x in (offsets, extents))
     if (len(offsets), len(extents)) != (rank, rank):
-        raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, not {len(offsets)} and {len(extents)}")
+        raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, "
+                      f"not {len(offsets)} and {len(extents)}")
     return narrower(g, array, offsets, extents, lambda d, x: _divisor(g, x))
 
 
-def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple, divisor: Callable[[int, Operand | int], int]) -> Value:
-    """The window of `offsets` and `extents`. ``divisor(d, x)`` is a known divisor of x, an offset or extent of dimension d."""
+def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple,
+             divisor: Callable[[int, Operand | int], int]) -> Value:
+    """The window of `offsets` and `extents`. ``divisor(d, x)`` is a known divisor of x,
+    an offset or extent of dimension d."""
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
         offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, array.type.shape[d])
@@ -46,12 +51,14 @@ def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple, divisor: 
         if isinstance(extent, int) and extent < 0:
             raise g.error(f"the extent of a window is at least 0, not {extent}")
         own = array.type.narrowed[d] if array.type.narrowed is not None else 0
-        if isinstance(offset, int) and offset == 0 and (extent is None or not own and _is_size(g, extent, array.type.shape[d])):
+        if (isinstance(offset, int) and offset == 0
+            and (extent is None or not own and _is_size(g, extent, array.type.shape[d]))):
             made.append((origin, size, low, count)), narrowed.append(own)
             continue
         begin, end = _sum(g, origin, offset), _sum(g, low, count)
         first = _extreme(g, "minimum", _extreme(g, "maximum", low, begin), end)
-        last = end if extent is None else _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent)))
+        last = (end if extent is None
+                else _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent))))
         extent = _sum(g, size, offset, "-") if extent is None else extent
         made.append((begin, extent, first, _sum(g, last, first, "-")))
         steps = gcd(divisor(d, begin), 0 if extents[d] is None else divisor(d, extent), own)
@@ -59,7 +66,8 @@ def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple, divisor: 
     if not any(narrowed):
         return array
     base = array if array.type.narrowed is None else g.definitions[array].args[0]
-    return g.call(window_, base, *(g.operand(x, int32) for group in zip(*made) for x in group), narrowed=tuple(narrowed))
+    return g.call(window_, base, *(g.operand(x, int32) for group in zip(*made) for x in group),
+                  narrowed=tuple(narrowed))
 
 
 def _uniform(g: Builder, x, what: str, size):
@@ -79,7 +87,8 @@ def _is_size(g: Builder, extent, size) -> bool:
 def _sum(g: Builder, a, b, symbol: str = "+"):
     if isinstance(a, int) and isinstance(b, int):
         return a + b if symbol == "+" else a - b
-    return a if isinstance(b, int) and b == 0 else b if isinstance(a, int) and a == 0 and symbol == "+" else binary(g, symbol, a, b)
+    return (a if isinstance(b, int) and b == 0 else b if isinstance(a, int) and a == 0 and symbol == "+"
+            else binary(g, symbol, a, b))
 
 
 def _stop(g: Builder, begin, extent):
@@ -100,7 +109,8 @@ _KEEP_DIVISORS = ew.add, ew.sub, ew.minimum, ew.maximum  # what divides both ope
 
 
 def _divisor(g: Builder, x: Operand | int, known: dict | None = None) -> int:
-    """A divisor of an integer, derived from the operations that compute it (0 for the number 0). `known` caches those of operands."""
+    """A divisor of an integer, derived from the operations that compute it (0 for the number 0).
+    `known` caches those of operands."""
     if isinstance(x, (int, Const)):
         return abs(int(getattr(x, "value", x)))
     known = {} if known is None else known

@@ -1,4 +1,5 @@
-"""``mma_async``: asynchronous matrix products on the tensor cores; ``mma_commit`` closes a group of them, ``mma_wait`` waits for groups.
+"""``mma_async``: asynchronous matrix products on the tensor cores; ``mma_commit`` closes a group of them,
+``mma_wait`` waits for groups.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 """
@@ -30,7 +31,8 @@ GROUPS = 7  # the most groups that may stay pending (PTX ISA, wgmma.wait_group; 
     traits=Traits(product=True, asynchronous=True, anchor=True))
 def mma_async_(acc: Registers, a: Reads, b: Reads, accumulate: Registers = None, *, trans_a, trans_b, dtype,
                precision, options):
-    """Start ``acc + a @ b``, or ``a @ b`` without `acc` or if `accumulate` is false. The result may be read after the ``mma_wait`` for its group."""
+    """Start ``acc + a @ b``, or ``a @ b`` without `acc` or if `accumulate` is false. The result may be read after the
+    ``mma_wait`` for its group."""
 
 
 @mma_async_.infer
@@ -70,48 +72,55 @@ def _(e, call, acc, a, b, accumulate=None):
 
 
 @builtin
-def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None, negate=False,
-              accumulate=True, kind=None, scale_a=None, scale_b=None, block=None):
+def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None,
+              negate=False, accumulate=True, kind=None, scale_a=None, scale_b=None, block=None):
     """Start a matrix product on the tensor cores and return the new accumulator, ``acc + a @ b``.
 
-    `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. With ``trans_a=True``, `a` is given as
-    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at zero, in `dtype` (by
-    default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If `accumulate`, a constant or a condition that
-    is uniform over the scope, is false, the sums start at zero too. Until an ``mma_wait`` for the group that ``mma_commit`` closes,
-    the result is pending: only another mma_async may use it. float32 operands require ``precision="tf32"``; others do not take it.
-    ``negate=True`` subtracts a product of floats: ``acc - a @ b``. `variant` names the path.
+    `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. With ``trans_a=True``, `a` is
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. `acc` is a tile [m, n]; None starts the sums at
+    zero, in `dtype` (by default float32, or int32 for integers), and so does ``tile.zeros``, at no cost. If
+    `accumulate`, a constant or a condition that is uniform over the scope, is false, the sums start at zero too.
+    Until an ``mma_wait`` for the group that ``mma_commit`` closes, the result is pending: only another mma_async may
+    use it. float32 operands require ``precision="tf32"``; others do not take it. ``negate=True`` subtracts a product
+    of floats: ``acc - a @ b``. `variant` names the path.
 
     If `acc` is in tensor memory (sm_100a, sm_103a), one thread starts the product, which is complete when a later
-    ``tcgen05_commit`` arrives; the call returns `acc`, and `a` may be in tensor memory too. `kind` is the kind of the instruction,
-    by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded`` elements of 4 and 6 bits are
-    multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor memory, float8_e8m0fnu or float8_e4m3fn in
-    the layout of ``tile.scale_layout``: one for each `block` of 32 or 16 elements along k.
+    ``tcgen05_commit`` arrives; the call returns `acc`, and `a` may be in tensor memory too. `kind` is the kind of the
+    instruction, by default that of the dtypes: packed float4_e2m1fn requires scale factors, and ``tile.padded``
+    elements of 4 and 6 bits are multiplied like those of 8 bits. `scale_a` and `scale_b` are scale factors in tensor
+    memory, float8_e8m0fnu or float8_e4m3fn in the layout of ``tile.scale_layout``: one for each `block` of 32 or 16
+    elements along k.
     """
     if getattr(type_of(acc), "scope", None) == "tmem":
-        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, _options(g, variant, negate), accumulate, kind,
-                               scale_a, scale_b, block)
+        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, _options(g, variant, negate),
+                               accumulate, kind, scale_a, scale_b, block)
     if any(o is not None for o in (kind, scale_a, scale_b, block)):
         raise g.error("kind=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
     if g.scope.threads == 1:
-        raise g.error("a product into registers must be started by whole warpgroups: leave out tile.elect() or tile.thread(..); one thread starts "
-                      "those into tensor memory, whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
-    acc, condition = (acc, ()) if accumulate is True else (None, ()) if accumulate is False else (acc, (_condition(g, acc, accumulate),))
+        raise g.error("a product into registers must be started by whole warpgroups: "
+                      "leave out tile.elect() or tile.thread(..); one thread starts those into tensor memory, "
+                      "whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
+    acc, condition = ((acc, ()) if accumulate is True else (None, ()) if accumulate is False
+                      else (acc, (_condition(g, acc, accumulate),)))
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
     checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
     options = _options(g, variant, negate)
-    return g.call(mma_async_, acc, a, b, *condition, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+    return g.call(mma_async_, acc, a, b, *condition, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
+                  options=options)
 
 
 def _condition(g: Builder, acc, accumulate) -> Value:
-    """`accumulate` as a bool. CompilationError unless it is an integer condition, uniform over the scope, and there is an accumulator."""
+    """`accumulate` as a bool. CompilationError unless it is an integer condition, uniform over the scope, and there
+    is an accumulator."""
     if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
         raise g.error(f"accumulate is a condition, as k > 0, not {describe(accumulate)}")
     if acc is None:
         raise g.error("without an accumulator the product begins at zero: there is nothing to accumulate in")
     if type_of(accumulate).uniform < g.scope.uniformity:
-        raise g.error(f"the threads of the {g.scope.kind} share this mma_async, so accumulate must be the same for all of them")
+        raise g.error(f"the threads of the {g.scope.kind} share this mma_async, "
+                      "so accumulate must be the same for all of them")
     return as_condition(g, accumulate)
 
 
@@ -127,7 +136,8 @@ def _operand(g: Builder, x, name: str, registers: bool) -> Value:
         x = whole_region(g, x)
         refuse_packed(g, "mma_async into registers", x.type.dtype)
     elif not (registers and isinstance(t, Tile)):
-        raise g.error(f"{name} is a matrix in shared memory{' or a register tile' if registers else ''}, not {describe(x)}")
+        raise g.error(f"{name} is a matrix in shared memory{' or a register tile' if registers else ''}, "
+                      f"not {describe(x)}")
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
     if isinstance(x.type, Region):
@@ -144,7 +154,7 @@ def _dtype(g: Builder, acc, operand: DType, asked) -> DType:
     return asked
 
 
-# -- groups ----------------------------------------------------------------------------------------------------------------
+# -- groups ------------------------------------------------------------------------------------------------------------
 
 @op("syncs", collective=True)
 def mma_commit():
@@ -153,12 +163,13 @@ def mma_commit():
 
 @op("syncs", attrs=("n",), collective=True, traits=Traits(waits=True))
 def mma_wait(n=0):
-    """Wait until at most the last `n` groups of products are pending (``wgmma.wait_group``). The results of the others may then be
-    read, and their operands overwritten."""
+    """Wait until at most the last `n` groups of products are pending (``wgmma.wait_group``). The results of the
+    others may then be read, and their operands overwritten."""
 
 
 def _of_warpgroups(g, call) -> None:
-    """CompilationError if the target or the scope has no wgmma groups. Checked late, so that errors of the products come first."""
+    """CompilationError if the target or the scope has no wgmma groups. Checked late,
+    so that errors of the products come first."""
     if g.target != "sm_90a":
         raise CompilationError(f"{call.op.name} belongs to wgmma, which needs sm_90a, and the target is {g.target}: "
                                "tile.dot multiplies on every target, and "
@@ -173,7 +184,8 @@ mma_commit.rules.check = mma_wait.rules.check = _of_warpgroups
 
 @op("pure")
 def renew_registers(x):
-    """An accumulator tile copied to new registers by ordinary instructions, so that ptxas sees one writer before a loop of products."""
+    """An accumulator tile copied to new registers by ordinary instructions, so that ptxas sees one writer before a
+    loop of products."""
 
 
 @renew_registers.infer

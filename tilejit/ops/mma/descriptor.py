@@ -1,8 +1,8 @@
 """Matrix descriptors of wgmma: derived from the layout of a matrix in shared memory, and decoded by the simulator.
 
-A descriptor describes a matrix by a start address, two byte offsets and a swizzle. The matrix is one instruction's operand: `mn` rows
-of A (or columns of B) by 32 bytes of k. PTX ISA, "Asynchronous warpgroup-level matrix shared memory layout" and "Matrix
-descriptor"; which offset has which meaning in which layout was determined on hardware.
+A descriptor describes a matrix by a start address, two byte offsets and a swizzle. The matrix is one instruction's
+operand: `mn` rows of A (or columns of B) by 32 bytes of k. PTX ISA, "Asynchronous warpgroup-level matrix shared
+memory layout" and "Matrix descriptor"; which offset has which meaning in which layout was determined on hardware.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LIMIT = 1 << 18                               # addresses and offsets must be le
 class Descriptor:
     """A descriptor without its start address.
 
-    `major` is the direction in which elements are contiguous, "k" or "mn"; `span` is the span of the swizzle (32, 64 or 128 bytes;
-    0 for none); `leading` and `stride` are the leading and stride dimension byte offsets (LBO and SBO).
+    `major` is the direction in which elements are contiguous, "k" or "mn"; `span` is the span of the swizzle (32, 64
+    or 128 bytes; 0 for none); `leading` and `stride` are the leading and stride dimension byte offsets (LBO and SBO).
     """
 
     major: str
@@ -45,7 +45,8 @@ class Descriptor:
         return Descriptor(major, span, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4), (bits & 0x3FFF) << 4
 
     def offsets(self, mn: int, itemsize: int) -> tuple[np.ndarray, np.ndarray]:
-        """Two arrays, by row (of `mn`) and by k, whose sum is the byte offset of an element from the start, before the swizzle."""
+        """Two arrays, by row (of `mn`) and by k, whose sum is the byte offset of an element from the start,
+        before the swizzle."""
         i, j = np.arange(mn), np.arange(K_BYTES // itemsize)
         width = (self.span or 16) // itemsize  # elements per row of the atom
         if self.major == "k":
@@ -55,15 +56,16 @@ class Descriptor:
         return i % width * itemsize + i // width * across, j % 8 * (self.span or 16) + j // 8 * down
 
     def addresses(self, start, mn: int, itemsize: int) -> np.ndarray:
-        """The byte addresses [mn, k] of the elements of the matrix at `start`. The swizzle XORs the bits from 4 on with those from 7 on."""
+        """The byte addresses [mn, k] of the elements of the matrix at `start`. The swizzle XORs the bits from 4 on
+        with those from 7 on."""
         rows, ks = self.offsets(mn, itemsize)
         at = start + rows[:, None] + ks[None, :]
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
 def derive_descriptor(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> Derived | Miss:
-    """The descriptor with which instructions of `mn` rows read a matrix, and the offset of each instruction's part; or the reason why
-    no descriptor does (`PLAIN`, `SIDEWAYS`, or a `Miss` with numbers).
+    """The descriptor with which instructions of `mn` rows read a matrix, and the offset of each instruction's part;
+    or the reason why no descriptor does (`PLAIN`, `SIDEWAYS`, or a `Miss` with numbers).
 
     `row_at` and `k_at` are the byte offsets of each row and of each k from the first element of the matrix.
     """
@@ -76,19 +78,22 @@ def derive_descriptor(row_at: list[int], k_at: list[int], mn: int, itemsize: int
             if guess.leading >= LIMIT or guess.stride >= LIMIT or guess.leading % 16 or guess.stride % 16:
                 return Miss(f"steps of {guess.leading} and {guess.stride} bytes do not fit in its fields")
             if guess.span and any(step % (8 * guess.span) for step in _repeats(guess, mn, itemsize)):
-                return Miss(f"rows of the swizzle begin at a step of {guess.stride} bytes, which is no multiple of its period of {8 * guess.span}")
+                return Miss(f"rows of the swizzle begin at a step of {guess.stride} bytes, "
+                            f"which is no multiple of its period of {8 * guess.span}")
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
     if len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
         if itemsize > 2:
             return SIDEWAYS
         if len(row_at) * itemsize < 16:
-            return Miss(f"its {len(row_at)} rows lie side by side in {len(row_at) * itemsize} bytes, and the columns of a matrix have 16")
+            return Miss(f"its {len(row_at)} rows lie side by side in {len(row_at) * itemsize} bytes, "
+                        "and the columns of a matrix have 16")
     return PLAIN
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A descriptor with the byte offsets of each block of rows (`rows`) and of each instruction's step along k (`ks`)."""
+    """A descriptor with the byte offsets of each block of rows (`rows`) and of each instruction's
+    step along k (`ks`)."""
 
     descriptor: Descriptor
     rows: tuple[int, ...]
@@ -112,12 +117,14 @@ def _k_major(row_at, k_at, span: int, itemsize: int) -> Descriptor | None:
     if len(k_at) > 1 and k_at[1] - k_at[0] != itemsize:
         return None
     stride = _step(row_at, 8, 8 * (span or 16))
-    leading = 16 if span else _step(k_at, 16 // itemsize, 16)  # the hardware ignores it under a swizzle; the field is 1 then
+    # the hardware ignores it under a swizzle; the field is 1 then
+    leading = 16 if span else _step(k_at, 16 // itemsize, 16)
     return Descriptor("k", span, leading, stride) if stride >= 0 and leading >= 0 else None
 
 
 def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | None:
-    """The descriptor that the first offsets suggest for a matrix contiguous along its rows (16-bit and narrower elements); else None."""
+    """The descriptor that the first offsets suggest for a matrix contiguous along its rows (16-bit and narrower
+    elements); else None."""
     if itemsize > 2 or len(row_at) < 2 or row_at[1] - row_at[0] != itemsize:
         return None
     width = (span or 16) // itemsize
@@ -143,5 +150,6 @@ def _repeats(d: Descriptor, mn: int, itemsize: int) -> list[int]:
 
 
 def encode_descriptor(descriptor: Descriptor, address: int) -> int:
-    """The 64 bits of a descriptor at an address. In a cluster, bits 24 and up of an address are the CTA's rank, and are dropped."""
+    """The 64 bits of a descriptor at an address. In a cluster, bits 24 and up of an address are the CTA's rank,
+    and are dropped."""
     return descriptor.bits | (address & LIMIT - 1) >> 4

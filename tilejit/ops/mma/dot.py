@@ -1,8 +1,8 @@
 """``dot``: a synchronous matrix product.
 
-The path of each call (``wgmma`` of warpgroups, ``tcgen05.mma`` into tensor memory, ``mma.sync`` of warps, or multiply-adds of single
-threads) follows from the location and types of the operands, the execution scope and the target.
-passes/products/dots.py then expands the call to the operations of that path.
+The path of each call (``wgmma`` of warpgroups, ``tcgen05.mma`` into tensor memory, ``mma.sync`` of warps, or
+multiply-adds of single threads) follows from the location and types of the operands, the execution scope and the
+target. passes/products/dots.py then expands the call to the operations of that path.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ def _(g, call):
     return MmaSite.of_call(g, call)
 
 
-# -- builtins ------------------------------------------------------------------------------------------------------------
+# -- builtins ----------------------------------------------------------------------------------------------------------
 
 @builtin
 def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
     """The matrix product ``a @ b``, plus the tile `acc` if it is given; a tile [m, n].
 
-    `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is given as
-    [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have the dtype of `acc`, or
-    `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if they have 64 bits), which wraps
-    around; float16 on request. float32 is multiplied exactly unless ``precision="tf32"`` rounds the operands to 10 bits of mantissa.
-    Threads of the scope that have written operands to shared memory must have synchronised (``sync()``); the proxy fence before the
-    tensor cores read them is part of the call. Register tiles computed from global memory may be staged in shared memory that the
-    compiler allocates, with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have
+    the dtype of `acc`, or `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if
+    they have 64 bits), which wraps around; float16 on request. float32 is multiplied exactly unless
+    ``precision="tf32"`` rounds the operands to 10 bits of mantissa. Threads of the scope that have written operands
+    to shared memory must have synchronised (``sync()``); the proxy fence before the tensor cores read them is part of
+    the call. Register tiles computed from global memory may be staged in shared memory that the compiler allocates,
+    with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
     """
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
@@ -69,7 +70,8 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
 
 @builtin
 def mma(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
-    """`dot` with the accumulator as the first argument, as in `mma_async`: ``acc + a @ b``, complete when the call returns."""
+    """`dot` with the accumulator as the first argument, as in `mma_async`: ``acc + a @ b``,
+    complete when the call returns."""
     return dot.function(g, a, b, acc, trans_a, trans_b, dtype, precision, variant)
 
 
@@ -82,7 +84,8 @@ def _operand(g: Builder, x, name: str) -> Value:
         hint = "; load it, or copy it to shared memory" if isinstance(t, (Buffer, Region)) else ""
         raise g.error(f"{name} is a register tile or a matrix in shared memory, not {describe(x)}{hint}")
     if len(x.type.shape) != 2:
-        raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index or reshape the others")
+        raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; "
+                      "index or reshape the others")
     if x.type.dtype.packed:  # float16 holds elements of 4 and 6 bits exactly
         x = convert(g, x, float16)
     if x.type.dtype.kind == "bool":
@@ -101,7 +104,8 @@ def _dtype(g: Builder, acc, a: DType, b: DType, asked) -> DType:
         return (float64 if float64 in (a, b) else float32) if a.is_float else int64 if 64 in (a.bits, b.bits) else int32
     asked = dtype_of(asked)
     if asked not in ACCUMULATORS or asked.is_float != a.is_float:
-        raise g.error(f"sums of {a} by {b} are {'float32, float16 or float64' if a.is_float else 'int32 or int64'}, not {asked}")
+        raise g.error(f"sums of {a} by {b} are {'float32, float16 or float64' if a.is_float else 'int32 or int64'}, "
+                      f"not {asked}")
     return asked
 
 

@@ -1,7 +1,7 @@
 """The needs of a ``dot`` that goes through tensor memory, where one thread starts the product by ``tcgen05.mma``.
 
-The compiler allocates the accumulator in tensor memory, and loads it to registers when the product is complete. An `a` in registers
-is stored to tensor memory first. PTX ISA, "tcgen05.mma".
+The compiler allocates the accumulator in tensor memory, and loads it to registers when the product is complete. An
+`a` in registers is stored to tensor memory first. PTX ISA, "tcgen05.mma".
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DATAPATHS = {64: "F", LANES: "D"}  # rows of an accumulator -> its datapath
 
 
 def sums_layout(rows: int, columns: int, dtype) -> TileLayout:
-    """The layout of the accumulator in tensor memory: as the hardware writes it, each further 128 rows in further columns."""
+    """The layout of the accumulator in tensor memory: as the hardware writes it,
+    each further 128 rows in further columns."""
     if rows <= LANES:
         return accumulator_layout(DATAPATHS[rows], columns, dtype)
     one = accumulator_layout("D", columns, dtype)
@@ -76,7 +77,8 @@ def _sites(s: MmaSite) -> list[TensorSite] | str:
                 return "rows from a start that is known at run time only"
             starts = tuple(begins + first if d == at and first else x for d, x in enumerate(s.a_starts))
             a = replace(s.a, extents=tuple(rows if d == at else n for d, n in enumerate(s.a.extents)))
-        found.append(TensorSite(acc, a, s.b, (None, None), {"acc": (0, 0), "a": starts, "b": s.b_starts}, s.trans_a, s.trans_b, kind, types, None,
+        found.append(TensorSite(acc, a, s.b, (None, None), {"acc": (0, 0), "a": starts, "b": s.b_starts}, s.trans_a,
+                                s.trans_b, kind, types, None,
                                 "thread", 1, s.target, 1, {"a": s.a_align, "b": s.b_align}, s.g))
     return found
 
@@ -99,7 +101,8 @@ def _scope(s: MmaSite) -> bool | str:
 def _left_operand_fits(s: MmaSite) -> bool | str:
     if isinstance(s.a, Region):
         return True
-    return (s.m in DATAPATHS and not s.trans_a) or ("trans_a=True of a tile in registers" if s.trans_a else f"{s.m} rows in registers")
+    return ((s.m in DATAPATHS and not s.trans_a)
+            or ("trans_a=True of a tile in registers" if s.trans_a else f"{s.m} rows in registers"))
 
 
 def _types(s: MmaSite) -> bool | str:
@@ -118,7 +121,8 @@ def _shared_out(s: MmaSite) -> bool | Miss:
         moved.append(("a", _place(s.a.dtype, s.a.shape, left_layout(s.m, s.k)), left_shape(s.m, s.a.dtype.bits)))
     for what, region, shape in moved:
         if isinstance(search(region, (0, 0), s.g.divisor, s.threads, shape, None, False), str):
-            words = f"{what}, {' by '.join(map(str, region.shape))} of {region.dtype}, cannot be divided among {s.warpgroups} warpgroups"
+            words = (f"{what}, {' by '.join(map(str, region.shape))} of {region.dtype}, "
+                     f"cannot be divided among {s.warpgroups} warpgroups")
             return Miss(words, f"{words}: let fewer of them multiply, in a scope of their own")
     return True
 

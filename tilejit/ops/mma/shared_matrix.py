@@ -15,15 +15,17 @@ from ..moves.copy_async.tma.view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derive_descriptor, offsets
 
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # swizzle mode -> span in bytes
-# With fewer columns, the bandwidth of shared memory limits products that read both operands there: 64 rows of A and 64 columns of B, of
-# 32 bytes along k each, take 32 cycles at 128 bytes a cycle, which is just as long as the tensor cores take to multiply them.
+# With fewer columns, the bandwidth of shared memory limits products that read both operands there: 64 rows of A and 64
+# columns of B, of 32 bytes along k each, take 32 cycles at 128 bytes a cycle, which is just as long as the tensor cores
+# take to multiply them.
 NARROW = 64
 
 
 @dataclass(frozen=True)
 class Along:
-    """One dimension of a region: the byte offset of each element from the first one (`at`), and the byte offsets from the start of the
-    buffer at which the region may start (`begins`; several if the start is known only at run time)."""
+    """One dimension of a region: the byte offset of each element from the first one (`at`), and the byte offsets from
+    the start of the buffer at which the region may start (`begins`; several if the start is known only at run
+    time)."""
 
     at: list[int]
     begins: list[int]
@@ -34,12 +36,12 @@ class Along:
 
 
 def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor: Callable) -> Derived | Miss:
-    """The descriptor of region `t` for instructions of `mn` rows (of A) or columns (of B), with the offset of each instruction's part; or
-    the reason why there is none.
+    """The descriptor of region `t` for instructions of `mn` rows (of A) or columns (of B), with the offset of each
+    instruction's part; or the reason why there is none.
 
-    The region is [k, mn] if `k_first`, else [mn, k]. `align` is the buffer's alignment in bytes; `divisor(start)` is a known divisor
-    of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its swizzle's period, except that a step
-    along k may start within a row of the atom.
+    The region is [k, mn] if `k_first`, else [mn, k]. `align` is the buffer's alignment in bytes; `divisor(start)` is
+    a known divisor of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its
+    swizzle's period, except that a step along k may start within a row of the atom.
     """
     itemsize, layout = t.dtype.nbytes, t.buffer.layout
     mode = swizzle_mode(layout, itemsize)
@@ -53,7 +55,8 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
         return Miss(error.message)
     found = []
     for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
-        made = _along([(n, stride * itemsize) for n, stride, _ in shards], getattr(start, "value", start), extent, divisor)
+        made = _along([(n, stride * itemsize) for n, stride, _ in shards], getattr(start, "value", start), extent,
+                      divisor)
         if made is None:
             first = f"{start} " if isinstance(start, int) else ""
             return Miss(f"elements {first}to +{extent} of dimension {d} cut across the layout's blocks")
@@ -71,7 +74,8 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
         what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {align}"
         return Miss(f"{what} bytes, and {period} are needed")
     along_k = [begin + k for begin in ks.begins for k in named.ks]
-    if any(r % period for r in named.rows) or any(k % K_BYTES or k % period + K_BYTES > span if inside else k % period for k in along_k):
+    if (any(r % period for r in named.rows)
+        or any(k % K_BYTES or k % period + K_BYTES > span if inside else k % period for k in along_k)):
         where = f"neither at a multiple of {K_BYTES} bytes of a row of the swizzle nor" if inside else "not"
         return Miss(f"a part of it begins {where} at one of {period} bytes")
     return named
@@ -87,40 +91,49 @@ def innermost(t: Region) -> int | None:
 
 
 def report_miss(name: str, t: Region, found: Miss, columns: int) -> Miss:
-    """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for the reason `found`."""
-    return sideways(name, t, columns) if found is SIDEWAYS else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
+    """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for
+    the reason `found`."""
+    return (sideways(name, t, columns) if found is SIDEWAYS
+            else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}"))
 
 
 def sideways(name: str, t: Region, columns: int) -> Miss:
     """The miss for operand `name`, which is contiguous along its rows but has to be along k.
 
-    It has a cure only for products of at least `NARROW` columns, since narrower ones are no slower by other instructions.
+    It has a cure only for products of at least `NARROW` columns,
+    since narrower ones are no slower by other instructions.
     """
-    size, hold = f"{t.dtype.nbytes} byte{'s' if t.dtype.nbytes > 1 else ''}", {"a": "[m, k], without trans_a", "b": "[n, k], with trans_b=True"}
+    size, hold = (f"{t.dtype.nbytes} byte{'s' if t.dtype.nbytes > 1 else ''}",
+                  {"a": "[m, k], without trans_a", "b": "[n, k], with trans_b=True"})
     words = f"{name} of {t.dtype} is not contiguous along k, as elements of {size} must be; hold it as {hold[name]}"
     return Miss(words, words if columns >= NARROW else "")
 
 
 def _plain(t: Region, along: Along, span: int) -> Miss:
-    """The miss for region `t` whose layout is `PLAIN`, with the allocation, or the part of it, that would have a descriptor."""
-    if span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes and any(begin % span for begin in along.begins):
-        words = (f"begins inside the {span // t.dtype.nbytes} elements of a row of the swizzle and extends beyond them: begin it at a multiple of "
-                 f"{span // t.dtype.nbytes}, or give its allocation a narrower swizzle")
+    """The miss for region `t` whose layout is `PLAIN`, with the allocation, or the part of it,
+    that would have a descriptor."""
+    if (span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes
+        and any(begin % span for begin in along.begins)):
+        words = (f"begins inside the {span // t.dtype.nbytes} elements of a row of the swizzle and extends beyond "
+                 f"them: begin it at a multiple of {span // t.dtype.nbytes}, or give its allocation a narrower swizzle")
         return Miss(f"it {words}", words)
     *_, rows, columns = t.buffer.shape
     width, lies = columns * t.dtype.nbytes, "is row-major without a swizzle in shared memory"
     if rows % 8 == 0 and width % 16 == 0:
         fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
         instead = (f"{lies}; give its allocation layout=tile.auto" if fitting else
-                   f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, or give its allocation "
-                   "layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, which TMA takes longer to fill")
-        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, {fitting}) of its allocation lays them", instead)
+                   f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
+                   "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
+                   "which TMA takes longer to fill")
+        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, "
+                    f"{fitting}) of its allocation lays them", instead)
     fits = f"{rows} rows of {width} bytes are no multiple of 8 rows of 16 bytes; allocate a multiple of both"
     return Miss(f"{PLAIN.words}; {fits}", f"{lies}, and {fits}")
 
 
 def _along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:
-    """Elements [start, start + extent) of a dimension with the digits (extent, stride in bytes) `digits`; `start` may be a run-time value.
+    """Elements [start, start + extent) of a dimension with the digits (extent, stride in bytes) `digits`; `start` may
+    be a run-time value.
 
     None if the offsets within the region differ between possible starts, or if the region may leave the dimension.
     """

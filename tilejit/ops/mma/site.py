@@ -1,4 +1,5 @@
-"""The site of a matrix product, on which the needs of its variants are tested: the operands, the execution scope, the target."""
+"""The site of a matrix product, on which the needs of its variants are tested: the operands, the execution scope,
+the target."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from ..moves.copy_async.site import alignment
 class MmaSite(Site):
     """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
 
-    `a` and `b` are types of tiles or regions, given as [k, m] with `trans_a` and as [n, k] with `trans_b`. With `negate`, the product
-    is subtracted. `g` answers divisors and bounds of the starts.
+    `a` and `b` are types of tiles or regions, given as [k, m] with `trans_a` and as [n, k] with `trans_b`. With
+    `negate`, the product is subtracted. `g` answers divisors and bounds of the starts.
     """
 
     a: Tile | Region
@@ -44,12 +45,12 @@ class MmaSite(Site):
         starts = [c.args[1:] if c is not None else () for c in made]
         aligned = [alignment(g, c) if c is not None else 0 for c in made]
         t = call.attrs
-        return MmaSite(type_of(a), type_of(b), *starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"], g.scope.kind,
-                       g.scope.threads, g.target, t["options"].get("negate", False), *aligned, g)
+        return MmaSite(type_of(a), type_of(b), *starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
+                       g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), *aligned, g)
 
     def __str__(self) -> str:
-        return (f"{self.a.dtype}[{self.m}, {self.k}] in {_where(self.a)} by {self.b.dtype}[{self.k}, {self.n}] in {_where(self.b)} "
-                f"to {self.dtype}, by one {self.scope} of {self.threads} threads, for {self.target}")
+        return (f"{self.a.dtype}[{self.m}, {self.k}] in {_where(self.a)} by {self.b.dtype}[{self.k}, {self.n}] in "
+                f"{_where(self.b)} to {self.dtype}, by one {self.scope} of {self.threads} threads, for {self.target}")
 
     @property
     def m(self) -> int:
@@ -89,17 +90,21 @@ def checked_precision(g: Builder, precision, a: Value, b: Value) -> None:
         raise g.error(f"precision is None or 'tf32', not {precision!r}")
     for name, x in (("a", a), ("b", b)):
         if precision is not None and x.type.dtype != float32:
-            raise g.error(f"precision='tf32' rounds operands of float32 to 10 bits of mantissa, and {name} is {x.type.dtype}: leave it out")
+            raise g.error("precision='tf32' rounds operands of float32 to 10 bits of mantissa, "
+                          f"and {name} is {x.type.dtype}: leave it out")
 
 
-def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[int, int, int]:
+def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool,
+                  trans_b: bool) -> tuple[int, int, int]:
     """(m, n, k) of ``acc + a @ b``. CompilationError if the shapes do not match."""
     m, k = a.type.shape[::-1] if trans_a else a.type.shape
     k2, n = b.type.shape[::-1] if trans_b else b.type.shape
     if k != k2:
-        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
+        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], "
+                      "trans_b=True takes b as [n, k])")
     if acc is not None and acc.type.shape != (m, n):
-        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], not {list(acc.type.shape)}")
+        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], "
+                      f"not {list(acc.type.shape)}")
     return m, n, k
 
 
@@ -108,7 +113,8 @@ def _where(x: Tile | Region) -> str:
 
 
 def bare(form, bound: dict) -> str:
-    """The text of an instruction for use within a larger asm statement; `bound` names its operands, whose `$n` refer to that statement."""
+    """The text of an instruction for use within a larger asm statement; `bound` names its operands, whose `$n` refer
+    to that statement."""
     def marked(x):
         if isinstance(x, list):
             return [marked(v) for v in x]

@@ -1,9 +1,9 @@
 """tcgen05: matrix products into tensor memory, each started by one thread (sm_100a and sm_103a).
 
-A is read from tensor memory, or from shared memory by a matrix descriptor; B from shared memory. Block-scaled kinds multiply each
-block of 32 or 16 elements along k, of a row of A or a column of B, by a scale factor in tensor memory. With ``cta_group=2``, one
-thread starts the product of a pair of CTAs: each has its own rows of A and of the accumulator, and half of the columns of B. PTX ISA,
-"tcgen05.mma".
+A is read from tensor memory, or from shared memory by a matrix descriptor; B from shared memory. Block-scaled kinds
+multiply each block of 32 or 16 elements along k, of a row of A or a column of B, by a scale factor in tensor memory.
+With ``cta_group=2``, one thread starts the product of a pair of CTAs: each has its own rows of A and of the
+accumulator, and half of the columns of B. PTX ISA, "tcgen05.mma".
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .tcgen05_site import TensorSite
 class Plan:
     """`steps` instructions along k.
 
-    `a` and `b` are descriptors with the byte offset of each step. `a` is None if A is in tensor memory, where a step is `a_step`
-    columns. For each step, `ids` are the byte selectors of the scale factors of (A, B) in the instruction descriptor, and
-    `scale_columns` the columns from the start of these factors.
+    `a` and `b` are descriptors with the byte offset of each step. `a` is None if A is in tensor memory, where a step
+    is `a_step` columns. For each step, `ids` are the byte selectors of the scale factors of (A, B) in the instruction
+    descriptor, and `scale_columns` the columns from the start of these factors.
     """
 
     kind: str
@@ -66,12 +66,13 @@ class Plan:
         return SharedDescriptor(d.span, d.leading, d.stride)
 
 
-# -- what the needs and the plan share -------------------------------------------------------------------------------------
+# -- what the needs and the plan share ---------------------------------------------------------------------------------
 
 def matrix(s: TensorSite, name: str) -> Derived | Miss:
     """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
     k_first, mn = (s.trans_a, s.m) if name == "a" else (not s.trans_b, s.n)
-    return s.memoize(name, lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
+    return s.memoize(name,
+                     lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
 
 
 def _kind(s: TensorSite) -> Kind:
@@ -178,14 +179,18 @@ def scale_type(s: TensorSite) -> str:
     return SCALES[s.scales[0].dtype.name]
 
 
-ONE_THREAD = Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True)
+ONE_THREAD = Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()",
+                  gate=True)
 TARGET = Need("a target that has the kind", lambda s: s.target in _kind(s).targets or f"kind::{s.kind} on {s.target}")
 ELEMENT_TYPES = Need("element types of the kind, and an accumulator that it has", _types, gate=True)
 SUMS = Need("float32 sums of bfloat16", _half)
-NEGATION = Need("a kind that negates, where the product is subtracted (negate=True)", lambda s: not s.negate or _kind(s).negates or f"kind::{s.kind}")
+NEGATION = Need("a kind that negates, where the product is subtracted (negate=True)",
+                lambda s: not s.negate or _kind(s).negates or f"kind::{s.kind}")
 ROWS = Need("64 or 128 rows in each CTA (128 with scale factors)", _rows, gate=True)
-WHOLE_STEPS = Need("a multiple of 32 bytes along k", lambda s: (s.k_bytes > 0 and s.k_bytes % K_BYTES == 0) or f"{s.k_bytes} bytes", gate=True)
-A_PLACE = Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names", _in_shared("a"), gate=True)
+WHOLE_STEPS = Need("a multiple of 32 bytes along k",
+                   lambda s: (s.k_bytes > 0 and s.k_bytes % K_BYTES == 0) or f"{s.k_bytes} bytes", gate=True)
+A_PLACE = Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names",
+               _in_shared("a"), gate=True)
 B_LAYOUT = Need("a B in a layout that a matrix descriptor names", _in_shared("b"), gate=True)
 COLUMNS = Need("columns that an instruction has", _columns)
 MAJOR = Need("elements contiguous along k, for types that are not transposed", _major)
@@ -204,15 +209,17 @@ def plan(s: TensorSite) -> Plan:
         wide = s.m // 32, -(-s.columns // 32)
         ids = tuple((step * per % 4,) * 2 for step in range(steps))
         columns = tuple(tuple(step * per // 4 * w for w in wide) for step in range(steps))
-    instruction = Instruction(s.kind, s.rows, s.columns, *s.types, s.acc.dtype.name, a is not None and a.descriptor.major == "mn",
+    instruction = Instruction(s.kind, s.rows, s.columns, *s.types, s.acc.dtype.name,
+                              a is not None and a.descriptor.major == "mn",
                               b.descriptor.major == "mn", scale_type(s) if kind.scales else None, negated=s.negate)
     return Plan(s.kind, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, columns)
 
 
-# -- emission --------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None):
-    """Emit all instructions in one asm statement. The first adds to the accumulator if `accumulate`, the others always do."""
+    """Emit all instructions in one asm statement. The first adds to the accumulator if `accumulate`,
+    the others always do."""
     inputs: list = []
 
     def operand(v) -> str:
@@ -220,16 +227,19 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None)
         return f"${len(inputs) - 1}"
 
     d, y = operand(e.tensor_address(acc)), operand(e.descriptor(e.matrix_address(b), Plan.descriptor(plan.b).bits))
-    x = operand(e.tensor_address(a)) if plan.a is None else operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits))
+    x = (operand(e.tensor_address(a)) if plan.a is None
+         else operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits)))
     scales = [operand(e.tensor_address(s)) for s in (scale_a, scale_b) if s is not None]
     constant = isinstance(call.args[3], Const)
     first = None if constant else operand(accumulate)
     lines = [".reg .pred one, zero; setp.ne.b32 one, 1, 0; setp.ne.b32 zero, 0, 0; .reg .b64 x, y; .reg .b32 t, u, v;"]
-    head = f"tcgen05.mma.cta_group::{plan.cta_group}.kind::{plan.kind}" + (f".block_scale.{plan.qualifier}" if plan.qualifier else "")
+    head = (f"tcgen05.mma.cta_group::{plan.cta_group}.kind::{plan.kind}"
+            + (f".block_scale.{plan.qualifier}" if plan.qualifier else ""))
     for step in range(plan.steps):
         flag = "one" if step else first or ("one" if call.args[3].value else "zero")
         left = "[t]" if plan.a is None else "x"
-        lines.append(f"add.u32 t, {x}, {step * plan.a_step};" if plan.a is None else f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
+        lines.append(f"add.u32 t, {x}, {step * plan.a_step};" if plan.a is None
+                     else f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
         lines.append(f"add.s64 y, {y}, {plan.b.ks[step] >> 4};")
         factors = ""
         if scales:
@@ -262,7 +272,7 @@ VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, doc=__doc_
 ))
 
 
-# -- the operation ---------------------------------------------------------------------------------------------------------
+# -- the operation -----------------------------------------------------------------------------------------------------
 
 @op("writes", attrs=("trans_a", "trans_b", "kind", "types", "block", "options"), variants=(VARIANT,),
     traits=Traits(product=True, asynchronous=True, shown="mma_async"))
@@ -284,14 +294,16 @@ tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call
 tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
 
 
-def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, accumulate, kind, scale_a, scale_b, block):
+def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, accumulate, kind, scale_a, scale_b,
+            block):
     """Implement ``tile.mma_async`` for an accumulator in tensor memory; returns `acc`."""
     if options["variant"] not in (None, "tcgen05"):
         raise g.error(f"a product into tensor memory is the variant tcgen05, not {options['variant']!r}")
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
         if not isinstance(flag, bool):
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
-    made, x, y = _operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")), _operand(g, b, "b", ("shared",))
+    made, x, y = (_operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")),
+                  _operand(g, b, "b", ("shared",)))
     scales = _factors(g, scale_a, scale_b, block)
     if dtype is not None and str(dtype) != str(made.type.dtype):
         raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
@@ -299,12 +311,13 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     types = _element_types(g, x, y)
     kind = _kind_of(g, kind, types, (x, y), scales, block)
     if kind == "tf32" and precision != "tf32":
-        raise g.error("the tensor cores round float32 operands to TF32 (10 bits of mantissa); pass precision='tf32' to accept that")
+        raise g.error("the tensor cores round float32 operands to TF32 (10 bits of mantissa); "
+                      "pass precision='tf32' to accept that")
     _extents(g, made, x, y, trans_a, trans_b)
     if KINDS[kind].scales and block is None:
         block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
-    g.call(tensor_mma, made, x, y, _condition(g, accumulate), *scales, trans_a=trans_a, trans_b=trans_b, kind=kind, types=types, block=block,
-           options={name: option for name, option in options.items() if option})
+    g.call(tensor_mma, made, x, y, _condition(g, accumulate), *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
+           types=types, block=block, options={name: option for name, option in options.items() if option})
     return acc
 
 
@@ -314,25 +327,28 @@ def _factors(g: Builder, scale_a, scale_b, block: int | None) -> list[Value]:
     if len(scales) == 1:
         raise g.error("scale_a= and scale_b= go together")
     if block is not None and not scales:
-        raise g.error("block= is the number of elements along k that a scale factor applies to: give scale_a= and scale_b= too, or leave it out")
+        raise g.error("block= is the number of elements along k that a scale factor applies to: "
+                      "give scale_a= and scale_b= too, or leave it out")
     for s in scales:
         if s.type.dtype.name not in SCALES:
             raise g.error(f"scale factors are {' or '.join(SCALES)}, not {s.type.dtype}")
     return scales
 
 
-def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tuple[Value, Value], scales: list[Value], block: int | None) -> str:
-    """The instruction's kind: `kind`, or by default the one that follows from the element types and the scale factors."""
+def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tuple[Value, Value], scales: list[Value],
+             block: int | None) -> str:
+    """The instruction's kind: `kind`, or by default the one that follows from the element types and
+    the scale factors."""
     packed = all(v.type.dtype.name == "float4_e2m1fn" for v in operands)
     by_16 = block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn"
     kind = kind or natural(*types, bool(scales), packed, by_16)
     if kind in KINDS:
         return kind
     if packed and not scales:
-        raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); without them the tensor cores "
-                      "read tile.padded(...)")
-    raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are "
-                  f"{', '.join(KINDS)}, given as kind=")
+        raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); "
+                      "without them the tensor cores read tile.padded(...)")
+    raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: "
+                  f"the kinds are {', '.join(KINDS)}, given as kind=")
 
 
 def _condition(g: Builder, accumulate) -> Const | Value:
@@ -351,18 +367,21 @@ def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
         raise g.error(f"{name} is a matrix in {places} memory, not {describe(x)}")
     x = whole_region(g, x)
     if x.type.buffer.peer:
-        raise g.error(f"{name} must be in the CTA's own shared memory: with cta_group=2 the other CTA of the pair has its own part at the same place")
+        raise g.error(f"{name} must be in the CTA's own shared memory: "
+                      "with cta_group=2 the other CTA of the pair has its own part at the same place")
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
     return x
 
 
 def _element_types(g: Builder, a: Value, b: Value) -> tuple[str, str]:
-    """The PTX names of the operands' element types. CompilationError for a dtype that the tensor cores do not multiply."""
+    """The PTX names of the operands' element types. CompilationError for a dtype that the tensor
+    cores do not multiply."""
     own = tuple(TYPES.get(x.type.dtype.name) for x in (a, b))
     if None in own:
         dtype = (a, b)[own.index(None)].type.dtype
-        raise g.error(f"tensor cores do not multiply {dtype}" + (": they read it as tile.padded makes it" if dtype.packed else ""))
+        raise g.error(f"tensor cores do not multiply {dtype}"
+                      + (": they read it as tile.padded makes it" if dtype.packed else ""))
     return own
 
 
@@ -375,11 +394,13 @@ def _extents(g: Builder, acc: Value, a: Value, b: Value, trans_a: bool, trans_b:
     m, k = one[::-1] if trans_a else one
     k2, n = other[::-1] if trans_b else other
     if k != k2:
-        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
+        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], "
+                      "trans_b=True takes b as [n, k])")
     group = g.state.get("cta_group", 1)
     if acc.type.shape != (m, n * group):
         pair = ", with half of the columns of B in each CTA of the pair" if group == 2 else ""
-        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}]{pair}, so the accumulator is [{m}, {n * group}], not {list(acc.type.shape)}")
+        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}]{pair}, so the accumulator is [{m}, {n * group}], "
+                      f"not {list(acc.type.shape)}")
 
 
 __all__ = ["Plan", "TensorSite", "VARIANT", "product", "tensor_mma"]

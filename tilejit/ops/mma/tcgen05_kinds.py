@@ -9,21 +9,24 @@ from dataclasses import dataclass
 
 K_BYTES = 32  # bytes in memory along k that one instruction takes of each operand
 
-# PTX names of element types with their codes in the instruction descriptor, and (TYPES) the dtypes of buffers that hold them.
+# PTX names of element types with their codes in the instruction descriptor,
+# and (TYPES) the dtypes of buffers that hold them.
 HALF = {"f16": 0, "bf16": 1}
 EIGHT = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
-TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8",
-         "float4_e2m1fn": "e2m1", "float4_e2m1fn_p64": "e2m1", "float6_e2m3fn_p32": "e2m3", "float6_e3m2fn_p32": "e3m2"}
+TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+         "int8": "s8", "uint8": "u8", "float4_e2m1fn": "e2m1", "float4_e2m1fn_p64": "e2m1", "float6_e2m3fn_p32": "e2m3",
+         "float6_e3m2fn_p32": "e3m2"}
 SCALES = {"float8_e8m0fnu": "ue8m0", "float8_e4m3fn": "ue4m3"}
 ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind: the codes of its element `types` in the descriptor, the elements `k` that one instruction takes, its `accumulators`, and
-    whether it can transpose operands (`transposes`) and negate A (`negates`).
+    """A kind: the codes of its element `types` in the descriptor, the elements `k` that one instruction takes, its
+    `accumulators`, and whether it can transpose operands (`transposes`) and negate A (`negates`).
 
-    `scales`, for block-scaled kinds, is {block size: (scale factors along k per instruction, qualifier, types of the factors)}.
+    `scales`, for block-scaled kinds, is {block size: (scale factors along k per instruction, qualifier,
+    types of the factors)}.
     """
 
     name: str
@@ -43,7 +46,8 @@ KINDS = {k.name: k for k in (
     Kind("i8", {"u8": 0, "s8": 1}, 32, ("int32",), targets=("sm_100a",), negates=False),
     Kind("mxf8f6f4", EIGHT, 32, ("float32",), scales={32: (1, "scale_vec::1X", ("ue8m0",))}),
     Kind("mxf4", {"e2m1": 1}, 64, ("float32",), scales={32: (2, "scale_vec::2X", ("ue8m0",))}, transposes=False),
-    Kind("mxf4nvf4", {"e2m1": 1}, 64, ("float32",), scales={32: (2, "scale_vec::2X", ("ue8m0",)), 16: (4, "scale_vec::4X", ("ue8m0", "ue4m3"))},
+    Kind("mxf4nvf4", {"e2m1": 1}, 64, ("float32",),
+         scales={32: (2, "scale_vec::2X", ("ue8m0",)), 16: (4, "scale_vec::4X", ("ue8m0", "ue4m3"))},
          transposes=False),
 )}
 
@@ -51,8 +55,8 @@ KINDS = {k.name: k for k in (
 def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = False) -> str | None:
     """The kind that multiplies these types by default; None if there is none.
 
-    `scaled`: there are scale factors. `packed`: both operands are packed 4-bit elements. `fine`: the factors are for blocks of 16, or
-    are not powers of two.
+    `scaled`: there are scale factors. `packed`: both operands are packed 4-bit elements. `fine`: the factors are for
+    blocks of 16, or are not powers of two.
     """
     if packed:
         return ("mxf4nvf4" if fine else "mxf4") if scaled else None
@@ -68,7 +72,8 @@ def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = Fal
 class Instruction:
     """The fields of an instruction descriptor.
 
-    `negated` negates A. `scale_ids` are, for (A, B), the byte within a 32-bit column at which the instruction's scale factors start.
+    `negated` negates A. `scale_ids` are, for (A, B), the byte within a 32-bit column at which the instruction's
+    scale factors start.
     """
 
     kind: str
@@ -87,17 +92,20 @@ class Instruction:
     def bits(self) -> int:
         """The descriptor's 32 bits."""
         kind = KINDS[self.kind]
-        common = kind.types[self.a] << 7 | kind.types[self.b] << 10 | self.negated << 13 | self.trans_a << 15 | self.trans_b << 16 | self.n >> 3 << 17
+        common = (kind.types[self.a] << 7 | kind.types[self.b] << 10 | self.negated << 13 | self.trans_a << 15
+                  | self.trans_b << 16 | self.n >> 3 << 17)
         if kind.scales is None:
             return common | ACCUMULATORS[self.accumulator] << 4 | self.m >> 4 << 24
-        return common | self.scale_ids[1] << 4 | (self.scale_type == "ue8m0") << 23 | self.m >> 7 << 27 | self.scale_ids[0] << 29
+        return (common | self.scale_ids[1] << 4 | (self.scale_type == "ue8m0") << 23 | self.m >> 7 << 27
+                | self.scale_ids[0] << 29)
 
     @staticmethod
     def decode(bits: int, kind: str) -> Instruction | str:
         """Decode the 32 bits for an instruction of `kind`, or return a string that says what is illegal in them."""
         t = KINDS[kind]
         wide = 7 if kind not in ("mxf4", "mxf4nvf4") else 3
-        names = [next((name for name, code in t.types.items() if code == number), None) for number in (bits >> 7 & 7, bits >> 10 & wide)]
+        names = [next((name for name, code in t.types.items() if code == number), None)
+                 for number in (bits >> 7 & 7, bits >> 10 & wide)]
         if None in names:
             return f"the types {bits >> 7 & 7} and {bits >> 10 & wide} of an instruction descriptor of kind::{kind}"
         if bits >> 13 & 3 and not (t.negates and not bits >> 14 & 1):
@@ -108,12 +116,13 @@ class Instruction:
             if accumulator not in t.accumulators:
                 return f"the accumulator type {bits >> 4 & 3} of an instruction descriptor of kind::{kind}"
             return Instruction(kind, (bits >> 24 & 31) << 4, n, *names, accumulator, *majors, negated=negated)
-        return Instruction(kind, (bits >> 27 & 3) << 7, n, *names, "float32", *majors, "ue8m0" if bits >> 23 & 1 else "ue4m3",
-                           (bits >> 29 & 3, bits >> 4 & 3), negated)
+        return Instruction(kind, (bits >> 27 & 3) << 7, n, *names, "float32", *majors,
+                           "ue8m0" if bits >> 23 & 1 else "ue4m3", (bits >> 29 & 3, bits >> 4 & 3), negated)
 
 
 def columns_allowed(kind: str, cta_group: int, n: int, byte_wide_transposed: bool) -> bool | str:
-    """Whether an instruction can have `n` columns (PTX ISA, tables 39 and 52), else a string with those that it can have.
+    """Whether an instruction can have `n` columns (PTX ISA, tables 39 and 52),
+    else a string with those that it can have.
 
     `byte_wide_transposed`: B has 8-bit elements and is contiguous along n.
     """

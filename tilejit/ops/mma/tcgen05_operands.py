@@ -1,4 +1,5 @@
-"""The tensor-memory layouts that ``tcgen05.mma`` requires of its accumulator, of A and of scale factors, and checks of them.
+"""The tensor-memory layouts that ``tcgen05.mma`` requires of its accumulator, of A and of scale factors,
+and checks of them.
 
 PTX ISA, "Data Path Layout Organization" and "Block Scaling" (9.7.16.10.5, 9.7.16.10.7).
 """
@@ -14,14 +15,16 @@ from ..tmem.multiples import Multiple
 
 
 def scale_layout(rows: int, chunks: int) -> TileLayout:
-    """The layout in tensor memory of scale factors [rows, chunks], one byte for each row of A (or column of B) and each block along k.
+    """The layout in tensor memory of scale factors [rows, chunks],
+    one byte for each row of A (or column of B) and each block along k.
 
-    `rows` is a multiple of 32, `chunks` is 1, 2, 3 or a multiple of 4. Row i is in lane i % 32; each further 32 rows take the next
-    column. Four blocks along k share a column. The 32 lanes of each warp hold a copy.
+    `rows` is a multiple of 32, `chunks` is 1, 2, 3 or a multiple of 4. Row i is in lane i % 32; each further 32 rows
+    take the next column. Four blocks along k share a column. The 32 lanes of each warp hold a copy.
     """
     rows, chunks = as_whole_number(rows), as_whole_number(chunks)
     if rows % 32 or rows < 32 or chunks < 1 or (chunks > 4 and chunks % 4):
-        raise CompilationError(f"scale factors are for a multiple of 32 rows and 1, 2, 3 or a multiple of 4 blocks, not {rows} and {chunks}")
+        raise CompilationError("scale factors are for a multiple of 32 rows and 1, 2, 3 or a multiple of 4 blocks, "
+                               f"not {rows} and {chunks}")
     columns = rows // 32
     shards = [(columns, 4, axis.TCol), (32, 1, axis.TLane)]
     along = [(chunks // 4, 4 * columns, axis.TCol), (4, 1, axis.TCol)] if chunks > 4 else [(chunks, 1, axis.TCol)]
@@ -29,7 +32,8 @@ def scale_layout(rows: int, chunks: int) -> TileLayout:
 
 
 def places(t: Region, starts: tuple, divisor) -> tuple[dict[str, list], dict] | str:
-    """({axis: [offsets of the region's rows, offsets of its columns]}, offset of the region by axis), or a string that says why not.
+    """({axis: [offsets of the region's rows, offsets of its columns]}, offset of the region by axis),
+    or a string that says why not.
 
     The axes are TLane and TCol; offsets of rows and columns are relative to the region's first element.
     """
@@ -53,7 +57,8 @@ def _walk_digits(digits: list[tuple[int, int]]) -> list[int]:
 
 
 def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) -> bool | str:
-    """Whether a region [rows, columns] has the layout `layout` and starts at a whole column of 32 bits, in lane 0 or (if it fits) 16.
+    """Whether a region [rows, columns] has the layout `layout` and starts at a whole column of 32 bits,
+    in lane 0 or (if it fits) 16.
 
     `what` names the layout in the string that says what was found instead.
     """
@@ -67,7 +72,8 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
     if t.buffer.layout.replicas != layout.replicas:
         return f"its replicas are {t.buffer.layout.replicas or 'none'}, and those of {what} {layout.replicas or 'none'}"
     lane, column = mine[1].get("TLane", 0), mine[1].get("TCol", 0)
-    if not isinstance(lane, int) or lane not in (0, 16) or (lane == 16 and max(wanted["TLane"][0] + wanted["TLane"][1]) > 111):
+    if (not isinstance(lane, int) or lane not in (0, 16)
+        or (lane == 16 and max(wanted["TLane"][0] + wanted["TLane"][1]) > 111)):
         return f"it begins in lane {lane if isinstance(lane, int) else 'known at run time'}"
     if (column.of if isinstance(column, Multiple) else column) * t.dtype.bits % 32:
         return "it begins inside a column of 32 bits"
@@ -80,7 +86,8 @@ def first_lane(t: Region, starts: tuple, divisor) -> int:
 
 
 def accumulator_layout(datapath: str, columns: int, dtype) -> TileLayout:
-    """The layout of a datapath ("D", "F", ...) for elements of `dtype`, each of which has a 32-bit column of its own."""
+    """The layout of a datapath ("D", "F", ...) for elements of `dtype`,
+    each of which has a 32-bit column of its own."""
     layout, per = tmem_datapath(datapath, columns), 32 // dtype.bits
     return TileLayout([(n, s * per if a == axis.TCol else s, a) for n, s, a in layout.shards])
 

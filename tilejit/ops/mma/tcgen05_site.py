@@ -17,8 +17,9 @@ from .tcgen05_kinds import KINDS
 class TensorSite(Site):
     """One product, ``acc[m, n] (+)= a[m, k] @ b[k, n]``, with the operands of this CTA.
 
-    The last dimension of regions of packed elements counts bytes, as everywhere. With `negate`, the product is subtracted. `starts`
-    and `aligned` map the names of operands to their regions' starts and to the alignment of shared buffers in bytes.
+    The last dimension of regions of packed elements counts bytes, as everywhere. With `negate`, the product is
+    subtracted. `starts` and `aligned` map the names of operands to their regions' starts and to the alignment of
+    shared buffers in bytes.
     """
 
     acc: Region
@@ -47,16 +48,18 @@ class TensorSite(Site):
         made = {name: g.definition(x) for name, x in regions.items()}
         group = allocation(g.definitions, made["acc"].args[0]).attrs["cta_group"]
         kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
-        return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"],
+        return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"],
+                          t["trans_b"],
                           t["kind"], t["types"],
                           t["block"], g.scope.kind, g.scope.threads, g.target, group,
                           {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g,
                           t["options"].get("negate", False))
 
     def __str__(self) -> str:
-        return (f"{self.types[0]}[{self.m}, {self.k}] in {self.a.scope} memory by {self.types[1]}[{self.k}, {self.n}] to "
-                f"{self.acc.dtype}[{self.m}, {self.columns}] in tensor memory, kind::{self.kind}, cta_group {self.cta_group}, by one {self.scope} "
-                f"of {self.threads} thread{'s' if self.threads != 1 else ''}, for {self.target}")
+        return (f"{self.types[0]}[{self.m}, {self.k}] in {self.a.scope} memory by {self.types[1]}[{self.k}, "
+                f"{self.n}] to {self.acc.dtype}[{self.m}, {self.columns}] in tensor memory, kind::{self.kind}, "
+                f"cta_group {self.cta_group}, by one {self.scope} of {self.threads} "
+                f"thread{'s' if self.threads != 1 else ''}, for {self.target}")
 
     @property
     def m(self) -> int:

@@ -36,7 +36,8 @@ class Plan:
     instructions: int
 
 
-thread_product.rules.plan = lambda g, call: Plan(call.result.type.layout.span("reg") * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
+thread_product.rules.plan = lambda g, call: Plan(call.result.type.layout.span("reg")
+                                                 * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
 thread_product.rules.layout = _layout
 
 
@@ -44,7 +45,8 @@ thread_product.rules.layout = _layout
 def _(m, call, acc, a, b):
     m.collective("dot")
     t = call.result.type
-    x, y = (cast_array(m.read(side.buffer, coordinates(m, side), region=side), arg.type.dtype, t.dtype) for side, arg in zip((a, b), call.args[1:]))
+    x, y = (cast_array(m.read(side.buffer, coordinates(m, side), region=side), arg.type.dtype,
+                       t.dtype) for side, arg in zip((a, b), call.args[1:]))
     x, y = (x.swapaxes(1, 2) if call.attrs["trans_a"] else x), (y.swapaxes(1, 2) if call.attrs["trans_b"] else y)
     for k in range(x.shape[2]):
         acc = (acc + x[:, :, k, None] * y[:, None, k, :]).astype(t.dtype.np)
@@ -53,15 +55,18 @@ def _(m, call, acc, a, b):
 
 @thread_product.emit
 def _(e, call, acc, a, b):
-    """For each k, load the thread's elements of that column of a and that row of b, then multiply and add for each sum."""
+    """For each k, load the thread's elements of that column of a and that row of b,
+    then multiply and add for each sum."""
     t = call.result.type
     thread = [e.thread_coordinate(t, d) for d in (0, 1)]
     at = [e.register_coordinates(t, r) for r in range(e.registers(t))]
     acc = list(acc)
     k_extent = call.args[1].type.shape[0 if call.attrs["trans_a"] else 1]
     for k in range(k_extent):
-        rows = {i: _element(e, a, call.attrs["trans_a"], thread[0] + i, k, t, 0) for i in dict.fromkeys(c[0] for c in at)}
-        columns = {j: _element(e, b, not call.attrs["trans_b"], thread[1] + j, k, t, 1) for j in dict.fromkeys(c[1] for c in at)}
+        rows = {i: _element(e, a, call.attrs["trans_a"], thread[0] + i, k, t, 0)
+                for i in dict.fromkeys(c[0] for c in at)}
+        columns = {j: _element(e, b, not call.attrs["trans_b"], thread[1] + j, k, t, 1)
+                   for j in dict.fromkeys(c[1] for c in at)}
         for r, (i, j) in enumerate(at):
             acc[r] = _multiply_add(e, rows[i], columns[j], acc[r])
     return acc

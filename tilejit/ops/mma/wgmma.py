@@ -1,5 +1,5 @@
-"""wgmma: asynchronous matrix products of warpgroups (sm_90a). B, and A unless it is in registers, are read from shared memory by
-descriptors.
+"""wgmma: asynchronous matrix products of warpgroups (sm_90a). B, and A unless it is in registers, are read from
+shared memory by descriptors.
 
 Each warpgroup of the scope multiplies its own rows. One instruction multiplies 64 rows by 32 bytes along k. PTX ISA,
 "wgmma.mma_async".
@@ -33,8 +33,8 @@ ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
 class Plan:
     """Each warpgroup multiplies `tiles` blocks of 64 rows, in `steps` instructions along k.
 
-    `a` is None if A comes from registers. `a_rows` is the distance in bytes from the rows of one warpgroup to those of the next.
-    `sign` is -1 if the products are subtracted.
+    `a` is None if A comes from registers. `a_rows` is the distance in bytes from the rows of one warpgroup to those
+    of the next. `sign` is -1 if the products are subtracted.
     """
 
     instruction: str
@@ -63,16 +63,18 @@ def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of A in registers with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
-        return Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128)) if threads % 128 == 0 else None
+        return (Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128)) if threads % 128 == 0
+                else None)
     except CompilationError:
         return None
 
 
-# -- what the needs and the plan share ---------------------------------------------------------------------------------------
+# -- what the needs and the plan share ---------------------------------------------------------------------------------
 
 def matrix(s: MmaSite, name: str) -> Derived | Miss:
     """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
-    t, starts, k_first, mn, align = (s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align)
+    t, starts, k_first, mn, align = ((s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a"
+                                     else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align))
     return s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
 
 
@@ -116,7 +118,8 @@ def plan(s: MmaSite) -> Plan:
     a = None if isinstance(s.a, Tile) else matrix(s, "a")
     tiles = s.m // (ROWS * s.warpgroups)
     a_rows = a.rows[tiles] if a is not None and s.warpgroups > 1 else 0
-    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None, -1 if s.negate else 1)
+    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None,
+                -1 if s.negate else 1)
 
 
 def _blocks_in_line(s: MmaSite) -> bool | str:
@@ -125,16 +128,17 @@ def _blocks_in_line(s: MmaSite) -> bool | str:
         return True
     rows, tiles = matrix(s, "a").rows, s.m // (ROWS * s.warpgroups)
     step = rows[tiles]
-    return all(rows[w * tiles + t] == rows[t] + w * step for w in range(s.warpgroups) for t in range(tiles)) or "they do not"
+    return (all(rows[w * tiles + t] == rows[t] + w * step for w in range(s.warpgroups) for t in range(tiles))
+            or "they do not")
 
 
-# -- emission ----------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     """Emit the fence and all instructions; the accumulator stays in its pinned registers.
 
-    The descriptors of all instructions are computed inside the asm statement, before the first instruction. LLVM would turn the
-    additions into `or`, for which ptxas reuses the same uniform registers again and again.
+    The descriptors of all instructions are computed inside the asm statement, before the first instruction. LLVM
+    would turn the additions into `or`, for which ptxas reuses the same uniform registers again and again.
     """
     pins, zero = e.accumulate(call)
     inputs: list = []
@@ -162,26 +166,30 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
         d = pins.part(tile, plan.tiles)
         for step in range(plan.steps):
             at = tile * plan.steps + step
-            left = [operand(w) for w in words[at * per:at * per + per]] if words else moved("x", plan.a.rows[tile] + plan.a.ks[step])
+            left = ([operand(w) for w in words[at * per:at * per + per]] if words
+                    else moved("x", plan.a.rows[tile] + plan.a.ks[step]))
             bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
     adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
     flags = ".reg .pred o, z; setp.ne.b32 o, 1, 0; setp.ne.b32 z, 0, 0;"
-    e.asm(f"{{ {flags}{registers} {adds} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs, convergent=True)
+    e.asm(f"{{ {flags}{registers} {adds} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs,
+          convergent=True)
     return pins
 
 
 def _constants(form, plan: Plan) -> dict:
     names = {o.name for o in form.operands}
-    majors = {"trans_a": int(plan.a is not None and plan.a.descriptor.major == "mn"), "trans_b": int(plan.b.descriptor.major == "mn")}
+    majors = {"trans_a": int(plan.a is not None and plan.a.descriptor.major == "mn"),
+              "trans_b": int(plan.b.descriptor.major == "mn")}
     return {k: v for k, v in ({"scale_a": plan.sign, "scale_b": 1} | majors).items() if k in names}
 
 
-# -- simulation --------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
-    """Simulate the product of the bytes that the descriptors address. They are read at once; for the detection of races, until the wait."""
+    """Simulate the product of the bytes that the descriptors address. They are read at once; for the detection of
+    races, until the wait."""
     m.collective("mma_async")
     if accumulate is not None:
         acc = np.where(accumulate[:, :1, None], acc, 0).astype(acc.dtype)
@@ -191,16 +199,21 @@ def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
 NEEDS = (
     Need("the target sm_90a", lambda s: s.target == "sm_90a" or s.target, gate=True),
     Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True),
-    Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads", gate=True),
-    Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, float16 or int32", _types, gate=True),
+    Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads",
+         gate=True),
+    Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, "
+         "float16 or int32", _types, gate=True),
     Need("precision='tf32' for float32 operands",
          lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
-    Need("floats where the product is subtracted (negate=True)", lambda s: not s.negate or s.a.dtype.is_float or str(s.a.dtype), gate=True),
+    Need("floats where the product is subtracted (negate=True)",
+         lambda s: not s.negate or s.a.dtype.is_float or str(s.a.dtype), gate=True),
     Need("64 rows, or a multiple of that, for each warpgroup",
-         lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
+         lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups",
+         gate=True),
     Need("a multiple of 32 bytes along k",
          lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
-    Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
+    Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists,
+         gate=True),
     Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
     Need("elements contiguous along k, for types of other than 16 bits", _major, gate=True),
     Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),

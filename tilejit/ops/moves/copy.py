@@ -44,22 +44,23 @@ def _(e, call, dst, src):
 def copy(g: Builder, dst, src, variant=None):
     """Copy the region `src` to the region `dst`. Each is in global or shared memory.
 
-    The threads of the scope share the elements. The copy does not synchronise them: call ``sync()`` before other threads
-    read what was written. Both sides must have the same dtype and, apart from extents of 1, the same extents. Elements that
-    are out of bounds are read as 0, and not written. `variant` names the variant to use. If `dst` is tensor memory, `src`
-    may be a register tile.
+    The threads of the scope share the elements. The copy does not synchronise them: call ``sync()`` before other
+    threads read what was written. Both sides must have the same dtype and, apart from extents of 1, the same extents.
+    Elements that are out of bounds are read as 0, and not written. `variant` names the variant to use. If `dst` is
+    tensor memory, `src` may be a register tile.
     """
     collective(g, "copy")
     if moves_tile(g, "copy", dst, src, wait=True, variant=variant):
         return
     dst, src = checked_sides(g, "copy", dst, src)
     if dst.type.buffer.peer or src.type.buffer.peer:
-        raise g.error("copy reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar)")
+        raise g.error("copy reaches the CTA's own shared memory; a peer's is written with "
+                      "tile.copy_async(buf.peer(rank), ..., mbar=bar)")
     known = names(copy_.variants)
     g.call(copy_, dst, src, options=checked_options({"variant": asked_variant(g, variant, known)}, known))
 
 
-# -- variants ------------------------------------------------------------------------------------------------------------
+# -- variants ----------------------------------------------------------------------------------------------------------
 
 def _simulate(m, plan, call, dst, src):
     vectors.simulate(m, plan, dst, src)

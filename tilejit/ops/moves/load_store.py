@@ -25,10 +25,12 @@ def _memory(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:
-        how = ("a peer's is read element by element with tile.ptx.ld.shared_cluster.b32(buf.peer(rank)[i]), or the peer sends it"
+        how = ("a peer's is read element by element with tile.ptx.ld.shared_cluster.b32(buf.peer(rank)[i]), "
+               "or the peer sends it"
                if what == "load" else "a peer's is written")
-        raise g.error(f"{what} reaches the CTA's own shared memory; {how} with tile.copy_async(buf.peer(rank), ..., mbar=bar) "
-                      "from shared memory, and with tile.store_async(buf.peer(rank), value, mbar=bar) from registers")
+        raise g.error(f"{what} reaches the CTA's own shared memory; {how} with tile.copy_async(buf.peer(rank), ..., "
+                      "mbar=bar) from shared memory, and with tile.store_async(buf.peer(rank), value, "
+                      "mbar=bar) from registers")
     return x
 
 
@@ -44,7 +46,8 @@ def _checked_cache(g: Builder, name: str, place: Value, cache, kinds=CACHE):
     if cache not in kinds:
         raise g.error(f"cache is one of {', '.join(str(c) for c in kinds)}, not {cache!r}")
     if cache is not None and place.type.scope != "global":
-        g.warn(f"cache={cache!r} applies to global memory only, and this {name} of {place.type.scope} memory ignores it: leave it out")
+        g.warn(f"cache={cache!r} applies to global memory only, and this {name} of {place.type.scope} memory ignores "
+               "it: leave it out")
     return cache
 
 
@@ -52,11 +55,11 @@ def _checked_cache(g: Builder, name: str, place: Value, cache, kinds=CACHE):
 def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=None):
     """Load a region or points as a register tile (a scalar for a single element).
 
-    Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default). `cache` is "ca",
-    "cg", "cs", "evict_first", "evict_last" or "no_allocate" (PTX ISA, "Cache Operators"). With `sem` ("relaxed" or "acquire"),
-    the load may read global memory that other CTAs write at the same time. Each element is then read once, and an acquire
-    precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory scope (PTX ISA, "Memory
-    Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
+    Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default). `cache` is
+    "ca", "cg", "cs", "evict_first", "evict_last" or "no_allocate" (PTX ISA, "Cache Operators"). With `sem` ("relaxed"
+    or "acquire"), the load may read global memory that other CTAs write at the same time. Each element is then read
+    once, and an acquire precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory
+    scope (PTX ISA, "Memory Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
     """
     if getattr(type_of(source), "scope", None) == "tmem":
         _plain_move(g, "load", source, other, mask, cache, sem, scope)
@@ -65,7 +68,8 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     t = source.type
     if t.dtype.packed:
         packed.check_packed_access(g, "load", t.dtype, mask)
-        return packed.unpack(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None, cache, sem, scope), t.dtype)
+        return packed.unpack(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None,
+                                              cache, sem, scope), t.dtype)
     if t.shape != ():
         collective(g, "load of a tile")
         g.shared("this load", *g.definitions[source].args[1:])
@@ -76,7 +80,8 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
                       "pass a mask by its name, as in tile.load(x[...], mask=...)")
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
     mask = as_mask(g, mask, t.shape)
-    if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:
+    if (isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value)
+        and type_of(value).uniform < g.scope.uniformity):
         raise g.error("`other` is a number, a uniform scalar or a tile")
     cache = _checked_cache(g, "load", source, cache)
     scope = ordered.checked_order(g, "load", source, sem, scope, cache)
@@ -93,10 +98,10 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
 def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None):
     """Write a tile or scalar to a region or to points, cast to its dtype and broadcast to its shape.
 
-    Elements out of bounds, or where `mask` is false, are not written. With `sem` ("relaxed" or "release"), the store may write
-    global memory that other CTAs read (with `sem`) at the same time; a release follows all earlier accesses of the execution
-    scope. `scope` ("gpu" by default) is the memory scope. `cache` is as for `load`, without "ca". A store to tensor memory is
-    ``tcgen05_st``.
+    Elements out of bounds, or where `mask` is false, are not written. With `sem` ("relaxed" or "release"), the store
+    may write global memory that other CTAs read (with `sem`) at the same time; a release follows all earlier accesses
+    of the execution scope. `scope` ("gpu" by default) is the memory scope. `cache` is as for `load`, without "ca". A
+    store to tensor memory is ``tcgen05_st``.
     """
     if getattr(type_of(target), "scope", None) == "tmem":
         _plain_move(g, "store", target, mask, cache, sem, scope)
@@ -121,4 +126,5 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     if sem is not None:
         ordered.store(g, target, value, mask, cache, sem, scope)
         return
-    g.call(store_, target, value, mask, cache=cache, each_thread=t.shape == () and differs_by_thread(g, target, value, mask))
+    g.call(store_, target, value, mask, cache=cache,
+           each_thread=t.shape == () and differs_by_thread(g, target, value, mask))

@@ -1,8 +1,8 @@
 """Asynchronous stores and reductions from registers to the shared memory of another CTA of the cluster.
 
-``st.async`` stores 4, 8 or 16 bytes per thread, and ``red.async`` combines one element with the one in memory. Both complete
-by bytes (complete-tx) on an mbarrier of the CTA that they write to. PTX ISA, "Data Movement and Conversion Instructions:
-st.async" and "Parallel Synchronization and Communication Instructions: red.async".
+``st.async`` stores 4, 8 or 16 bytes per thread, and ``red.async`` combines one element with the one in memory. Both
+complete by bytes (complete-tx) on an mbarrier of the CTA that they write to. PTX ISA, "Data Movement and Conversion
+Instructions: st.async" and "Parallel Synchronization and Communication Instructions: red.async".
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .copy_async.reductions import KINDS, TYPES
 def remote_(place: Writes, value: Registers, mbar: Signals, kind, each_thread):
     """Start storing `value` to a region of a peer's shared memory, or combining it with the region by `kind`.
 
-    Each element of a tile is written once. A scalar is written once for the scope; with `each_thread`, by each thread (if the
-    operands differ between threads).
+    Each element of a tile is written once. A scalar is written once for the scope; with `each_thread`, by each thread
+    (if the operands differ between threads).
     """
 
 
@@ -44,7 +44,8 @@ def _(g, place, value, mbar, kind, each_thread):
 
 @dataclass(frozen=True)
 class Plan:
-    """The access; for a reduction, the type in the instruction's name; and in `nbytes`, the bytes that the whole call transfers."""
+    """The access; for a reduction, the type in the instruction's name; and in `nbytes`,
+    the bytes that the whole call transfers."""
 
     access: AccessPlan
     type: str | None
@@ -54,17 +55,20 @@ class Plan:
 
 
 def _layout(assigner, call, types: tuple) -> tuple[tuple, tuple]:
-    """The layout of the tile to store. A thread must hold runs of 4 contiguous bytes; if it does not, the tile is converted."""
+    """The layout of the tile to store. A thread must hold runs of 4 contiguous bytes; if it does not,
+    the tile is converted."""
     place, value, _ = call.args
     if not isinstance(type_of(value), Tile):
         return (None,) * len(call.args), ()
     t, held = place.type, types[1]
     least = 1 if call.attrs["kind"] is not None else max(1, 4 // t.dtype.nbytes)
-    axes = [k for k, d in enumerate(t.kept) if t.shape[k] % least == 0 and shared_runs(t.buffer.layout, t.buffer.shape, d, least)]
+    axes = [k for k, d in enumerate(t.kept)
+            if t.shape[k] % least == 0 and shared_runs(t.buffer.layout, t.buffer.shape, d, least)]
     wanted = held or assigner.default(t.shape, t.dtype)
     if axes and not any(assigner.context.register_run(wanted, k) >= least for k in axes):
         vector, threads = least, assigner.scope.threads
-        while 2 * vector * t.dtype.nbytes <= 16 and t.shape[axes[-1]] % (2 * vector) == 0 and 2 * vector * threads <= value.type.size:
+        while (2 * vector * t.dtype.nbytes <= 16 and t.shape[axes[-1]] % (2 * vector) == 0
+               and 2 * vector * threads <= value.type.size):
             vector *= 2
         order = (axes[-1], *(k for k in reversed(range(len(t.shape))) if k != axes[-1]))
         wanted = Tile(t.dtype, t.shape, *blocked_layout(t.shape, threads, vector, order))
@@ -79,14 +83,16 @@ def _plan(context, call) -> Plan:
     t, kind = place.type, call.attrs["kind"]
     access = plan_access(context, place, type_of(value), most=1 if kind is not None else None)
     if access.checked:
-        raise CompilationError("a barrier counts the bytes stored to a peer, so the region must provably be inside the buffer: along dimension "
-                               f"{access.checked[0]} of {list(t.buffer.shape)} it is not", call.loc)
+        raise CompilationError("a barrier counts the bytes stored to a peer, so the region must provably be inside "
+                               f"the buffer: along dimension {access.checked[0]} of {list(t.buffer.shape)} it is not",
+                               call.loc)
     if kind is not None:
         return Plan(access, TYPES["shared", kind][t.dtype.name], t.nbytes)
     if access.vector * t.dtype.nbytes < 4:
         plural = "s" if access.vector > 1 else ""
-        raise CompilationError(f"st.async stores 4, 8 or 16 bytes a thread, and here a thread has {access.vector} neighbouring element{plural} of "
-                               f"{t.dtype}: store a tile whose rows are contiguous in the buffer, or 32-bit elements", call.loc)
+        raise CompilationError("st.async stores 4, 8 or 16 bytes a thread, "
+                               f"and here a thread has {access.vector} neighbouring element{plural} of {t.dtype}: "
+                               "store a tile whose rows are contiguous in the buffer, or 32-bit elements", call.loc)
     return Plan(access, None, t.nbytes)
 
 
@@ -94,7 +100,7 @@ remote_.rules.plan = _plan
 remote_.rules.by_threads = lambda call: ()  # of another CTA, whose threads learn of it by the barrier
 
 
-# -- emission --------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 @remote_.emit
 def _(e, call, place, value, mbar):
@@ -113,10 +119,11 @@ def _(e, call, place, value, mbar):
     for run in plan.access.groups(t):
         base, offset = access.address(run[0])
         predicate = access.predicate(run[0], None, owned=True)
-        e.remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate, call.attrs["kind"], plan.type)
+        e.remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate,
+                 call.attrs["kind"], plan.type)
 
 
-# -- simulation ------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 @remote_.simulate
 def _(m, call, place, value, mbar):
@@ -129,18 +136,20 @@ def _(m, call, place, value, mbar):
     m.remote(place.buffer, coords, value, mbar, owner=owner, kind=call.attrs["kind"])
 
 
-# -- user functions --------------------------------------------------------------------------------------------------------
+# -- user functions ----------------------------------------------------------------------------------------------------
 
 def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
     g.need(what, 90)
     place = whole_region(g, place) if isinstance(type_of(place), Buffer) and type_of(place).peer else place
     t = type_of(place)
     if not isinstance(t, Region) or not t.buffer.peer:
-        raise g.error(f"{what} writes to a region of a peer's shared memory, as buf.peer(rank)[i, 0:N] names it, not {describe(place)}")
+        raise g.error(f"{what} writes to a region of a peer's shared memory, as buf.peer(rank)[i, 0:N] names it, "
+                      f"not {describe(place)}")
     if not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
     if type_of(mbar).peer:
-        raise g.error("mbar must be the CTA's own barrier: the bytes complete on its instance in the CTA that is written to")
+        raise g.error("mbar must be the CTA's own barrier: the bytes complete on its instance in the CTA "
+                      "that is written to")
     if t.nbytes > MAX_BYTES:
         raise g.error(f"{t.nbytes} bytes in one call, and a phase of a barrier counts at most {MAX_BYTES}")
     if t.shape != ():
@@ -160,9 +169,9 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
 def store_async(g: Builder, place, value, mbar):
     """Start storing a tile or scalar to a region of a peer's shared memory, ``buf.peer(rank)[...]`` (``st.async``).
 
-    The bytes complete on the peer's instance of the barrier `mbar`, which must expect them; after waiting on it, the peer can
-    read the values. A scalar is stored once for the scope, or by each thread if its place or value differs between threads.
-    The adjacent elements that a thread holds must fill 4, 8 or 16 bytes.
+    The bytes complete on the peer's instance of the barrier `mbar`, which must expect them; after waiting on it, the
+    peer can read the values. A scalar is stored once for the scope, or by each thread if its place or value differs
+    between threads. The adjacent elements that a thread holds must fill 4, 8 or 16 bytes.
     """
     _issue(g, "store_async", place, value, mbar, None)
 
@@ -171,8 +180,9 @@ def store_async(g: Builder, place, value, mbar):
 def reduce_async(g: Builder, place, value, kind, mbar):
     """Start combining a tile or scalar with a region of a peer's shared memory, element by element (``red.async``).
 
-    `kind` is "add" (int32, uint32, int64, uint64), "min", "max" (int32, uint32), "and", "or", "xor" (int32, uint32), "inc"
-    or "dec" (uint32). Each element is combined atomically, and the bytes complete on the peer's instance of the barrier `mbar`.
+    `kind` is "add" (int32, uint32, int64, uint64), "min", "max" (int32, uint32), "and", "or", "xor" (int32, uint32),
+    "inc" or "dec" (uint32). Each element is combined atomically, and the bytes complete on the peer's instance of the
+    barrier `mbar`.
     """
     if kind not in KINDS:
         raise g.error(f"kind is one of {', '.join(KINDS)}, not {kind!r}")

@@ -1,7 +1,8 @@
-"""``tile.ptx.<form>(...)``: one instruction of the instruction table, executed by every thread of the scope that reaches it.
+"""``tile.ptx.<form>(...)``: one instruction of the instruction table,
+executed by every thread of the scope that reaches it.
 
-The form's row in the table gives the operands, the types of the results, the targets and the effect on memory. Like `asm`,
-instructions that access memory or order threads are not moved with respect to each other.
+The form's row in the table gives the operands, the types of the results, the targets and the effect on memory. Like
+`asm`, instructions that access memory or order threads are not moved with respect to each other.
 """
 
 from __future__ import annotations
@@ -47,28 +48,30 @@ ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a for
 _WORDS = {8: (uint8, int8, float8_e4m3fn, float8_e5m2), 16: (uint16, int16), 32: (uint32, int32), 64: (uint64, int64)}
 _BITS = {16: (*_WORDS[16], float16, bfloat16), 32: (*_WORDS[32], float32), 64: (*_WORDS[64], float64)}
 
-# The dtypes accepted for an operand of a PTX type; results have the first one. A packed pair is passed as the word that holds it,
-# and 128 bits as a pair (low, high) of 64-bit values.
+# The dtypes accepted for an operand of a PTX type; results have the first one. A packed pair is passed as the word that
+# holds it, and 128 bits as a pair (low, high) of 64-bit values.
 DTYPES: dict[str, tuple[DType, ...]] = {
-    "b8": _WORDS[8], "u8": (uint8, int8), "s8": (int8, uint8), "b16": _BITS[16], "b32": _BITS[32], "b64": _BITS[64], "b128": _BITS[64],
-    "u16": (uint16, int16), "s16": (int16, uint16), "u32": (uint32, int32), "s32": (int32, uint32), "u64": (uint64, int64),
-    "s64": (int64, uint64), "f16": (float16, *_WORDS[16]), "bf16": (bfloat16, *_WORDS[16]), "f32": (float32,), "f64": (float64,),
+    "b8": _WORDS[8], "u8": (uint8, int8), "s8": (int8, uint8), "b16": _BITS[16], "b32": _BITS[32], "b64": _BITS[64],
+    "b128": _BITS[64], "u16": (uint16, int16), "s16": (int16, uint16), "u32": (uint32, int32), "s32": (int32, uint32),
+    "u64": (uint64, int64), "s64": (int64, uint64), "f16": (float16, *_WORDS[16]), "bf16": (bfloat16, *_WORDS[16]),
+    "f32": (float32,), "f64": (float64,),
     "f16x2": _WORDS[32], "bf16x2": _WORDS[32], "f32x2": _WORDS[64], "tf32": _BITS[32], "pred": (bool_,),
 }
 
 #: In words, what is accepted for an address of each space.
 PLACES = {
-    "shared": "an element of the CTA's own shared memory, or a barrier", "cluster": "an element of shared memory or a barrier, the CTA's "
-                                                                                    "own or a peer's",
-    "global": "an element of an array", "generic": "an element of an array or of shared memory", "tmem": "a tensor-memory address",
-    "map": "a tensor map, or the place of one in global memory",
+    "shared": "an element of the CTA's own shared memory, or a barrier",
+    "cluster": "an element of shared memory or a barrier, the CTA's own or a peer's",
+    "global": "an element of an array", "generic": "an element of an array or of shared memory",
+    "tmem": "a tensor-memory address", "map": "a tensor map, or the place of one in global memory",
 }
 
 _ATTRS = ("form", "slots", "imm", "simulate")
 
 
 def _declare(name: str, effect: str, doc: str) -> Op:
-    """Declare the op for the forms with one kind of effect. Its `slots` are pairs (operand's name, number of arguments it takes)."""
+    """Declare the op for the forms with one kind of effect. Its `slots` are pairs (operand's name, number of
+    arguments it takes)."""
     def declaration(*operands: Writes, form, slots, imm, simulate): ...
     declaration.__name__, declaration.__doc__ = name, doc
     declared = op(effect, attrs=_ATTRS, traits=Traits(instruction=True))(declaration)
@@ -86,14 +89,14 @@ def _form(name: str):
     return ptx.form(name)
 
 
-# -- the call ------------------------------------------------------------------------------------------------------------
+# -- the call ----------------------------------------------------------------------------------------------------------
 
 def call(g: Builder, name, args: tuple, kwargs: dict):
     """Call the instruction `name`, such as ``tile.ptx.mapa.u64``. Operands are given in the row's order, or by name.
 
-    A register operand is a number or a scalar, a vector a tuple of them, an address an element of memory or an integer, and
-    an immediate a constant. The simulator calls ``simulate=``, a function of NumPy arrays, in place of the instruction. A
-    result is a scalar, or for a vector a tuple of scalars; several results are a tuple.
+    A register operand is a number or a scalar, a vector a tuple of them, an address an element of memory or an
+    integer, and an immediate a constant. The simulator calls ``simulate=``, a function of NumPy arrays, in place of
+    the instruction. A result is a scalar, or for a vector a tuple of scalars; several results are a tuple.
     """
     form = name.form
     simulate = kwargs.pop("simulate", None)
@@ -114,12 +117,15 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
         operands += values
     tiles = [x for x in operands if isinstance(type_of(x), Tile)]
     if tiles:
-        if form.effect != "pure" or form.convergent or any(o.kind == "address" for o in form.operands) or len(form.results) != 1:
-            raise g.error(f"{form.name} takes scalars, one in each thread: of tiles only what computes element by element can be taken")
+        if (form.effect != "pure" or form.convergent or any(o.kind == "address" for o in form.operands)
+            or len(form.results) != 1):
+            raise g.error(f"{form.name} takes scalars, one in each thread: "
+                          "of tiles only what computes element by element can be taken")
         shape = broadcast_shape(g, *(type_of(x) for x in operands))
         operands = [spread(g, x, shape) for x in operands]
     declared = OPS[form.effect]
-    results = g.call(declared, *operands, form=form.name, slots=tuple(slots), imm=tuple(imm), simulate=simulate, name=form.mnemonic.split(".")[0])
+    results = g.call(declared, *operands, form=form.name, slots=tuple(slots), imm=tuple(imm), simulate=simulate,
+                     name=form.mnemonic.split(".")[0])
     return _structure_results(form, results)
 
 
@@ -148,19 +154,23 @@ HARDWARE_BARRIERS = 16  # of a CTA (PTX ISA, "barrier"); a number beyond is a fa
 def _check_barrier(g: Builder, form, number) -> None:
     """CompilationError if a constant `number` is not that of one of the CTA's barriers."""
     number = number.value if isinstance(number, Const) else number
-    if form.name.startswith(("bar.", "barrier.")) and isinstance(number, int) and number not in range(HARDWARE_BARRIERS):
+    if (form.name.startswith(("bar.", "barrier.")) and isinstance(number, int)
+        and number not in range(HARDWARE_BARRIERS)):
         raise g.error(f"{form.name}: a CTA has the barriers 0 to {HARDWARE_BARRIERS - 1}, not {number}")
 
 
 def _check_scope(g: Builder, form) -> None:
-    """CompilationError if a form that a whole warp or warpgroup must execute together is called by only some of its threads."""
+    """CompilationError if a form that a whole warp or warpgroup must execute together is called by only
+    some of its threads."""
     head = form.mnemonic.split(".")[0]
     masked = any(o.name == "membermask" for o in form.inputs)  # which lanes take part; the simulator checks it
     together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
     if together and (g.scope.partial is not None or g.scope.threads < threads):
-        few = f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
-        raise g.error(f"{form.name} is executed by all {threads} threads of a {'warpgroup' if threads == 128 else 'warp'} together, and {few}")
+        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
+               else f"this scope has {g.scope.threads}")
+        raise g.error(f"{form.name} is executed by all {threads} threads of a "
+                      f"{'warpgroup' if threads == 128 else 'warp'} together, and {few}")
 
 
 def _needs(operand) -> str:
@@ -179,7 +189,8 @@ def _dtypes(operand) -> tuple[DType, ...]:
 def _immediate(g: Builder, form, operand, value):
     several = value if isinstance(value, tuple) else (value,)
     several = tuple(v.value if isinstance(v, Const) else v for v in several)
-    if len(several) != (operand.count or 1) or any(isinstance(v, bool) or not isinstance(v, int) or v not in operand.values for v in several):
+    if (len(several) != (operand.count or 1)
+        or any(isinstance(v, bool) or not isinstance(v, int) or v not in operand.values for v in several)):
         shown = describe(value) if isinstance(value, Value) else repr(value)
         raise g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {shown}")
     return several if operand.count is not None else several[0]
@@ -201,7 +212,8 @@ def _values(g: Builder, form, operand, given) -> list[Operand]:
     words = []
     for x in parts:
         if not isinstance(x, tuple) or len(x) != 2:
-            raise g.error(f"{form.name}: operand {operand.name} is 128 bits: a pair (low, high) of 64-bit values, not {describe(x)}")
+            raise g.error(f"{form.name}: operand {operand.name} is 128 bits: a pair (low, high) of 64-bit values, "
+                          f"not {describe(x)}")
         words += [_register(g, operand, half, wrong) for half in x]
     return words
 
@@ -242,9 +254,10 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
     peer = t.buffer.peer if isinstance(t, Region) else t.peer if isinstance(t, BarrierRef) else False
     scope = t.scope if isinstance(t, Region) else "shared" if isinstance(t, BarrierRef) else None
     if operand.space == "map" and scope == "shared":
-        raise g.error("a copy reads its tensor map from global, constant or parameter memory, and faults at one in shared memory: "
-                      "tensormap.cp_fenceproxy (m.publish) brings it to global memory")
-    fits = {"shared": scope == "shared" and not peer, "cluster": scope == "shared", "global": scope == "global", "map": scope == "global",
+        raise g.error("a copy reads its tensor map from global, constant or parameter memory, and faults at one in "
+                      "shared memory: tensormap.cp_fenceproxy (m.publish) brings it to global memory")
+    fits = {"shared": scope == "shared" and not peer, "cluster": scope == "shared", "global": scope == "global",
+            "map": scope == "global",
             "generic": scope == "global" or (isinstance(t, Region) and scope == "shared" and not peer)}
     if not fits.get(operand.space, False):
         raise wrong(x)
@@ -252,17 +265,19 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
 
 
 def _place_of_map(g: Builder, form, operand, x, wrong) -> Operand:
-    """A tensor map as the address of its 128 bytes. Instructions that edit it require the address space where the kernel edits it."""
+    """A tensor map as the address of its 128 bytes. Instructions that edit it require the address space where
+    the kernel edits it."""
     slot = x.type.slot
     if not form.mnemonic.startswith("tensormap."):
         if operand.space == "map" or form.mnemonic.startswith("fence.proxy.tensormap"):
             return x
         raise wrong(x)
     if slot is None:
-        raise g.error(f"{form.name} edits a map that the kernel makes: this one is a parameter, which the launch encodes and nothing may write; "
-                      "give tile.tensor_map a slot=")
+        raise g.error(f"{form.name} edits a map that the kernel makes: this one is a parameter, "
+                      "which the launch encodes and nothing may write; give tile.tensor_map a slot=")
     if operand.space == "shared" and slot != "shared":
-        raise g.error(f'{form.name} edits a map in shared memory, and this one is edited in global memory: give tile.tensor_map edit="shared"')
+        raise g.error(f'{form.name} edits a map in shared memory, and this one is edited in global memory: '
+                      'give tile.tensor_map edit="shared"')
     return x
 
 
@@ -276,7 +291,8 @@ def _written_places(call: Call, _mapped: bool) -> tuple[Value, ...]:
     if _form(call.attrs["form"]).effect not in ("writes", "syncs"):
         return ()
     return tuple(x for operand, x in _addresses(call) if operand.access != "r" and (
-        isinstance(type_of(x), TensorMap) and _stores_by_map(call) if operand.space == "map" else isinstance(type_of(x), Region)))
+        isinstance(type_of(x), TensorMap) and _stores_by_map(call) if operand.space == "map"
+        else isinstance(type_of(x), Region)))
 
 
 def _addresses(call: Call) -> Iterator[tuple]:
@@ -288,7 +304,8 @@ def _addresses(call: Call) -> Iterator[tuple]:
             yield row.operand(name), parts[0]
 
 
-# Forms that access shared memory through the async proxy; and others that do, but only at barriers or in other CTAs, which need no fence.
+# Forms that access shared memory through the async proxy; and others that do, but only at barriers or in other CTAs,
+# which need no fence.
 _BULK = ("cp.async.bulk", "cp.reduce.async.bulk")
 _NOT_BY_THREADS = (*_BULK, "wgmma", "tcgen05", "mbarrier", "st.async", "red.async")
 
@@ -301,7 +318,8 @@ def _by_threads(call: Call) -> tuple:
 
 
 def _by_engines(call: Call) -> tuple:
-    """The places in shared memory that an instruction writes, and that it reads, through the async proxy. Matrices are named by descriptors."""
+    """The places in shared memory that an instruction writes, and that it reads, through the async proxy. Matrices
+    are named by descriptors."""
     if call.attrs["form"].startswith(("wgmma.mma", "tcgen05.mma", "tcgen05.cp")):
         return (), (ANYWHERE,)
     if not call.attrs["form"].startswith(_BULK):
@@ -311,14 +329,16 @@ def _by_engines(call: Call) -> tuple:
 
 
 def _in_shared(address: tuple) -> Operand:
-    """A place in shared memory that an operand names; `ANYWHERE` for an address given as a number; something else for other memory."""
+    """A place in shared memory that an operand names; `ANYWHERE` for an address given as a number;
+    something else for other memory."""
     operand, x = address
     return ANYWHERE if operand.space in ("shared", "cluster") and isinstance(type_of(x), Scalar) else x
 
 
 def _stores_by_map(call: Call) -> bool:
     """Whether a call is a tensor store, which writes the array that its map describes."""
-    return call.attrs["form"].startswith("cp.") and ".tensor." in call.attrs["form"] and ".global.shared::cta" in call.attrs["form"]
+    return (call.attrs["form"].startswith("cp.") and ".tensor." in call.attrs["form"]
+            and ".global.shared::cta" in call.attrs["form"])
 
 
 def _structure_results(form, results):
@@ -333,12 +353,12 @@ def _structure_results(form, results):
     return found[0] if len(found) == 1 else tuple(found)
 
 
-# -- types -----------------------------------------------------------------------------------------------------------------
+# -- types -------------------------------------------------------------------------------------------------------------
 
 # Prefixes of the special registers that are the same for all threads of a CTA, or of the grid.
 _OF_CTA = ("ctaid.", "clusterid.", "cluster_ctaid.", "cluster_ctarank")
-_OF_GRID = ("ntid.", "nctaid.", "nclusterid.", "cluster_nctaid.", "cluster_nctarank", "nwarpid", "nsmid", "total_smem_size",
-            "dynamic_smem_size", "aggr_smem_size", "gridid", "is_explicit_cluster")
+_OF_GRID = ("ntid.", "nctaid.", "nclusterid.", "cluster_nctaid.", "cluster_nctarank", "nwarpid", "nsmid",
+            "total_smem_size", "dynamic_smem_size", "aggr_smem_size", "gridid", "is_explicit_cluster")
 
 
 def _infer(g: Builder, *operands, form, slots, imm, simulate):
@@ -347,23 +367,26 @@ def _infer(g: Builder, *operands, form, slots, imm, simulate):
     if not dtypes:
         return None
     if any(isinstance(type_of(x), Tile) for x in operands):
-        return tuple(result_type(g, d, *operands) for d in dtypes) if len(dtypes) > 1 else result_type(g, dtypes[0], *operands)
+        return (tuple(result_type(g, d, *operands) for d in dtypes) if len(dtypes) > 1
+                else result_type(g, dtypes[0], *operands))
     uniform = _uniformity(row, operands)
     types = tuple(Scalar(d, uniform) for d in dtypes)
     return types if len(types) > 1 else types[0]
 
 
 def _uniformity(row, operands) -> Uniformity:
-    """The uniformity of results. Pure results are as uniform as the operands; what depends on memory, lanes or clocks differs by thread."""
+    """The uniformity of results. Pure results are as uniform as the operands; what depends on memory, lanes or clocks
+    differs by thread."""
     register = row.name.rpartition("mov.")[2].partition(".")[2] if row.template.count("%") else ""
     if register:
-        return Uniformity.CTA if register.startswith(_OF_CTA) else Uniformity.GRID if register.startswith(_OF_GRID) else Uniformity.THREAD
+        return (Uniformity.CTA if register.startswith(_OF_CTA) else Uniformity.GRID if register.startswith(_OF_GRID)
+                else Uniformity.THREAD)
     if row.effect != "pure" or row.convergent or any(not isinstance(type_of(x), Scalar) for x in operands):
         return Uniformity.THREAD
     return min((type_of(x).uniform for x in operands), default=Uniformity.THREAD)
 
 
-# -- simulation ------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def _simulate(m, call: Call, *values):
     row, given, values = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(values)
@@ -378,14 +401,15 @@ def _simulate(m, call: Call, *values):
     else:
         function = meaning(row)
         if function is None:
-            raise SimulationError(f"the simulator has no meaning for {row.name}: give simulate=, a function of its operands as "
-                                  "arrays which returns its results", call.loc)
+            raise SimulationError(f"the simulator has no meaning for {row.name}: give simulate=, "
+                                  "a function of its operands as arrays which returns its results", call.loc)
         results = function(m, row, given)
     if isinstance(results, Wait) or not call.results:
         return results if isinstance(results, Wait) else None
     flat = _flatten_results(results)
     if len(flat) != len(call.results):
-        raise SimulationError(f"{row.name} has {len(call.results)} results, and simulate= returned {len(flat)}", call.loc)
+        raise SimulationError(f"{row.name} has {len(call.results)} results, and simulate= returned {len(flat)}",
+                              call.loc)
     typed = tuple(_as_dtype(x, r.type.dtype) for x, r in zip(flat, call.results))
     return typed if len(typed) > 1 else typed[0]
 
@@ -418,7 +442,7 @@ def _as_dtype(x, dtype: DType) -> np.ndarray:
     return x.reshape(1, 1).astype(dtype.np) if x.ndim == 0 else x.astype(dtype.np, copy=False)
 
 
-# -- emission ----------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 def _emit(e, call: Call, *args):
     if any(isinstance(a, list) for a in args):
@@ -457,7 +481,8 @@ OPS = {
     "pure": _declare("ptx_pure", "pure", "An instruction whose results depend only on its operands."),
     "reads": _declare("ptx_reads", "reads", "An instruction that reads memory."),
     "writes": _declare("ptx_writes", "writes", "An instruction that writes memory, or starts an asynchronous write."),
-    "volatile": _declare("ptx_volatile", "syncs", "An instruction that reads or changes machine state, such as a clock or a special register."),
+    "volatile": _declare("ptx_volatile", "syncs",
+                         "An instruction that reads or changes machine state, such as a clock or a special register."),
     "warp": _declare("ptx_warp", "syncs", "An instruction that exchanges values among the lanes of a warp."),
     "syncs": _declare("ptx_syncs", "syncs", "An instruction that orders threads or memory accesses."),
 }

@@ -17,8 +17,10 @@ from ..language.promotion import broadcast_shape, convert, number, spread
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
 
-BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"  # PTX that accesses shared memory in the generic proxy
-BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"                # PTX that accesses it in the async proxy
+# PTX that accesses shared memory in the generic proxy
+BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatrix|stmatrix"
+# PTX that accesses it in the async proxy
+BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"
 
 
 # -- inline PTX --------------------------------------------------------------------------------------------------------
@@ -36,7 +38,8 @@ def _(g, *operands, text, dtypes, simulate):
 
 
 asm_.rules.by_threads = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
-asm_.rules.by_engines = lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
+asm_.rules.by_engines = (lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"])
+                         else ((), ()))
 
 
 @asm_.simulate
@@ -55,13 +58,15 @@ def _(m, call, *arrays):
 
 
 def _result(call, x, dtype: DType, arrays: tuple) -> np.ndarray:
-    """A result that `simulate` returned, as an array of the operands' shape; a single number is broadcast. SimulationError for others."""
+    """A result that `simulate` returned, as an array of the operands' shape; a single number is broadcast.
+    SimulationError for others."""
     x = np.asarray(x)
     if x.dtype.kind in "OUSMm":
         raise SimulationError(f"simulate= returns arrays of numbers, not of {x.dtype}", call.loc)
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays)) if arrays else x.shape
     if x.shape not in (shape, ()):
-        raise SimulationError(f"simulate= was given arrays of shape {shape}, and returned one of shape {x.shape}", call.loc)
+        raise SimulationError(f"simulate= was given arrays of shape {shape}, and returned one of shape {x.shape}",
+                              call.loc)
     return np.broadcast_to(x, shape).astype(dtype.np)
 
 
@@ -80,9 +85,10 @@ def _(e, call, *args):
 def asm(g: Builder, text, result, *operands, simulate=None):
     """Execute inline PTX in every thread, once for each element of tile operands.
 
-    In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the text in
-    ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of scalar operands are as
-    uniform as these; without operands, they differ by thread. The simulator calls `simulate`, a function of NumPy arrays, instead.
+    In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign). Enclose the
+    text in ``{ }`` if it declares registers or labels. `result` is a dtype, a tuple of dtypes, or None. Results of
+    scalar operands are as uniform as these; without operands, they differ by thread. The simulator calls `simulate`,
+    a function of NumPy arrays, instead.
     """
     if not isinstance(text, str):
         raise g.error(f"the text of asm is a string, not {describe(text)}")
@@ -126,7 +132,8 @@ def _promoted_dtype(dtype: DType) -> DType:
 @print_.emit
 def _(e, call, *values):
     """Call ``vprintf``, which the driver links, with the format and a pointer to the packed, aligned values."""
-    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _promoted_dtype(v.dtype)) for v in values]
+    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _promoted_dtype(v.dtype))
+            for v in values]
     e.vprintf(call.attrs["text"], wide)
 
 

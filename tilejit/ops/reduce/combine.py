@@ -28,8 +28,9 @@ from ..tiles.generate import constant
 class Combine:
     """A combining operation. `identity` is a tuple of numbers that is its identity element, or None.
 
-    `commutative` means that both orders of the operands give the same bits, so that two lanes that exchange their partial
-    results get the same result. `in_order` means that the operands of a reduction must stay in the order of the elements.
+    `commutative` means that both orders of the operands give the same bits, so that two lanes that exchange their
+    partial results get the same result. `in_order` means that the operands of a reduction must stay in the order of
+    the elements.
     """
 
     name: str
@@ -44,19 +45,20 @@ class Combine:
         raise NotImplementedError
 
 
-# -- known operations ----------------------------------------------------------------------------------------------------
+# -- known operations --------------------------------------------------------------------------------------------------
 
 def _extreme(dtype: DType, largest: bool):
     if dtype.kind == "bool":
         return largest
     if dtype.is_float:
         return float("inf") if largest else -float("inf")
-    low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    low, high = ((-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int"
+                 else (0, (1 << dtype.bits) - 1))
     return high if largest else low
 
 
-# name -> op, identity for a dtype, the operation of the instruction that reduces a whole warp (redux). The identity of a
-# float sum is -0.0: adding it changes no float, while adding +0.0 would turn -0.0 into +0.0.
+# name -> op, identity for a dtype, the operation of the instruction that reduces a whole warp (redux). The identity of
+# a float sum is -0.0: adding it changes no float, while adding +0.0 would turn -0.0 into +0.0.
 KNOWN = {
     "sum":  (ew.add,     lambda d: -0.0 if d.is_float else 0,               "add"),
     "prod": (ew.mul,     lambda d: 1,                                       None),
@@ -67,7 +69,8 @@ KNOWN = {
     "xor":  (ew.bit_xor, lambda d: False if d.kind == "bool" else 0,        "xor"),
 }
 
-# Emitted without LLVM's flag `contract`. If a multiplication were fused into a sum, the order would not determine the result's bits.
+# Emitted without LLVM's flag `contract`. If a multiplication were fused into a sum,
+# the order would not determine the result's bits.
 _PLAIN = {("sum", "float"): "fadd", ("prod", "float"): "fmul"}
 
 
@@ -112,7 +115,7 @@ _UFUNC = {"sum": np.add, "prod": np.multiply, "max": extreme_of_arrays("max"), "
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
-# -- a function of the kernel's author -----------------------------------------------------------------------------------
+# -- a function of the kernel's author ---------------------------------------------------------------------------------
 
 class Traced(Combine):
     """A traced function of two tuples of scalars: a block of the graph and its parameters."""
@@ -136,7 +139,8 @@ class Traced(Combine):
         run = _Run(m, dict(zip(self.params, (*a, *b))))
         shape = np.broadcast_shapes(*(x.shape for x in (*a, *b)))
         run.block(self.body, np.ones(shape, bool))
-        return tuple(np.broadcast_to(run.value(y), shape).astype(type_of(y).dtype.np, copy=False) for y in self.body.yields)
+        return tuple(np.broadcast_to(run.value(y), shape).astype(type_of(y).dtype.np, copy=False)
+                     for y in self.body.yields)
 
 
 class Guarded(Combine):
@@ -168,14 +172,16 @@ class Guarded(Combine):
 
 
 def group_parts(x: Any, parts: tuple) -> Any:
-    """`parts`, one for each tile of `x`, in the same container as `x`: a named tuple, a tuple, or a single part alone."""
+    """`parts`, one for each tile of `x`, in the same container as `x`: a named tuple, a tuple,
+    or a single part alone."""
     if not isinstance(x, tuple):
         return parts[0]
     return type(x)._make(parts) if hasattr(x, "_make") else parts
 
 
 def trace(g: Builder, function: Any, x: Any, what: str, in_order: bool = True) -> Combine:
-    """Trace `function` to a Combine. It takes two scalars, or two tuples of scalars with one entry for each tile of `x`.
+    """Trace `function` to a Combine. It takes two scalars, or two tuples of scalars with one entry
+    for each tile of `x`.
 
     CompilationError if it does what a combining function may not do; `what` names the reduction in the message.
     """
@@ -187,7 +193,8 @@ def trace(g: Builder, function: Any, x: Any, what: str, in_order: bool = True) -
         result = _invoke(g, function, (group_parts(x, a), group_parts(x, b)))
         result = result if isinstance(result, tuple) else (result,)
         if len(result) != len(dtypes):
-            raise g.error(f"the function that {what} combines by returns {len(result)} value{'s' if len(result) != 1 else ''}, "
+            raise g.error(f"the function that {what} combines by returns "
+                          f"{len(result)} value{'s' if len(result) != 1 else ''}, "
                           f"and {len(dtypes)} {'are' if len(dtypes) != 1 else 'is'} needed")
         yields = tuple(_returned_value(g, r, d, what) for r, d in zip(result, dtypes))
     body = Block(tuple(nodes), yields)
@@ -206,7 +213,8 @@ def _returned_value(g: Builder, x: Any, dtype: DType, what: str) -> Operand:
     if not isinstance(t, Scalar):
         raise g.error(f"the function that {what} combines by returns scalars, not {describe(x)}")
     if isinstance(x, Value) and t.dtype != dtype and not t.weak:
-        raise g.error(f"the function that {what} combines by returns {t.dtype} for {dtype}; cast what is reduced, or the result")
+        raise g.error(f"the function that {what} combines by returns {t.dtype} for {dtype}; "
+                      "cast what is reduced, or the result")
     return convert(g, x, dtype)
 
 
@@ -216,10 +224,11 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
     for node in walk(body):
         match node:
             case Call(op=op):
-                computes = op.effect == "pure" and not op.collective and op.rules.element is not None or op in (cast, ew.select, constant)
+                computes = (op.effect == "pure" and not op.collective and op.rules.element is not None
+                            or op in (cast, ew.select, constant))
                 if not computes:
-                    raise CompilationError(f"the function that {what} combines by may only compute from its operands, and "
-                                           f"tile.{op.name} does more", node.loc)
+                    raise CompilationError(f"the function that {what} combines by may only compute from its operands, "
+                                           f"and tile.{op.name} does more", node.loc)
                 made.update(node.results)
             case For(index=index, carried=carried):
                 made.update((index, *(c.inner for c in carried), *(c.result for c in carried)))
@@ -232,7 +241,8 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
     for node in walk(body):
         for operand in operands(node):
             if isinstance(operand, Value) and operand not in made:
-                raise g.error(f"the function that {what} combines by reads {operand.name}, which is not one of its operands")
+                raise g.error(f"the function that {what} combines by reads {operand.name}, "
+                              "which is not one of its operands")
 
 
 def _known_operation(a, b, body: Block, dtypes) -> Combine | None:
@@ -248,7 +258,8 @@ def _known_operation(a, b, body: Block, dtypes) -> Combine | None:
 
 @dataclass
 class _Run:
-    """Evaluates a block of scalar code on arrays. Both sides of a branch are run, and a loop until no element continues."""
+    """Evaluates a block of scalar code on arrays. Both sides of a branch are run,
+    and a loop until no element continues."""
 
     m: Any
     env: dict[Value, Any]

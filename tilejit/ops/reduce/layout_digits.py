@@ -19,7 +19,8 @@ LANES = 32
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One shard of dimension `dim`. Its value is ``coordinate // weight % extent``, and ``x // stride % extent`` of the number x on `axis`.
+    """One shard of dimension `dim`. Its value is ``coordinate // weight % extent``, and ``x // stride % extent`` of
+    the number x on `axis`.
 
     `axis` is "reg", "laneid" or "warpid".
     """
@@ -59,14 +60,16 @@ def register_coordinates(layout: TileLayout, domain: tuple[int, ...]) -> tuple[t
 
 
 def crossable(t: Tile, axes: tuple[int, ...]) -> bool:
-    """Whether butterfly shuffles (XOR of lane bits) reach all lanes along `axes`: extents and strides must be powers of two."""
+    """Whether butterfly shuffles (XOR of lane bits) reach all lanes along `axes`:
+    extents and strides must be powers of two."""
     lanes = [d for a in axes for d in digits(t.layout, t.domain)[a] if d.axis == "laneid"]
     return all(n & n - 1 == 0 for d in lanes for n in (d.extent, d.stride))
 
 
 def lane_masks(found: tuple[Digit, ...]) -> tuple[int, ...]:
     """The masks of the lane id's bits that make up these digits, least significant first."""
-    return tuple(sorted(d.stride << bit for d in found if d.axis == "laneid" for bit in range(d.extent.bit_length() - 1)))
+    return tuple(sorted(d.stride << bit for d in found if d.axis == "laneid"
+                        for bit in range(d.extent.bit_length() - 1)))
 
 
 def pad_to_domain(x: np.ndarray, shape: tuple[int, ...], domain: tuple[int, ...], fill) -> np.ndarray:
@@ -77,7 +80,8 @@ def pad_to_domain(x: np.ndarray, shape: tuple[int, ...], domain: tuple[int, ...]
 
 
 def test_inside(e, t: Tile, reg: int, axes: tuple[int, ...]):
-    """Emit the test whether register `reg` is within the tile's shape along `axes`, not padding. None if it provably is in every thread."""
+    """Emit the test whether register `reg` is within the tile's shape along `axes`, not padding. None if it provably
+    is in every thread."""
     tests = []
     at = register_coordinates(t.layout, t.domain)[reg]
     for d in axes:

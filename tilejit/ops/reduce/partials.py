@@ -6,7 +6,8 @@ from ...dtypes import DType
 
 
 def behind_each_other(elements: int, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
-    """The byte offsets of consecutive arrays of `elements` elements, one for each dtype, at multiples of 16; and the end of the last."""
+    """The byte offsets of consecutive arrays of `elements` elements, one for each dtype, at multiples of 16;
+    and the end of the last."""
     offsets = [0]
     for dtype in dtypes:
         offsets.append(offsets[-1] + -(-elements * dtype.nbytes // 16) * 16)

@@ -1,7 +1,8 @@
-"""The warning about reductions and scans over loads that may be partly out of bounds and, without an explicit `other`, give 0 there.
+"""The warning about reductions and scans over loads that may be partly out of bounds and, without an explicit
+`other`, give 0 there.
 
-The search goes from a reduced tile back to the loads that it is computed from, and keeps track of the axes that are reduced:
-elements that are out of bounds along these axes take part in the result.
+The search goes from a reduced tile back to the loads that it is computed from, and keeps track of the axes that are
+reduced: elements that are out of bounds along these axes take part in the result.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from .reduce import reduce_
 Axes = frozenset[int]
 
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
-NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}  # elements that do not affect a reduction
+# elements that do not affect a reduction
+NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}
 
 
 @dataclass(frozen=True)
 class Ragged:
     """A load that is reduced or scanned along `axes` (of the load) and may be out of bounds along them.
 
-    `at_end` says whether its elements out of bounds are also at the end of the axes that are reduced. `direct` says whether
-    the load's own elements are reduced, rather than values computed from them.
+    `at_end` says whether its elements out of bounds are also at the end of the axes that are reduced. `direct` says
+    whether the load's own elements are reduced, rather than values computed from them.
     """
 
     region: Value
@@ -45,8 +47,8 @@ class Ragged:
 class Tail:
     """A scan towards the end of an axis, over loads that may reach beyond the end of their arrays along it.
 
-    `scanned` are the results. `loads` are pairs (start index, size of the array) along the axis. `warning` is given if elements
-    beyond the end reach a result that is used.
+    `scanned` are the results. `loads` are pairs (start index, size of the array) along the axis. `warning` is given
+    if elements beyond the end reach a result that is used.
     """
 
     scanned: tuple[Value, ...]
@@ -56,18 +58,21 @@ class Tail:
 
 
 def warn_if_ragged(g: Builder, x: Value, what: str, axes: Iterable[int]) -> None:
-    """Warn if elements that are out of bounds along `axes` affect a reduction. Along other axes they only affect results of their own.
+    """Warn if elements that are out of bounds along `axes` affect a reduction. Along other axes they only affect
+    results of their own.
 
-    They do not where the reduced tile is then computed to be what changes nothing: 0 for a sum, for `any` and for the maximum of a tile without
-    negative elements, 1 for a product and for `all`.
+    They do not where the reduced tile is then computed to be what changes nothing: 0 for a sum, for `any` and for the
+    maximum of a tile without negative elements, 1 for a product and for `all`.
     """
     found = next(_ragged_loads(g, x, what, frozenset(axes)), None)
     if found is not None:
         g.warn(_message(g, found, what, x))
 
 
-def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: bool, scanned: tuple[Value, ...]) -> None:
-    """`warn_if_ragged` for a scan. If only elements at the end of the axis are out of bounds, a `Tail` is recorded instead of a warning.
+def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: bool,
+                           scanned: tuple[Value, ...]) -> None:
+    """`warn_if_ragged` for a scan. If only elements at the end of the axis are out of bounds, a `Tail` is recorded
+    instead of a warning.
 
     A later pass warns if the results at the end of the axis (in `scanned`) are used.
     """
@@ -84,13 +89,15 @@ def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: 
 
 
 def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
-    return (f"{what} over a load that may read out of bounds of {g.definitions[found.region].args[0].name}, where its elements are 0: "
+    return (f"{what} over a load that may read out of bounds of {g.definitions[found.region].args[0].name}, "
+            "where its elements are 0: "
             + _remedy(what, x.type.dtype, found.direct))
 
 
 def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragged]:
     """The loads that a tile is computed from, and whose elements out of bounds affect a reduction along `axes`."""
-    if (what in NEUTRAL or what == "max" and _not_negative(g, x)) and _value_outside(g, x, axes) == NEUTRAL.get(what, 0):
+    if ((what in NEUTRAL or what == "max" and _not_negative(g, x))
+        and _value_outside(g, x, axes) == NEUTRAL.get(what, 0)):
         return
     clean = g.state.setdefault("not_ragged", set())  # what earlier searches found to come from no such load
     seen, found, queue = set(), False, [(x, axes, True, True)]
@@ -104,11 +111,14 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
             found = True
             region = call.args[0]
             bounds = region.type.buffer.narrowed
-            yield Ragged(region, axes, at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
+            yield Ragged(region, axes,
+                         at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
         elif call is not None and (call.op.rules.element is not None or call.op in (*MOVED, reduce_)):
             before = _axes_before(call, axes)
-            kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a] for a in before) == sorted(value.type.shape[a] for a in axes)
-            queue += [(a, before, at_end and kept, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
+            kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a]
+                                                     for a in before) == sorted(value.type.shape[a] for a in axes)
+            queue += [(a, before, at_end and kept, direct and call.op in MOVED)
+                      for a in call.args if isinstance(type_of(a), Tile)]
     if not found:
         clean.update((value, axes) for value, axes, _ in seen)
 
@@ -135,11 +145,12 @@ def _before_reshape(source: tuple[int, ...], target: tuple[int, ...], axes: Axes
     """
     first, other = ([math.prod(shape[:d]) for d in range(len(shape) + 1)] for shape in (source, target))
     cuts = sorted({*first} & {*other})
-    pieces = [(low, high) for low, high in zip(cuts, cuts[1:]) if any(low <= other[a] < high and target[a] > 1 for a in axes)]
+    pieces = [(low, high) for low, high in zip(cuts, cuts[1:])
+              if any(low <= other[a] < high and target[a] > 1 for a in axes)]
     return frozenset(d for d, n in enumerate(source) if n > 1 and any(low <= first[d] < high for low, high in pieces))
 
 
-# -- out of bounds ---------------------------------------------------------------------------------------------------------
+# -- out of bounds -----------------------------------------------------------------------------------------------------
 
 def _reads_outside(g: Builder, value: Value, axes: Axes) -> bool:
     """Whether a value is a load without `other` and mask that may be partly out of bounds along one of `axes`."""
@@ -148,7 +159,8 @@ def _reads_outside(g: Builder, value: Value, axes: Axes) -> bool:
 
 
 def _may_be_ragged(g: Builder, source: Value, axes: Axes) -> bool:
-    """Whether a region may be partly out of bounds along one of `axes`: it is not known to be inside its buffer, nor to tile it exactly."""
+    """Whether a region may be partly out of bounds along one of `axes`: it is not known to be inside its buffer, nor
+    to tile it exactly."""
     t = source.type
     if not isinstance(t, Region) or t.scope != "global":
         return False
@@ -163,16 +175,18 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
     terms = g.linear(start)
     if set(terms) <= {None}:
         stop = terms.get(None, 0) + extent
-        return stop >= extent and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop))
+        return (stop >= extent
+                and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop)))
     if any(c % extent for c in terms.values()):
         return False
     return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
-# -- values of a tile out of bounds ----------------------------------------------------------------------------------------
+# -- values of a tile out of bounds ------------------------------------------------------------------------------------
 
 def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | None:
-    """The number that a tile's elements are wherever the loads that it is computed from are out of bounds along `axes`; None if unknown.
+    """The number that a tile's elements are wherever the loads that it is computed from are out of bounds along
+    `axes`; None if unknown.
 
     What is unknown is taken for a finite number, and a divisor for another than 0: times it, and over it, 0 is 0.
     """
@@ -184,7 +198,8 @@ def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | Non
             queue.pop()
             continue
         call = g.definitions.get(value)
-        operands = [(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call) and not _reads_outside(g, value, at) else []
+        operands = ([(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call)
+                    and not _reads_outside(g, value, at) else [])
         waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
         queue += waiting
         if not waiting:
@@ -213,14 +228,16 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
         return x if test or x == y else y if test is not None else None
     if None not in numbers:
         with np.errstate(all="ignore"):
-            return call.op.rules.simulate(None, call, *(np.array([n]).astype(a.type.dtype.np) for n, a in zip(numbers, call.args))).item()
+            return call.op.rules.simulate(None, call, *(np.array([n]).astype(a.type.dtype.np)
+                                                        for n, a in zip(numbers, call.args))).item()
     if call.op in (ew.mul, ew.bit_and):
         return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
     return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None
 
 
 def _known_reduction(call: Call) -> bool:
-    """Whether a call is a reduction by a known operation: that of zeros is 0, and that of non-negative numbers non-negative."""
+    """Whether a call is a reduction by a known operation: that of zeros is 0,
+    and that of non-negative numbers non-negative."""
     return call.op is reduce_ and isinstance(call.attrs["combine"], Known)
 
 
@@ -238,8 +255,10 @@ def _not_negative(g: Builder, x: Value) -> bool:
             return False
         if dtype.is_float and (call.op is ew.abs_ or call.op is ew.mul and call.args[0] is call.args[1]):
             continue
-        if not (call.op in MOVED and (dtype.is_float or dtype.bits >= type_of(call.args[0]).dtype.bits + (call.op is casts.cast))
-                or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call)) or call.op is ew.maximum):
+        if not (call.op in MOVED
+                and (dtype.is_float or dtype.bits >= type_of(call.args[0]).dtype.bits + (call.op is casts.cast))
+                or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call))
+                or call.op is ew.maximum):
             return False
         sure = call.op is ew.maximum and any((n := _fill_number(g, a)) is not None and n >= 0 for a in call.args)
         queue += () if sure else call.args
@@ -254,19 +273,23 @@ def _fill_number(g: Builder, value):
     if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
     n = _fill_number(g, call.args[0])
-    return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n
+    return (casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast
+            else n)
 
 
-# -- the message -----------------------------------------------------------------------------------------------------------
+# -- the message -------------------------------------------------------------------------------------------------------
 
 def _remedy(what: str, dtype: DType, direct: bool) -> str:
-    """In words, how to change the kernel. For a `direct` reduction, this includes the `other` that does not affect the result."""
+    """In words, how to change the kernel. For a `direct` reduction,
+    this includes the `other` that does not affect the result."""
     if what == "mean":
-        return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
+        return ("the mean counts these elements too; divide tile.sum(...) by how many there are, "
+                "or accept it by tile.load(..., other=0)")
     if not direct:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
     neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
     if what in ("max", "argmax", "min", "argmin"):
-        least, most = ('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int else (False, True)
+        least, most = (('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int
+                       else (False, True))
         neutral = least if what.endswith("max") else most
     return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"

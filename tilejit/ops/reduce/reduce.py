@@ -1,7 +1,7 @@
 """Reduction of a tile along some of its dimensions: first within each thread, then across lanes, then across warps.
 
-The plan fixes the order in which elements are combined. The emitted code and the simulator both follow it, so that float
-results agree to the bit.
+The plan fixes the order in which elements are combined. The emitted code and the simulator both follow it, so that
+float results agree to the bit.
 
   registers   a tree of halves: of n partial results, each of the first n // 2 is combined with the one n - n // 2 further on
   lanes       a butterfly (``shfl.sync.bfly``): lanes whose ids differ in one bit, least significant bit first
@@ -34,13 +34,14 @@ from .reduce_in_order import InOrder, Step, scratch_in_order, simulate_in_order,
 class ReducePlan:
     """How a tile is reduced along `axes`.
 
-    ``registers[j]`` are the registers that are combined, in order, to result register j. `masks` are the lane bits of the
-    butterfly, in order. `warps` are the digits of the warp id along the axes, largest stride first, and `replicas` the
-    (extent, stride, axis) along which threads hold copies. `kept` are the remaining extents of the (padded) domain.
+    ``registers[j]`` are the registers that are combined, in order, to result register j. `masks` are the lane bits of
+    the butterfly, in order. `warps` are the digits of the warp id along the axes, largest stride first, and
+    `replicas` the (extent, stride, axis) along which threads hold copies. `kept` are the remaining extents of the
+    (padded) domain.
 
-    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `guarded` means that there is
-    padding among the elements, and that the combine has no identity to replace it by. A combine that need not commute goes by
-    `in_order`, the steps of `reduce_in_order.py`.
+    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `guarded` means that
+    there is padding among the elements, and that the combine has no identity to replace it by. A combine that need
+    not commute goes by `in_order`, the steps of `reduce_in_order.py`.
     """
 
     axes: tuple[int, ...]
@@ -81,10 +82,11 @@ def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool)
     return tuple(1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes)
 
 
-# -- layouts and the plan ------------------------------------------------------------------------------------------------
+# -- layouts and the plan ----------------------------------------------------------------------------------------------
 
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """Layouts of operands and results: the operands keep theirs, if butterfly shuffles work in it, otherwise take the default one.
+    """Layouts of operands and results: the operands keep theirs, if butterfly shuffles work in it,
+    otherwise take the default one.
 
     The result's layout is that of the operands without the reduced dimensions.
     """
@@ -99,7 +101,8 @@ def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
     for d in () if keepdims else sorted(axes, reverse=True):
         layout, domain = drop_dim(layout, domain, d)
     needs = tuple(Tile(a.type.dtype, first.shape, base.layout, base.domain) for a in call.args)
-    made = tuple(Tile(r.type.dtype, r.type.shape, layout, domain) if isinstance(r.type, Tile) else None for r in call.results)
+    made = tuple(Tile(r.type.dtype, r.type.shape, layout, domain) if isinstance(r.type, Tile) else None
+                 for r in call.results)
     return needs, made
 
 
@@ -145,7 +148,7 @@ reduce_.rules.plan = _plan
 reduce_.rules.scratch = _scratch
 
 
-# -- simulation ----------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 @reduce_.simulate
 def _(m, call, *xs):
@@ -158,7 +161,8 @@ def _(m, call, *xs):
         return _results(call, t, plan, simulate_in_order(m, combine, t, plan.in_order, xs, fills))
     parts = tuple(_arrange_digits(x, t, plan, fill) for x, fill in zip(xs, fills))
     registers, lanes = (_along(t, plan, axis) for axis in ("reg", "laneid"))
-    if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):  # then each halving of the registers is one of the widest digit left
+    # then each halving of the registers is one of the widest digit left
+    if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):
         for _ in registers:
             parts = _tree(m, combine, parts)
     else:
@@ -183,11 +187,13 @@ def _results(call: Call, t: Tile, plan: ReducePlan, parts: tuple) -> tuple:
 
 def _along(t: Tile, plan: ReducePlan, axis: str) -> list[Digit]:
     """The digits of an axis along the reduced dimensions, largest stride first."""
-    return sorted((d for a in plan.axes for d in digits(t.layout, t.domain)[a] if d.axis == axis), key=lambda d: -d.stride)
+    return sorted((d for a in plan.axes for d in digits(t.layout, t.domain)[a] if d.axis == axis),
+                  key=lambda d: -d.stride)
 
 
 def _arrange_digits(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
-    """An array (B, *shape) as (*registers, *lanes, *warps, B, *remaining): digits along the reduced axes, batch, digits of the others."""
+    """An array (B, *shape) as (*registers, *lanes, *warps, B, *remaining): digits along the reduced axes, batch,
+    digits of the others."""
     all_digits = [d for dim in digits(t.layout, t.domain) for d in dim]
     x = pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in all_digits))
     place = {d: n + 1 for n, d in enumerate(all_digits)}
@@ -205,11 +211,12 @@ def _tree(m, combine: Combine, parts: tuple) -> tuple:
     while (n := len(parts[0])) > 1:
         low, step = n // 2, n - n // 2
         joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:] for p in parts))
-        parts = joined if step == low else tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))]) for j, p in zip(joined, parts))
+        parts = joined if step == low else tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))])
+                                                 for j, p in zip(joined, parts))
     return tuple(p[0] for p in parts)
 
 
-# -- emission ------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 @reduce_.emit
 def _(e, call, *xs):
@@ -252,7 +259,8 @@ def _across_lanes(e, plan: ReducePlan, combine: Combine, item: tuple) -> tuple:
         return (e.redux(plan.of_warp, item[0]),)
     for mask in plan.masks:
         item = combine.emit(e, item, tuple(e.shuffle("bfly", v, mask) for v in item))
-    if plan.masks and not combine.commutative:  # the lanes combined in different orders: all take the result of the first one
+    # the lanes combined in different orders: all take the result of the first one
+    if plan.masks and not combine.commutative:
         first = e.memoize_for_region(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
         item = tuple(e.shuffle("idx", v, first) for v in item)
     return item
@@ -262,7 +270,8 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
     """Combine partial results through scratch memory, where those of all warps for one element are adjacent."""
     dtypes = tuple(v.dtype for v in parts[0])
     offsets, count = plan.offsets(dtypes), plan.warp_count
-    digit, tests = 0, [("laneid", 2, mask) for mask in plan.masks] + [(axis, n, stride) for n, stride, axis in plan.replicas]
+    digit, tests = 0, [("laneid", 2, mask)
+                       for mask in plan.masks] + [(axis, n, stride) for n, stride, axis in plan.replicas]
     for d in plan.warps:
         digit = digit * d.extent + e.digit("warpid", d.extent, d.stride)
     first = e.all_of([e.as_test(e.digit(axis, n, stride)) for axis, n, stride in tests])

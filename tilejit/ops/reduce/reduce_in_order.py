@@ -1,8 +1,8 @@
 """Reduction by a function that need not commute: elements are combined with their neighbours only, in row-major order.
 
-The reduced dimensions are a sequence of digits of registers, lanes and warps (`layout_digits.py`). The reduction goes from the
-innermost digit out, and combines along each digit by a tree of neighbours: of n partial results, the first with the second,
-the third with the fourth, and so on. Adjacent digits of one kind make one step:
+The reduced dimensions are a sequence of digits of registers, lanes and warps (`layout_digits.py`). The reduction goes
+from the innermost digit out, and combines along each digit by a tree of neighbours: of n partial results, the first
+with the second, the third with the fourth, and so on. Adjacent digits of one kind make one step:
 
   registers   in each thread
   lanes       a butterfly whose masks are the digits' bits, innermost first: in the first lane, the left operand is the earlier
@@ -30,8 +30,8 @@ SCRATCH = 16384  # bytes of scratch memory for one exchange between warps; more 
 
 @dataclass(frozen=True)
 class Step:
-    """Adjacent digits of one kind, most significant first. When it begins, each thread holds `blocks` partial results; those of a block are
-    in `slots` groups of threads that go through the step separately."""
+    """Adjacent digits of one kind, most significant first. When it begins, each thread holds `blocks` partial
+    results; those of a block are in `slots` groups of threads that go through the step separately."""
 
     axis: str
     digits: tuple[Digit, ...]
@@ -70,12 +70,13 @@ def scratch_in_order(steps: tuple[Step, ...], dtypes: tuple[DType, ...]) -> int:
     return max((s.offsets(s.together(dtypes), dtypes)[-1] for s in steps if s.axis == "warpid"), default=0)
 
 
-# -- simulation ----------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def simulate_in_order(m, combine: Combine, t: Tile, steps: tuple[Step, ...], xs: tuple, fills: tuple) -> tuple:
     """Arrays (B, *shape) as reduced arrays (B, *digits of the remaining dimensions)."""
     left: list = [None, *(d for dim in digits(t.layout, t.domain) for d in dim)]
-    parts = tuple(pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in left[1:])) for x, fill in zip(xs, fills))
+    parts = tuple(pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in left[1:]))
+                  for x, fill in zip(xs, fills))
     for step in steps:
         front = [left.index(d) for d in step.digits]
         rest = [n for n in range(len(left)) if n not in front]
@@ -94,11 +95,12 @@ def _joined_neighbours(m, combine: Combine, parts: tuple) -> tuple:
     return tuple(p[0] for p in parts)
 
 
-# -- emission ------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 class InOrder:
-    """Emits a reduction. ``totals[b]`` is the partial result of the block of registers whose lowest is b; `done` are the digits of lanes and
-    warps behind it, and `split` the bits of the lane id by which lanes hold it combined in another order."""
+    """Emits a reduction. ``totals[b]`` is the partial result of the block of registers whose lowest is b; `done` are
+    the digits of lanes and warps behind it, and `split` the bits of the lane id by which lanes hold it combined in
+    another order."""
 
     def __init__(self, e, call: Call, t: Tile, combine: Combine, items: list[tuple]):
         self.e, self.call, self.t, self.combine = e, call, t, combine
@@ -116,7 +118,8 @@ class InOrder:
 
     def neighbours(self, items: list[tuple]) -> tuple:
         while len(items) > 1:
-            items = [self.combine.emit(self.e, *items[i:i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
+            items = [self.combine.emit(self.e, *items[i:i + 2]) if i + 1 < len(items) else items[i]
+                     for i in range(0, len(items), 2)]
         return items[0]
 
     def registers(self, step: Step) -> None:
@@ -146,7 +149,8 @@ class InOrder:
         e = self.e
         dtypes = tuple(v.dtype for v in next(iter(self.totals.values())))
         replicas = [(str(axis), n, stride) for n, stride, axis in self.t.layout.replicas if n > 1 and axis != "reg"]
-        writes = e.all_of([e.as_test(e.digit(*at)) for at in [(d.axis, d.extent, d.stride) for d in self.done] + replicas])
+        writes = e.all_of([e.as_test(e.digit(*at))
+                           for at in [(d.axis, d.extent, d.stride) for d in self.done] + replicas])
         count = step.together(dtypes)
         offsets = step.offsets(count, dtypes)
         slot, slots, position = self.number(step.slots), prod(d.extent for d in step.slots), self.number(step.digits)

@@ -1,4 +1,5 @@
-"""Reductions that users call, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, argmin, and reduce."""
+"""Reductions that users call, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, argmin,
+and reduce."""
 
 from __future__ import annotations
 
@@ -31,14 +32,16 @@ def checked_axes(g: Builder, axis, rank: int) -> tuple[int, ...]:
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The dtype of a sum: that of the elements, but at least 32 bits for integers, and int32 for bools, which are counted."""
+    """The dtype of a sum: that of the elements, but at least 32 bits for integers, and int32 for bools,
+    which are counted."""
     if dtype.is_float or dtype.bits >= 32:
         return dtype
     return uint32 if dtype.kind == "uint" else int32
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype in which a sum is accumulated. 8- and 16-bit floats are accumulated in float32, and rounded once at the end."""
+    """The dtype in which a sum is accumulated. 8- and 16-bit floats are accumulated in float32,
+    and rounded once at the end."""
     return float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
@@ -77,9 +80,9 @@ def _accumulate_by_name(g: Builder, name: str, x, axis, keepdims: bool, dtype) -
 def sum_(g: Builder, x, axis=None, keepdims=False, dtype=None):
     """The sum along `axis`: an int, a tuple of ints, or None for all axes (a scalar, the same in every thread).
 
-    8- and 16-bit floats are accumulated in float32 and rounded once. Integer sums have at least 32 bits, and wrap. `dtype`
-    selects another dtype to accumulate in and return. The layout determines the order of the additions: first a tree of
-    halves of each thread's registers, then lanes, then warps.
+    8- and 16-bit floats are accumulated in float32 and rounded once. Integer sums have at least 32 bits, and wrap.
+    `dtype` selects another dtype to accumulate in and return. The layout determines the order of the additions: first
+    a tree of halves of each thread's registers, then lanes, then warps.
     """
     return _accumulate_by_name(g, "sum", x, axis, keepdims, dtype)
 
@@ -100,7 +103,8 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
     count = math.prod(t.shape[a] for a in axes) if axes else 1
     s = type_of(total)
     divisor = Const(float(count), s.dtype)
-    divided = g.call(ew.div, total, divisor if isinstance(s, Scalar) else g.call(generate.splat, divisor, shape=s.shape))
+    divided = g.call(ew.div, total,
+                     divisor if isinstance(s, Scalar) else g.call(generate.splat, divisor, shape=s.shape))
     return convert(g, divided, target)
 
 
@@ -108,9 +112,11 @@ def _extreme(name: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
         x, axes = _operand(g, x, axis, name)
         dtype = type_of(x).dtype
-        return convert(g, reduce_by_name(g, name, x, axes, keepdims, float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
+        return convert(g, reduce_by_name(g, name, x, axes, keepdims,
+                                         float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
     call.__name__ = name + "_"
-    call.__doc__ = f"The {word} element along `axis` (an int, a tuple of ints, or None for all axes); NaN if any element is NaN."
+    call.__doc__ = (f"The {word} element along `axis` (an int, a tuple of ints, or None for all axes); "
+                    "NaN if any element is NaN.")
     return call
 
 
@@ -129,15 +135,15 @@ def _truth(name: str, which: str, word: str):
 any_, all_ = _truth("any", "or", "any element"), _truth("all", "and", "every element")
 
 
-# -- argmax, argmin --------------------------------------------------------------------------------------------------------
+# -- argmax, argmin ----------------------------------------------------------------------------------------------------
 
 def _place(name: str, which: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
         x, axes = _operand(g, x, axis, name)
         return place(g, name, which, x, axes if axis is None else (_single(g, name, axis, x),), keepdims)
     call.__name__ = name
-    call.__doc__ = (f"The int32 index of the {word} element along `axis`: the first one, if several are equal; the first NaN, if there is one. "
-                    "With ``axis=None``, the row-major index among all elements.")
+    call.__doc__ = (f"The int32 index of the {word} element along `axis`: the first one, if several are equal; "
+                    "the first NaN, if there is one. With ``axis=None``, the row-major index among all elements.")
     return call
 
 
@@ -184,14 +190,16 @@ def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Val
 argmax, argmin = _place("argmax", "max", "largest"), _place("argmin", "min", "smallest")
 
 
-# -- reduction by a user's function ----------------------------------------------------------------------------------------
+# -- reduction by a user's function ------------------------------------------------------------------------------------
 
 def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
-    """Reduce `x` along `axis` by ``combine(earlier, later)``, a @tile.jit helper of two scalars or a function such as tile.maximum.
+    """Reduce `x` along `axis` by ``combine(earlier, later)``, a @tile.jit helper of two scalars or a function
+    such as tile.maximum.
 
-    A tuple of tiles (also a named tuple) is reduced together: `combine` then takes two tuples of scalars and returns one, and
-    `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the elements (row-major over
-    several axes). With ``commutative=True`` any order will do, which may take fewer instructions.
+    A tuple of tiles (also a named tuple) is reduced together: `combine` then takes two tuples of scalars and returns
+    one, and `reduce` returns a tuple. `combine` must be associative. It is applied to neighbours in the order of the
+    elements (row-major over several axes). With ``commutative=True`` any order will do, which may take fewer
+    instructions.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:
@@ -200,7 +208,8 @@ def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
         if not isinstance(type_of(item), Tile):
             raise g.error(f"reduce takes tiles, not {describe(item)}")
         if item.type.shape != xs[0].type.shape:
-            raise g.error(f"tiles that are reduced together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
+            raise g.error("tiles that are reduced together have one shape, "
+                          f"not {list(xs[0].type.shape)} and {list(item.type.shape)}")
     shape = xs[0].type.shape
     axes = checked_axes(g, axis, len(shape))
     for item in xs:
@@ -208,7 +217,8 @@ def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
     traced: Combine = trace(g, combine, x, "reduce", in_order=not flag(g, "commutative", commutative))
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
-    results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce") if axes else xs
+    results = (g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce")
+               if axes else xs)
     return group_parts(x, results)
 
 

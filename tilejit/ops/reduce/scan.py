@@ -1,9 +1,10 @@
 """Inclusive scans along one dimension of a tile: cumsum, cumprod, and scan with a user's function.
 
-The dimension is a sequence of digits of registers, lanes and warps (`layout_digits.py`). The scan goes from the innermost
-digit out.
-At each digit, blocks of elements have been scanned, and their totals are known. The blocks' totals are scanned along the digit,
-each block's elements are combined with the total of the blocks before, and the next digit continues with the larger blocks:
+The dimension is a sequence of digits of registers, lanes and warps (`layout_digits.py`). The scan goes from the
+innermost digit out.
+At each digit, blocks of elements have been scanned, and their totals are known. The blocks' totals are scanned along
+the digit, each block's elements are combined with the total of the blocks before, and the next digit continues with
+the larger blocks:
 
   registers   sequentially
   lanes       inclusive totals by doubling distances (``shfl.sync.up``), then that of the lane before
@@ -38,8 +39,8 @@ from .reductions import sum_dtype, wide
 class ScanPlan:
     """How a tile is scanned along `axis`. `digits` are those of the axis, innermost first.
 
-    `padding` means that padding precedes the elements (in reverse scans). It is replaced by the identity, or `guarded` if the
-    combine has none.
+    `padding` means that padding precedes the elements (in reverse scans). It is replaced by the identity, or
+    `guarded` if the combine has none.
     """
 
     axis: int
@@ -51,7 +52,8 @@ class ScanPlan:
     replicas: tuple[tuple[int, int, str], ...]
 
     def offsets(self, digit: Digit, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
-        """The byte offsets in scratch memory of the totals of each dtype at a digit of warps, and the end of the last."""
+        """The byte offsets in scratch memory of the totals of each dtype at a digit of warps,
+        and the end of the last."""
         return behind_each_other(prod(self.domain) // digit.weight, dtypes)
 
 
@@ -67,7 +69,8 @@ def _(g: Builder, *xs, axis, reverse, combine):
 
 
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """Operands and results keep the operands' layout, if its lane digits are powers of two; otherwise they take the default one."""
+    """Operands and results keep the operands' layout, if its lane digits are powers of two;
+    otherwise they take the default one."""
     first = call.args[0].type
     base = next((t for t in types if t is not None), None)
     if base is None or not crossable(base, (call.attrs["axis"],)):
@@ -99,7 +102,7 @@ scan_.rules.plan = _plan
 scan_.rules.scratch = _scratch
 
 
-# -- simulation ----------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 @scan_.simulate
 def _(m, call, *xs):
@@ -154,11 +157,13 @@ def _serial(m, combine: Combine, extent: int, values: tuple, totals: tuple) -> t
 
 
 def _lanes(m, combine: Combine, extent: int, values: tuple, totals: tuple, first: bool) -> tuple[tuple, tuple]:
-    """Scan a digit of lanes: inclusive totals by doubling distances; each block is then combined with the total of the block before."""
+    """Scan a digit of lanes: inclusive totals by doubling distances; each block is then combined with the total of
+    the block before."""
     totals = tuple(t.copy() for t in totals)
     distance = 1
     while distance < extent:
-        joined = combine.simulate(m, tuple(t[..., :-distance] for t in totals), tuple(t[..., distance:] for t in totals))
+        joined = combine.simulate(m, tuple(t[..., :-distance] for t in totals),
+                                  tuple(t[..., distance:] for t in totals))
         for t, x in zip(totals, joined):
             t[..., distance:] = x
         distance *= 2
@@ -171,7 +176,7 @@ def _lanes(m, combine: Combine, extent: int, values: tuple, totals: tuple, first
     return values, tuple(t[..., -1] for t in totals)
 
 
-# -- emission ------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 @scan_.emit
 def _(e, call, *xs):
@@ -193,8 +198,8 @@ def _element(e, t: Tile, plan: ScanPlan, combine: Combine, reg: int, values: tup
 
 
 class _Scan:
-    """Emits a scan. ``values[r]`` is register r, scanned within its current block; ``totals[b]`` is the total of the block whose lowest
-    register is b."""
+    """Emits a scan. ``values[r]`` is register r, scanned within its current block; ``totals[b]`` is the total of the
+    block whose lowest register is b."""
 
     def __init__(self, e, call: Call, plan: ScanPlan, t: Tile, combine: Combine, items: list[tuple]):
         self.e, self.call, self.plan, self.t, self.combine = e, call, plan, t, combine
@@ -238,7 +243,8 @@ class _Scan:
         self.block = [b - b // digit.stride % digit.extent * digit.stride for b in self.block]
 
     def lanes(self, digit: Digit, first: bool, last: bool) -> None:
-        """Scan a digit of lanes. In the `first` digit a block is one element, whose scan is the total so far; the `last` needs no total."""
+        """Scan a digit of lanes. In the `first` digit a block is one element, whose scan is the total so far; the
+        `last` needs no total."""
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
         position = e.digit("laneid", digit.extent, digit.stride)
@@ -262,12 +268,14 @@ class _Scan:
             self.totals[block] = total
 
     def warps(self, digit: Digit) -> None:
-        """Scan a digit of warps: one thread of each warp writes its block's total to scratch memory, and every thread reads all of them."""
+        """Scan a digit of warps: one thread of each warp writes its block's total to scratch memory, and every thread
+        reads all of them."""
         e, plan, extent = self.e, self.plan, digit.extent
         dtypes = tuple(v.dtype for v in self.values[0])
         offsets = plan.offsets(digit, dtypes)
         inner = [(d.axis, d.extent, d.stride) for d in plan.digits if d.weight < digit.weight and d.axis != "reg"]
-        mine = e.all_of([e.as_test(e.digit(axis, n, s)) for axis, n, s in inner + [(a, n, s) for n, s, a in plan.replicas]])
+        mine = e.all_of([e.as_test(e.digit(axis, n, s))
+                         for axis, n, s in inner + [(a, n, s) for n, s, a in plan.replicas]])
         position = e.digit("warpid", extent, digit.stride)
         places = {block: self.line(block, digit) for block in self.totals}
         if digit is next(d for d in plan.digits if d.axis == "warpid"):
@@ -299,7 +307,8 @@ class _Scan:
         return running
 
     def line(self, block: int, digit: Digit):
-        """The index of a block's row of warp totals in scratch memory, from its coordinates without the digit and those inside it."""
+        """The index of a block's row of warp totals in scratch memory,
+        from its coordinates without the digit and those inside it."""
         t, index = self.t, 0
         at = register_coordinates(t.layout, t.domain)[block]
         unit = digit.weight * digit.extent
@@ -314,7 +323,7 @@ class _Scan:
         return index
 
 
-# -- user functions ------------------------------------------------------------------------------------------------------
+# -- user functions ----------------------------------------------------------------------------------------------------
 
 def _running(name: str, which: str, word: str):
     def call(g: Builder, x, axis=0, reverse=False, dtype=None):
@@ -323,22 +332,23 @@ def _running(name: str, which: str, word: str):
         axis = checked_axis(g, axis, len(x.type.shape))
         reverse, scanned = flag(g, "reverse", reverse), convert(g, x, wide(target))
         if x.type.size:
-            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, scanned.type.dtype), name=name)
+            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, scanned.type.dtype),
+                                name=name)
         warn_if_scanned_ragged(g, x, name, axis, reverse, (scanned,))
         return convert(g, scanned, target)
     call.__name__ = name
-    call.__doc__ = (f"The cumulative {word} along `axis`, including each element itself; from the end if `reverse`. 8- and 16-bit floats are "
-                    "accumulated in float32, and each result is rounded once. Integer results have at least 32 bits, and wrap.")
+    call.__doc__ = (f"The cumulative {word} along `axis`, including each element itself; from the end if `reverse`. "
+                    "8- and 16-bit floats are accumulated in float32, and each result is rounded once. "
+                    "Integer results have at least 32 bits, and wrap.")
     return call
 
 
 def scan(g: Builder, x, axis, combine, reverse=False):
     """Inclusive scan along `axis`: each element combined with all before it (after it, if `reverse`).
 
-    ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum; in a reverse
-    scan, `earlier` is what follows in the tile. A tuple
-    of tiles (also a named tuple) is scanned together: `combine` then takes two tuples of scalars and returns one, and `scan`
-    returns a tuple.
+    ``combine(earlier, later)`` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum;
+    in a reverse scan, `earlier` is what follows in the tile. A tuple of tiles (also a named tuple) is scanned
+    together: `combine` then takes two tuples of scalars and returns one, and `scan` returns a tuple.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:
@@ -347,7 +357,8 @@ def scan(g: Builder, x, axis, combine, reverse=False):
         if not isinstance(type_of(item), Tile):
             raise g.error(f"scan takes tiles, not {describe(item)}")
         if item.type.shape != xs[0].type.shape:
-            raise g.error(f"tiles that are scanned together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
+            raise g.error("tiles that are scanned together have one shape, "
+                          f"not {list(xs[0].type.shape)} and {list(item.type.shape)}")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
     reverse, traced = flag(g, "reverse", reverse), trace(g, combine, x, "scan")
     results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan") if xs[0].type.size else xs
@@ -356,7 +367,8 @@ def scan(g: Builder, x, axis, combine, reverse=False):
     return group_parts(x, results)
 
 
-BUILTINS = {f.__name__: builtin(f) for f in (_running("cumsum", "sum", "sum"), _running("cumprod", "prod", "product"), scan)}
+BUILTINS = {f.__name__: builtin(f)
+            for f in (_running("cumsum", "sum", "sum"), _running("cumprod", "prod", "product"), scan)}
 
 for _name in ("cumsum", "cumprod"):
     method(Tile, name=_name)(BUILTINS[_name].function)

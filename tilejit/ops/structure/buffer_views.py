@@ -46,16 +46,17 @@ def _(e, call, buffer):
 def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     """The same bytes as another `dtype`, `shape` and `layout`.
 
-    By default the dtype and shape are those of `x` (with the last extent adapted to another element size), and the layout is
-    row-major.
+    By default the dtype and shape are those of `x` (with the last extent adapted to another element size), and the
+    layout is row-major.
 
-    `x` is a shared buffer, or a contiguous region of one that starts at constant indices; thus one allocation can serve several
-    purposes, one after the other. It may also be one of a buffer's parts along its first dimension, such as a slot of a ring. The
-    view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024 if it is swizzled), as TMA and the tensor cores
-    require. A barrier must separate writes through one view from other threads' reads through another.
+    `x` is a shared buffer, or a contiguous region of one that starts at constant indices; thus one allocation can
+    serve several purposes, one after the other. It may also be one of a buffer's parts along its first dimension,
+    such as a slot of a ring. The view must not be larger than `x`, and must begin at a multiple of 128 bytes (1024 if
+    it is swizzled), as TMA and the tensor cores require. A barrier must separate writes through one view from other
+    threads' reads through another.
 
-    In tensor memory, `x` is a whole buffer. The view starts at its first column, and `layout` says in which lanes the rows are (by
-    default as in `x`, or one row in each lane if the shape differs).
+    In tensor memory, `x` is a whole buffer. The view starts at its first column, and `layout` says in which lanes the
+    rows are (by default as in `x`, or one row in each lane if the shape differs).
     """
     if x.type.scope == "tmem":
         return _tensor_view(g, x, dtype, shape, layout)
@@ -68,7 +69,8 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     if layout is None:
         layout = TileLayout.row_major(shape)
     if not isinstance(layout, TileLayout):
-        raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+        raise g.error("a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, "
+                      f"not {describe(layout)}")
     check_in_memory(layout)
     view = Buffer(dtype, shape, "shared", layout)
     if view.nbytes > nbytes:
@@ -78,15 +80,17 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     root, offset = _root(g, buffer)
     needed, align = 1024 if layout.swizzle is not None else 128, g.definitions[root].attrs["align"]
     if (offset + start) % needed or align % needed:
-        raise g.error(f"a{' swizzled' if layout.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and this one at byte "
-                      f"{offset + start} of an allocation aligned to {align}" + (f": give align={needed}" if align % needed else ""))
+        raise g.error(f"a{' swizzled' if layout.swizzle is not None else ''} view begins at a multiple of {needed} "
+                      f"bytes, and this one at byte {offset + start} of an allocation aligned to {align}"
+                      + (f": give align={needed}" if align % needed else ""))
     made = g.call(buffer_view, root, dtype=dtype, shape=view.shape, layout=view.layout, offset=offset + start)
     return made if slot is None else getitem(g, made, (slot[1], *(slice(None) for _ in shape)))
 
 
 def _tensor_view(g: Builder, x: Value, dtype, shape, layout) -> Value:
     if not isinstance(x.type, Buffer):
-        raise g.error(f"a view of tensor memory must be of a whole buffer: take the view of that, and a region of the view, not {describe(x)}")
+        raise g.error("a view of tensor memory must be of a whole buffer: take the view of that, "
+                      f"and a region of the view, not {describe(x)}")
     t = x.type
     dtype = t.dtype if dtype is None else dtype_of(dtype)
     if shape is None and layout is None and dtype.bits == t.dtype.bits:
@@ -100,7 +104,8 @@ def _tensor_view(g: Builder, x: Value, dtype, shape, layout) -> Value:
 
 
 def _slot(g: Builder, x: Value) -> tuple[Value, Value, int] | None:
-    """(buffer, index, bytes from one part to the next) if `x` is one part of a shared buffer along its first dimension, with a run-time index.
+    """(buffer, index, bytes from one part to the next) if `x` is one part of a shared buffer along its first
+    dimension, with a run-time index.
 
     None for anything else, and for a layout in which the parts are not apart from each other.
     """
@@ -121,8 +126,8 @@ def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
     buffer, _, nbytes = slot
     t, needed = view.layout, 1024 if view.layout.swizzle is not None else 128
     if nbytes % needed:
-        raise g.error(f"a{' swizzled' if t.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and the buffer's parts are "
-                      f"{nbytes} apart")
+        raise g.error(f"a{' swizzled' if t.swizzle is not None else ''} view begins at a multiple of {needed} bytes, "
+                      f"and the buffer's parts are {nbytes} apart")
     parts = buffer.type.shape[0]
     layout = TileLayout([(parts, nbytes // view.dtype.nbytes, axis.m), *t.shards], t.replicas, t.offset, t.swizzle)
     return replace(view, shape=(parts, *view.shape), layout=layout)
@@ -130,7 +135,8 @@ def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
 
 @method(Buffer, name="reshape")
 def _reshape(g: Builder, x: Value, shape, *more):
-    """The same elements of shared memory, in row-major order of their indices, with another shape. One extent may be -1."""
+    """The same elements of shared memory, in row-major order of their indices, with another shape.
+    One extent may be -1."""
     _own_shared(g, x, "reshape")
     shape = complete_shape(g, as_tuple((shape, *more)), prod(shape_of(x.type.dtype, x.type.shape)))
     shape, _ = laid_out(g, shape, x.type.dtype, None)
@@ -142,7 +148,8 @@ def _reshape(g: Builder, x: Value, shape, *more):
 
 @method(Buffer, name="permute")
 def _permute(g: Builder, x: Value, dims, *more):
-    """The same elements of shared memory with permuted dimensions: dimension i of the result is dimension ``dims[i]`` of the buffer."""
+    """The same elements of shared memory with permuted dimensions:
+    dimension i of the result is dimension ``dims[i]`` of the buffer."""
     _own_shared(g, x, "permute")
     rank, dims = len(x.type.shape), as_tuple((dims, *more))
     if not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
@@ -157,11 +164,12 @@ def _permute(g: Builder, x: Value, dims, *more):
 def _own_shared(g: Builder, x: Value, what: str) -> None:
     t = x.type
     if t.scope != "shared" or getattr(t, "peer", False):
-        array = "; arrays are reshaped, permuted and viewed by their library, before the launch" if t.scope == "global" else ""
+        array = ("; arrays are reshaped, permuted and viewed by their library, before the launch" if t.scope == "global"
+                 else "")
         raise g.error(f"{what} is for the CTA's own shared memory, not {describe(x)}{array}")
     if g.definitions[_root(g, x)[0]].attrs.get("auto") is not None:
-        raise g.error(f"{what} needs the buffer's layout, which tile.auto chooses later by the buffer's uses: give a layout in place of "
-                      "tile.auto, as tile.swizzled(dtype, shape, 128) makes")
+        raise g.error(f"{what} needs the buffer's layout, which tile.auto chooses later by the buffer's uses: "
+                      "give a layout in place of tile.auto, as tile.swizzled(dtype, shape, 128) makes")
 
 
 def _root(g: Builder, x: Value) -> tuple[Value, int]:
@@ -171,7 +179,8 @@ def _root(g: Builder, x: Value) -> tuple[Value, int]:
 
 
 def _piece(g: Builder, x: Value) -> tuple[Value, int, int]:
-    """The buffer that `x` is a region of (or is), the byte at which `x` begins in it, and the bytes of `x`. An error unless it is contiguous."""
+    """The buffer that `x` is a region of (or is), the byte at which `x` begins in it, and the bytes of `x`. An error
+    unless it is contiguous."""
     if isinstance(x.type, Buffer):
         _own_shared(g, x, "view")
         return x, 0, x.type.nbytes
@@ -180,7 +189,8 @@ def _piece(g: Builder, x: Value) -> tuple[Value, int, int]:
     t, places = buffer.type, []
     for start in starts:
         if not isinstance(start, Const):
-            raise g.error("a view begins at a place known at compile time; take a view of the whole buffer, and index that")
+            raise g.error("a view begins at a place known at compile time; "
+                          "take a view of the whole buffer, and index that")
         places.append(int(start.value))
     if t.layout != TileLayout.row_major(t.shape):
         raise g.error(f"a part of {describe(buffer)} is not contiguous, unless its layout is row-major")

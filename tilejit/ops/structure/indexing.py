@@ -15,7 +15,8 @@ from ..tiles import slicing
 
 
 def getitem(g: Builder, value: Value, index) -> Value:
-    """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers, a box of a tensor map."""
+    """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers,
+    a box of a tensor map."""
     index = index if isinstance(index, tuple) else (index,)
     match value.type:
         case Buffer() | Region():
@@ -45,7 +46,8 @@ class Tiles:
         index = index if isinstance(index, tuple) else (index,)
         rank = len(self.buffer.type.shape)
         if not rank == len(index) == len(self.extents):
-            raise g.error(f"tiles of {describe(self.buffer)} have {rank} extents and {rank} indices, not {len(self.extents)} and {len(index)}")
+            raise g.error(f"tiles of {describe(self.buffer)} have {rank} extents and {rank} indices, "
+                          f"not {len(self.extents)} and {len(index)}")
         def place(i):
             return i if isinstance(i, int) else None
         slices = []

@@ -1,10 +1,10 @@
 """A ring of buffers with full and empty barriers, which the producers and consumers of a pipeline share.
 
-Each execution scope that uses a ring has its own cursor: the next slot, and the parity of its barriers' phase. Loops carry
-the cursor. A slot is full when all its bytes have arrived. It is empty when every consumer has released it; with
-``multicast=True``, the consumers of every CTA of the cluster, so that each producer may write into the slots of all CTAs.
-Slots that ``tcgen05`` products read are released by the commit of the products. Slots in tensor memory are filled by products,
-and are full when their commit arrives.
+Each execution scope that uses a ring has its own cursor: the next slot, and the parity of its barriers' phase. Loops
+carry the cursor. A slot is full when all its bytes have arrived. It is empty when every consumer has released it;
+with ``multicast=True``, the consumers of every CTA of the cluster, so that each producer may write into the slots of
+all CTAs. Slots that ``tcgen05`` products read are released by the commit of the products. Slots in tensor memory are
+filled by products, and are full when their commit arrives.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ OPTIONS = ("consumers", "filled", "multicast", "cta_group")
 class Ring:
     """The buffers of a ring, each with `stages` slots, and the full and empty barriers of the slots."""
 
-    def __init__(self, number: int, stages: int, consumers: int, filled: str, ranks: int, cta_group: int, buffers: dict[str, Value],
-                 full: Value, empty: Value):
-        self.number, self.stages, self.consumers, self.filled, self.ranks, self.cta_group = number, stages, consumers, filled, ranks, cta_group
+    def __init__(self, number: int, stages: int, consumers: int, filled: str, ranks: int, cta_group: int,
+                 buffers: dict[str, Value], full: Value, empty: Value):
+        self.number, self.stages, self.consumers, self.filled, self.ranks, self.cta_group = (number, stages, consumers,
+                                                                                             filled, ranks, cta_group)
         self.buffers, self.full, self.empty = buffers, full, empty
         self.used: dict[str, Any] = {}  # "produce" and "consume" -> location of the first use
-        self.passed: set[tuple] = set()  # cursors with which consume(behind=True) may keep a slot before the scope's warps have synchronised
+        # cursors with which consume(behind=True) may keep a slot before the scope's warps have synchronised
+        self.passed: set[tuple] = set()
 
     def check(self) -> None:
         """CompilationError if slots are consumed that no producer fills."""
         if "consume" in self.used and "produce" not in self.used:
-            raise CompilationError("nothing fills this ring's slots, so waiting for a full one would never end: fill them in `with "
-                                   "ring.produce() as slot:`",
+            raise CompilationError("nothing fills this ring's slots, so waiting for a full one would never end: "
+                                   "fill them in `with ring.produce() as slot:`",
                                    self.used["consume"])
 
     @property
@@ -67,7 +69,8 @@ class Ring:
 
 @dataclass(eq=False)
 class Slot:
-    """A slot that a scope holds. Its attributes are a region for each buffer of the ring, by name, and the barrier `full`."""
+    """A slot that a scope holds. Its attributes are a region for each buffer of the ring, by name,
+    and the barrier `full`."""
 
     ring: Ring
     stage: Any
@@ -94,14 +97,17 @@ class Turn:
     tile_hint = ": `with ring.produce() as slot:` and `with ring.consume() as slot:` give the slot"
 
     def tile_enter(self, g: Builder) -> Slot:
-        """Wait for the next slot after those that enclosing blocks hold. A producer of copies also makes its full barrier expect them."""
+        """Wait for the next slot after those that enclosing blocks hold. A producer of copies also makes its full
+        barrier expect them."""
         collective(g, f"{self.role}() of a ring")
         self.ring.used.setdefault(self.role, g.loc)
         self.cursor = _cursor(g, self.ring, self.role)
         ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
-        around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]  # enclosing blocks hold earlier slots
+        # enclosing blocks hold earlier slots
+        around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]
         if around and any(turn.behind for turn in (*around, self)):
-            raise g.error("consume(behind=True) releases the slot before its own, so it cannot enclose or be inside another block of its ring")
+            raise g.error("consume(behind=True) releases the slot before its own, "
+                          "so it cannot enclose or be inside another block of its ring")
         if len(around) >= ring.stages:
             raise g.error(f"{len(around) + 1} slots are held at once here, and the ring has {ring.stages}")
         for _ in around:
@@ -125,7 +131,8 @@ class Turn:
         return self.slot
 
     def tile_exit(self, g: Builder) -> None:
-        """Release a consumed slot (with `behind`, the one kept before), or signal that a produced one is full; advance the cursor."""
+        """Release a consumed slot (with `behind`, the one kept before), or signal that a produced one is full;
+        advance the cursor."""
         if self.role == "consume" and self.behind:
             if _products(g, self.slot):
                 raise g.error("products into tensor memory release their slot when they complete: leave behind= out")
@@ -199,30 +206,32 @@ def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
     return "ring", ring.number, role, place(g.scope)
 
 
-# -- user functions --------------------------------------------------------------------------------------------------------
+# -- user functions ----------------------------------------------------------------------------------------------------
 
 @builtin
 def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, cta_group=1, **buffers):
     """A ring of `stages` slots. ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each slot a buffer `A`.
 
-    ``with r.produce() as slot:`` waits for an empty slot and makes its barrier ``slot.full`` expect the bytes of all its buffers;
-    copies with ``mbar=slot.full`` then fill it. ``with r.consume() as slot:`` waits for a full slot. The slot is released at the
-    end of the block or by ``slot.release()``, when the scope has read it; the proxy fence that reads by threads need before copies
-    refill the slot is part of that. ``r.consume(behind=True)`` releases the previous slot
-    instead, and ``r.release()`` the last one, so that a product may run during the wait for the next slot. ``r.skip(n)`` skips
-    `n` slots that another scope consumes. `consumers` is the number of warpgroups (or narrower scopes) that release each slot.
+    ``with r.produce() as slot:`` waits for an empty slot and makes its barrier ``slot.full`` expect the bytes of all
+    its buffers; copies with ``mbar=slot.full`` then fill it. ``with r.consume() as slot:`` waits for a full slot. The
+    slot is released at the end of the block or by ``slot.release()``, when the scope has read it; the proxy fence
+    that reads by threads need before copies refill the slot is part of that. ``r.consume(behind=True)`` releases the
+    previous slot instead, and ``r.release()`` the last one, so that a product may run during the wait for the next
+    slot. ``r.skip(n)`` skips `n` slots that another scope consumes. `consumers` is the number of warpgroups (or
+    narrower scopes) that release each slot.
 
-    With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the producer's block;
-    in this way a scope passes values to others.
-    With `multicast`, the CTAs of a cluster use their rings in step: a slot is empty when the consumers of all CTAs have released
-    it, and copies with ``multicast=`` may fill it in several CTAs. The slot's bytes are then those from all producers together.
-    Without a layout, or with ``tile.auto``, a buffer's layout is chosen by its uses.
+    With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the
+    producer's block; in this way a scope passes values to others.
+    With `multicast`, the CTAs of a cluster use their rings in step: a slot is empty when the consumers of all CTAs
+    have released it, and copies with ``multicast=`` may fill it in several CTAs. The slot's bytes are then those from
+    all producers together. Without a layout, or with ``tile.auto``, a buffer's layout is chosen by its uses.
 
-    On sm_100a and sm_103a, products into tensor memory that read a slot release it by their commit when they are done, and the
-    thread that starts them does not wait. With ``filled="products"``, the buffers are in tensor memory: the producer is the thread
-    that starts products into a slot, which is full when they are done. With ``cta_group=2``, a pair of CTAs uses its rings in step:
-    both CTAs produce their parts, on the barrier of the even CTA (``slot.full``, for copies with ``cta_group=2``), where one
-    thread consumes them. In a ring of accumulators, that thread is the producer, and both CTAs consume.
+    On sm_100a and sm_103a, products into tensor memory that read a slot release it by their commit when they are
+    done, and the thread that starts them does not wait. With ``filled="products"``, the buffers are in tensor memory:
+    the producer is the thread that starts products into a slot, which is full when they are done. With
+    ``cta_group=2``, a pair of CTAs uses its rings in step: both CTAs produce their parts, on the barrier of the even
+    CTA (``slot.full``, for copies with ``cta_group=2``), where one thread consumes them. In a ring of accumulators,
+    that thread is the producer, and both CTAs consume.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -230,7 +239,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     if filled not in FILLED:
         raise g.error(f"filled is one of {', '.join(map(repr, FILLED))}, not {filled!r}")
     if not isinstance(multicast, bool) or (multicast and filled != "copies"):
-        raise g.error(f"multicast is True where copies fill a ring's slots across the cluster, not {describe(multicast)}"
+        raise g.error("multicast is True where copies fill a ring's slots across the cluster, "
+                      f"not {describe(multicast)}"
                       + (f" with filled={filled!r}" if filled != "copies" else ""))
     _check_pair(g, cta_group, filled, multicast)
     if not buffers:
@@ -239,7 +249,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     held = {name: _buffer(g, name, stages, spec, filled, cta_group) for name, spec in buffers.items()}
     ranks = prod(g.launch.cluster or (1,)) if multicast else 1
     arming, releasing = (cta_group, consumers) if filled == "copies" else (1, consumers * cta_group)
-    full, empty = (barriers.initialise_barriers(g, count, stages, name) for name, count in (("full", arming), ("empty", releasing * ranks)))
+    full, empty = (barriers.initialise_barriers(g, count, stages, name)
+                   for name, count in (("full", arming), ("empty", releasing * ranks)))
     made.append(Ring(len(made) + 1, stages, consumers, filled, ranks, cta_group, held, full, empty))
     return made[-1]
 
@@ -248,9 +259,11 @@ def _check_pair(g: Builder, cta_group, filled: str, multicast: bool) -> None:
     if cta_group not in (1, 2) or isinstance(cta_group, bool):
         raise g.error(f"cta_group is 1 or 2, not {describe(cta_group)}")
     if cta_group == 2 and (filled == "stores" or multicast):
-        raise g.error(f"cta_group=2 is for the products of a pair of CTAs, not {'multicast=True' if multicast else 'filled=' + repr(filled)}")
+        raise g.error("cta_group=2 is for the products of a pair of CTAs, "
+                      f"not {'multicast=True' if multicast else 'filled=' + repr(filled)}")
     if cta_group == 2 and (g.launch.cluster or (1, 1, 1))[0] % 2:
-        raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), or another even number of CTAs along x")
+        raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), "
+                      "or another even number of CTAs along x")
     if cta_group == 2:
         needs_tensor_memory(g, "cta_group=2")
 
@@ -259,7 +272,8 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
     if name in Slot.__dataclass_fields__ or name == "release":
         raise g.error(f"a slot has a {name!r} of its own; give the buffer another name")
     if not isinstance(spec, tuple) or not 2 <= len(spec) <= 3 or isinstance(spec[1], int):
-        raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), not {describe(spec)}{nearest(name, OPTIONS)}")
+        raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), "
+                      f"not {describe(spec)}{nearest(name, OPTIONS)}")
     shape, dtype, layout = (*spec, None)[:3]
     shape = checked_shape(g, shape)
     if filled == "products":
@@ -268,14 +282,17 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
         in_line = len(shape) == 1 and filled == "copies"
         slots = _lines(stages, *shape, dtype_of(dtype)) if in_line else auto if len(shape) > 1 else None
     elif isinstance(layout, TileLayout):
-        slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
+        slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset,
+                           layout.swizzle)
     else:
-        raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+        raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, "
+                      f"not {describe(layout)}")
     return allocate_shared(g, (stages, *shape), dtype, slots, buffer_of_ring=name)
 
 
 def _lines(stages: int, extent: int, dtype: DType) -> TileLayout:
-    """The layout of one-dimensional slots, each at a multiple of 128 bytes, as TMA boxes require. Unlike with `auto`, views are possible."""
+    """The layout of one-dimensional slots, each at a multiple of 128 bytes, as TMA boxes require. Unlike with `auto`,
+    views are possible."""
     elements, units = dtype.packing
     step = lcm(128, units * dtype.nbytes) // (units * dtype.nbytes) * elements
     return TileLayout([(stages, -(-extent // step) * step, axis.m), (extent, 1, axis.m)])
@@ -286,7 +303,8 @@ def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout
     needs_tensor_memory(g, "filled='products'")
     layout = default_layout(shape) if layout is None or isinstance(layout, Auto) else layout
     if not isinstance(layout, TileLayout):
-        raise g.error(f"an accumulator is [rows, columns] of at most {LANES} rows, or has a layout over axis.TLane and axis.TCol, not {list(shape)}")
+        raise g.error(f"an accumulator is [rows, columns] of at most {LANES} rows, "
+                      f"or has a layout over axis.TLane and axis.TCol, not {list(shape)}")
     step = columns_of(layout, dtype) * 32 // dtype.bits
     slots = TileLayout([(stages, step, axis.TCol), *layout.shards], layout.replicas, layout.offset)
     return allocate(g, (stages, *shape), dtype, slots, cta_group)
@@ -298,8 +316,8 @@ def _produce(g: Builder, ring: Ring) -> Turn:
 
 
 def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
-    """``with r.consume() as slot``: wait for the next full slot. The end of the block releases it; with `behind`, it releases
-    the previous slot, and this one is released with the next or by ``r.release()``."""
+    """``with r.consume() as slot``: wait for the next full slot. The end of the block releases it; with `behind`, it
+    releases the previous slot, and this one is released with the next or by ``r.release()``."""
     if not isinstance(behind, bool):
         raise g.error(f"behind is True or False, known at compile time, not {describe(behind)}")
     if behind and ring.stages == 1:
@@ -308,8 +326,8 @@ def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
 
 
 def _skip(g: Builder, ring: Ring, n) -> None:
-    """Advance the scope's cursor past `n` slots, which other scopes consume. This does not wait: the kernel must ensure (`tile.turns`)
-    that the others have seen these slots full."""
+    """Advance the scope's cursor past `n` slots, which other scopes consume. This does not wait: the kernel must
+    ensure (`tile.turns`) that the others have seen these slots full."""
     collective(g, "skip() of a ring")
     place = _cursor(g, ring, "consume")
     if any(isinstance(turn, Turn) and turn.cursor == place for turn in g.entered):
@@ -331,7 +349,8 @@ def _check_releases(g: Builder, ring: Ring) -> None:
     """CompilationError if the scope has more warpgroups than the `consumers` that each slot counts."""
     releases = arrivals(g.scope.threads)
     if releases > ring.consumers:
-        raise g.error(f"{releases} warpgroups release each slot here, and consumers={ring.consumers}: give tile.ring(..., consumers={releases})")
+        raise g.error(f"{releases} warpgroups release each slot here, and consumers={ring.consumers}: "
+                      f"give tile.ring(..., consumers={releases})")
 
 
 def _release_held(g: Builder, ring: Ring) -> None:
@@ -343,7 +362,8 @@ def _release_held(g: Builder, ring: Ring) -> None:
     _check_releases(g, ring)
     stage, _ = g.cells[place]
     empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _previous_stage(g, ring, stage)), peer=False)
-    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks, met=place not in ring.passed)
+    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks,
+           met=place not in ring.passed)
     g.cells[_cursor(g, ring, "held")] = 0
 
 
@@ -367,12 +387,13 @@ def _release(g: Builder, slot: Slot) -> None:
         g.call(tcgen05_fence, side="before_thread_sync")
         barriers.arrive(g, _of_leader(g, ring, empty), arrivals(g.scope.threads))
     elif found and read_by_threads(g, slot.block[slot.entered:], ring.buffers.values()):
-        raise g.error("products and threads read this slot, and the products' commit does not cover the threads: let another scope consume it "
-                      "as well (consumers=2)")
+        raise g.error("products and threads read this slot, and the products' commit does not cover the threads: "
+                      "let another scope consume it as well (consumers=2)")
     elif found:
         everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
         if not _warps_have_met(g, slot):
-            g.call(sync)  # a warp that has not passed the wait yet might miss this phase, and see a later one of the same parity
+            # a warp that has not passed the wait yet might miss this phase, and see a later one of the same parity
+            g.call(sync)
         release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)
     elif ring.cta_group == 2:
         raise g.error("with cta_group=2 the pair's products must read a slot and release it: no product reads this one")

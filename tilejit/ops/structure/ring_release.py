@@ -19,16 +19,18 @@ def arrivals(threads: int, by_warp: bool = False) -> int:
 
 @op("syncs", attrs=("ranks", "met", "by_warp"), collective=True)
 def ring_release(barrier: Signals, held: Registers, *buffers: Writes, ranks, met, by_warp=False):
-    """Arrive at the barrier, once per warpgroup, after the scope's reads of the buffers. Nothing is done where `held` is 0.
+    """Arrive at the barrier, once per warpgroup, after the scope's reads of the buffers.
+    Nothing is done where `held` is 0.
 
     If `ranks` is more than 1, the arrival is at the barrier of each of the first `ranks` CTAs of the cluster.
 
-    Once one thread of a warpgroup has waited for its products, they are complete for the whole warpgroup. Ordinary reads by other
-    threads, however, are complete only after a barrier of the scope. A barrier is also needed if the scope's warps have not
-    synchronised in the slot (`met`): a warp that has not passed the wait yet might miss the phase, and see a later one instead.
+    Once one thread of a warpgroup has waited for its products, they are complete for the whole warpgroup. Ordinary
+    reads by other threads, however, are complete only after a barrier of the scope. A barrier is also needed if the
+    scope's warps have not synchronised in the slot (`met`): a warp that has not passed the wait yet might miss the
+    phase, and see a later one instead.
 
-    `by_warp`: each warp arrives for itself, without a barrier of the scope. So warps drift apart, and while a proxy fence holds one, others
-    multiply.
+    `by_warp`: each warp arrives for itself, without a barrier of the scope. So warps drift apart, and while a proxy
+    fence holds one, others multiply.
     """
 
 

@@ -14,7 +14,7 @@ from ...types import Barrier, BarrierRef, Scalar, Uniformity
 from ..language.operators import binary
 from ..language.promotion import uniform_scalar
 
-# -- mbarriers -----------------------------------------------------------------------------------------------------------
+# -- mbarriers ---------------------------------------------------------------------------------------------------------
 
 @op("syncs", attrs=("count", "n"), traits=Traits(allocates=True))
 def mbarrier_init(count, n):
@@ -38,11 +38,12 @@ def _(e, call):
 
 @builtin
 def mbarrier(g: Builder, count=1, n=None):
-    """An mbarrier that completes a phase after `count` arrivals (and all expected bytes); with `n`, an indexable array of them.
+    """An mbarrier that completes a phase after `count` arrivals (and all expected bytes); with `n`,
+    an indexable array of them.
 
-    All barriers lie in one block of shared memory. Thread 0 initialises them at the kernel's entry, and they are visible to
-    the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per thread, and `count`
-    counts these arrivals.
+    All barriers lie in one block of shared memory. Thread 0 initialises them at the kernel's entry, and they are
+    visible to the CTA (and the cluster) before anything else runs. An execution scope arrives once, not once per
+    thread, and `count` counts these arrivals.
     """
     made = initialise_barriers(g, count, 1 if n is None else n)
     return made if n is not None else g.call(mbarrier_at, made, Const(0, int32), peer=False)
@@ -64,7 +65,8 @@ def initialise_barriers(g: Builder, count, n, name: str = "mbarrier") -> Value:
 
 @op("pure", attrs=("peer",))
 def mbarrier_at(barriers, at, peer, rank=None):
-    """The mbarrier with index `at`: this CTA's, or with `peer` the one at the same address in CTA `rank` of the cluster."""
+    """The mbarrier with index `at`: this CTA's, or with `peer` the one at the same address in CTA
+    `rank` of the cluster."""
 
 
 @mbarrier_at.infer
@@ -109,7 +111,8 @@ def _act(name: str, doc: str):
         if not isinstance(type_of(barrier), BarrierRef):
             raise g.error(f"one barrier is needed, not {describe(barrier)}; index them first")
         if type_of(barrier).peer and name in ("wait", "test"):
-            raise g.error("a barrier can only be waited on in the CTA that holds it; arrive at a peer's, wait at your own")
+            raise g.error("a barrier can only be waited on in the CTA that holds it; arrive at a peer's, "
+                          "wait at your own")
         return result
 
     @declared.simulate
@@ -123,16 +126,19 @@ def _act(name: str, doc: str):
     return declared
 
 
-arrive_op = _act("arrive", "Arrive `number` times: one elected thread arrives for the whole scope, after the accesses of all its threads.")
+arrive_op = _act("arrive", "Arrive `number` times: one elected thread arrives for the whole scope, "
+                           "after the accesses of all its threads.")
 expect_tx_op = _act("expect_tx", "Add `number` to the bytes that the current phase waits for.")
-arrive_expect_tx_op = _act("arrive_expect_tx", "Add `number` to the bytes that the current phase waits for, and arrive once.")
+arrive_expect_tx_op = _act("arrive_expect_tx",
+                           "Add `number` to the bytes that the current phase waits for, and arrive once.")
 wait_op = _act("wait", "Block every thread of the scope until the phase with parity `number` has completed.")
 test_op = _act("test", "Whether the phase with parity `number` has completed.")
 
 
 @method(BarrierRef)
 def arrive(g, barrier, n=1):
-    """Arrive `n` times at the barrier, once for the whole scope: one elected thread arrives, after the accesses of all its threads."""
+    """Arrive `n` times at the barrier, once for the whole scope: one elected thread arrives,
+    after the accesses of all its threads."""
     if isinstance(n, int) and not 1 <= n < 1 << 20:
         raise g.error(f"a scope arrives 1 to {(1 << 20) - 1} times, not {n}")
     g.call(arrive_op, barrier, uniform_scalar(g, n, "n"))
@@ -154,8 +160,9 @@ def arrive_expect_tx(g, barrier, nbytes):
 def wait(g, barrier, phase):
     """Every thread of the scope waits until the phase with parity `phase` (mod 2) has completed.
 
-    A new barrier is in phase 0, so ``wait(phase=1)`` returns at once. All warps of the scope must have passed the wait before the
-    barrier completes its next phase: a warp that lags behind would wait for the one after that, which has the same parity.
+    A new barrier is in phase 0, so ``wait(phase=1)`` returns at once. All warps of the scope must have passed the
+    wait before the barrier completes its next phase: a warp that lags behind would wait for the one after that, which
+    has the same parity.
     """
     g.call(wait_op, barrier, _parity(g, phase))
 
@@ -198,10 +205,12 @@ def _(e, call, barrier):
 
 @method(BarrierRef)
 def arrive_on_copies(g, barrier, noinc=False):
-    """Have each thread of the scope arrive once the ``cp.async`` copies that it has issued so far have landed. Does not block.
+    """Have each thread of the scope arrive once the ``cp.async`` copies that it has issued so far have landed.
+    Does not block.
 
-    An alternative to groups. Without `noinc`, each thread first adds one pending arrival to the phase, so that the barrier's
-    `count` need not include it; with `noinc`, `count` includes one arrival of each thread. (PTX ISA, ``cp.async.mbarrier.arrive``.)
+    An alternative to groups. Without `noinc`, each thread first adds one pending arrival to the phase, so that the
+    barrier's `count` need not include it; with `noinc`, `count` includes one arrival of each thread. (PTX ISA,
+    ``cp.async.mbarrier.arrive``.)
     """
     g.call(arrive_on_copies_, barrier, noinc=noinc)
 
@@ -218,10 +227,11 @@ def _parity(g: Builder, phase):
     return uniform_scalar(g, binary(g, "&", phase, 1), "a phase")
 
 
-# -- groups, fences, barriers without operands --------------------------------------------------------------------------
+# -- groups, fences, barriers without operands -------------------------------------------------------------------------
 
 def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None, waits: bool = False):
-    """Declare an operation without operands. Its rules call the methods of the same name of the simulator and the emitter."""
+    """Declare an operation without operands. Its rules call the methods of the same name of the
+    simulator and the emitter."""
     parameters = ", ".join(attrs)
     scope: dict = {}
     exec(f"def {name}({parameters}): ...", scope)
@@ -247,17 +257,20 @@ def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None, waits: 
 
 def _group(g, n, read=False):
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}" + g.declared_constant(n))
+        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}"
+                      + g.declared_constant(n))
 
 
 def _hopper(instruction: str):
     return lambda g, **_: g.need(instruction, 90)
 
 
-cp_async_commit = _plain("cp_async_commit", "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.")
-cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group,
-                       waits=True)
-bulk_commit = _plain("bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
+cp_async_commit = _plain("cp_async_commit",
+                         "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.")
+cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.",
+                       ("n",), _group, waits=True)
+bulk_commit = _plain("bulk_commit",
+                     "Commit the bulk stores that each thread has issued since its last commit as a group.",
                      check=_hopper("cp.async.bulk.commit_group"))
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
@@ -272,14 +285,16 @@ griddepcontrol_launch_dependents = _plain(
     "griddepcontrol_launch_dependents",
     "Let the dependent grid start once every CTA of this grid has called this or ended. (PTX ISA, ``griddepcontrol``.)",
     check=_hopper("griddepcontrol"))
-cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier without waiting.", check=_hopper("barrier.cluster.arrive"))
+cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier without waiting.",
+                        check=_hopper("barrier.cluster.arrive"))
 cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.",
                       check=_hopper("barrier.cluster.wait"), waits=True)
 
 
 @op("syncs", attrs=("n", "read"), traits=Traits(waits=True))
 def bulk_wait(n, read=False):
-    """Wait until at most `n` of the thread's bulk store groups are pending; with `read`, only until their sources may be reused."""
+    """Wait until at most `n` of the thread's bulk store groups are pending; with `read`,
+    only until their sources may be reused."""
 
 
 @bulk_wait.infer
@@ -312,9 +327,11 @@ def waits_for_grids(call: Call) -> bool:
 
 
 def awaits_copies(call: Call) -> bool:
-    """Whether a call waits for ``cp.async`` copies or has them arrive at a barrier; also by ``tile.ptx`` or inline PTX."""
+    """Whether a call waits for ``cp.async`` copies or has them arrive at a barrier;
+    also by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
-    return call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text or "cp.async.mbarrier.arrive" in text
+    return (call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text
+            or "cp.async.mbarrier.arrive" in text)
 
 
 FENCED_SPACES = ("shared", "global", "all")
@@ -324,18 +341,21 @@ FENCED_SPACES = ("shared", "global", "all")
 def fence_proxy_async(space=None):
     """Order each thread's ordinary accesses before later accesses of the async proxy (TMA, bulk copies, wgmma).
 
-    Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they read, which a barrier
-    alone does not order. It stands in every thread that has made such accesses, before the barrier or arrival that hands the memory over.
+    Writes before the async proxy reads or overwrites them; and reads before TMA or a bulk copy overwrites what they
+    read, which a barrier alone does not order. It stands in every thread that has made such accesses, before the
+    barrier or arrival that hands the memory over.
 
-    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what other CTAs have
-    written to global memory, it stands in the CTA of the copy, after the threads have synchronised. (PTX ISA, ``fence.proxy.async``.)
+    `space` is the memory that is accessed: "shared" (the default), "global", or "all" for both. Before a copy of what
+    other CTAs have written to global memory, it stands in the CTA of the copy, after the threads have synchronised.
+    (PTX ISA, ``fence.proxy.async``.)
     """
 
 
 @fence_proxy_async.infer
 def _(g, space=None):
     if space not in (None, *FENCED_SPACES):
-        raise g.error(f"space is {', '.join(map(repr, FENCED_SPACES[:-1]))} or {FENCED_SPACES[-1]!r}, not {describe(space)}")
+        raise g.error(f"space is {', '.join(map(repr, FENCED_SPACES[:-1]))} or {FENCED_SPACES[-1]!r}, "
+                      f"not {describe(space)}")
     g.need("fence.proxy.async", 90)
 
 
@@ -352,7 +372,8 @@ def _(e, call):
 def fences_proxies(call: Call) -> bool:
     """Whether a call is ``fence_proxy_async`` or the same for shared memory by ``tile.ptx`` or inline PTX."""
     text = call.attrs.get("form") or call.attrs.get("text") or ""
-    return (call.op is fence_proxy_async and call.attrs.get("space") != "global") or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None
+    return ((call.op is fence_proxy_async and call.attrs.get("space") != "global")
+            or re.search(r"fence\.proxy\.async(\.shared|;|$)", text) is not None)
 
 
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -360,7 +381,8 @@ FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @op("syncs", attrs=("scope",))
 def threadfence(scope="gpu"):
-    """Order each thread's memory accesses before the fence with those after it, as seen by the threads of `scope` (PTX ISA, ``fence.acq_rel``)."""
+    """Order each thread's memory accesses before the fence with those after it, as seen by the threads of `scope`
+    (PTX ISA, ``fence.acq_rel``)."""
 
 
 @threadfence.infer

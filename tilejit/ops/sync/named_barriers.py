@@ -1,6 +1,7 @@
 """Named hardware barriers: rendezvous of some warps of the CTA, and warpgroups that take turns.
 
-A CTA has 16 hardware barriers (PTX ISA, "barrier"). The compiler assigns their numbers, also to the barriers of execution scopes.
+A CTA has 16 hardware barriers (PTX ISA, "barrier"). The compiler assigns their numbers,
+also to the barriers of execution scopes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ..language.promotion import collective, uniform_scalar
 
 @dataclass(frozen=True)
 class NamedBarriers:
-    """`n` hardware barriers of `threads` threads each. `number` identifies the call that made them; it is not the hardware's number."""
+    """`n` hardware barriers of `threads` threads each. `number` identifies the call that made them; it is not the
+    hardware's number."""
 
     number: int
     threads: int
@@ -52,15 +54,18 @@ def _declare_method(name: str, doc: str):
         what = "a named barrier"
         collective(g, what)
         if g.scope.threads % 32:
-            raise g.error(f"{what} counts whole warps, and this scope has {g.scope.threads} thread{'s' * (g.scope.threads > 1)}")
+            raise g.error(f"{what} counts whole warps, and this scope has {g.scope.threads} "
+                          f"thread{'s' * (g.scope.threads > 1)}")
         if g.scope.threads > barriers.threads:
             raise g.error(f"{what} for {barriers.threads} threads cannot be used by a scope of {g.scope.threads}")
 
     return declared
 
 
-named_sync = _declare_method("named_sync", "Every thread of the scope arrives at a hardware barrier and waits until the barrier has all its arrivals.")
-named_arrive = _declare_method("named_arrive", "Every thread of the scope arrives at a hardware barrier, without waiting.")
+named_sync = _declare_method("named_sync", "Every thread of the scope arrives at a hardware barrier and waits until "
+                                           "the barrier has all its arrivals.")
+named_arrive = _declare_method("named_arrive",
+                               "Every thread of the scope arrives at a hardware barrier, without waiting.")
 
 
 @named_sync.simulate
@@ -108,7 +113,7 @@ def _(e, call):
     e.first_turn(call.attrs["barriers"])
 
 
-# -- user functions --------------------------------------------------------------------------------------------------------
+# -- user functions ----------------------------------------------------------------------------------------------------
 
 def _make_named_barriers(g: Builder, threads, n) -> NamedBarriers:
     made = g.state.setdefault("named barriers", [])
@@ -118,7 +123,8 @@ def _make_named_barriers(g: Builder, threads, n) -> NamedBarriers:
 
 def _whole_warps(g: Builder, threads) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 32 or threads % 32:
-        raise g.error(f"threads is a constant, a multiple of 32, not {describe(threads)}" + g.declared_constant(threads))
+        raise g.error(f"threads is a constant, a multiple of 32, not {describe(threads)}"
+                      + g.declared_constant(threads))
     if threads > g.launch.threads:
         raise g.error(f"the CTA has {g.launch.threads} threads, fewer than the {threads} that are to meet")
     return threads
@@ -128,9 +134,10 @@ def _whole_warps(g: Builder, threads) -> int:
 def named_barrier(g: Builder, threads, n=None):
     """A hardware barrier of `threads` threads (whole warps); with `n`, an indexable array of them.
 
-    ``b.sync()`` arrives and waits for the other threads; ``b.arrive()`` arrives and does not wait. Both count every thread of
-    the current scope. What a producer does before it arrives is visible to a consumer after its sync. A CTA has 16 hardware
-    barriers, one of which is used by the CTA's own barrier; the compiler assigns their numbers. (PTX ISA, "barrier".)
+    ``b.sync()`` arrives and waits for the other threads; ``b.arrive()`` arrives and does not wait. Both count every
+    thread of the current scope. What a producer does before it arrives is visible to a consumer after its sync. A CTA
+    has 16 hardware barriers, one of which is used by the CTA's own barrier; the compiler assigns their numbers. (PTX
+    ISA, "barrier".)
     """
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         raise g.error(f"n is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))
@@ -164,11 +171,13 @@ def _arrive(g: Builder, barrier: NamedBarrier) -> None:
 
 @builtin
 def turns(g: Builder, n, threads=128):
-    """A baton that `n` groups of `threads` threads pass on, so that only one group at a time runs the code between take and pass_on.
+    """A baton that `n` groups of `threads` threads pass on, so that only one group at a time runs the code
+    between take and pass_on.
 
-    ``t.take(i)`` waits for the turn of member i, and ``t.pass_on(i)`` passes the turn to member ``(i + 1) % n``. Member 0 has
-    the first turn. Each member must take and pass on in every round. (PTX ISA, "barrier". FlashAttention-3's "pingpong"
-    schedule orders the softmax of one warpgroup and the products of the other in this way.)
+    ``t.take(i)`` waits for the turn of member i, and ``t.pass_on(i)`` passes the turn to member ``(i + 1) % n``.
+    Member 0 has the first turn. Each member must take and pass on in every round. (PTX ISA, "barrier".
+    FlashAttention-3's "pingpong" schedule orders the softmax of one warpgroup and the products of the other in this
+    way.)
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise g.error(f"the number of members is a constant of at least 1, not {describe(n)}" + g.declared_constant(n))

@@ -15,13 +15,15 @@ from ..language.pointwise import where
 
 @op("syncs", attrs=("stages",), collective=True)
 def pipeline_slot(stage: Registers, phase: Registers, stages):
-    """Start of an iteration that uses slot `stage` of the ring; the current phase of the slot's barriers has parity `phase`."""
+    """Start of an iteration that uses slot `stage` of the ring;
+    the current phase of the slot's barriers has parity `phase`."""
 
 
 @pipeline_slot.infer
 def _(g, stage, phase, stages):
     if g.scope.partial is not None:
-        raise g.error(f"a pipelined loop needs all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them")
+        raise g.error(f"a pipelined loop needs all threads of the {g.scope.kind}, "
+                      f"and the condition on {g.scope.partial.name} differs between them")
 
 
 def pipeline_turn(g: Builder, name: Hashable, stages: int) -> Iterator[None]:

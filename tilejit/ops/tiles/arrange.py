@@ -31,9 +31,11 @@ def _(m, call, x):
 
 @broadcast.emit
 def _(e, call, x):
-    """The operand has the result's layout with the repeated dimensions collapsed, so that its registers are shared, not moved."""
+    """The operand has the result's layout with the repeated dimensions collapsed, so that its registers are
+    shared, not moved."""
     source, target = type_of(call.args[0]), call.result.type
-    return [x[e.register_at(source, tuple(min(c, d - 1) for c, d in zip(e.register_coordinates(target, r), source.domain)))]
+    return [x[e.register_at(source,
+                            tuple(min(c, d - 1) for c, d in zip(e.register_coordinates(target, r), source.domain)))]
             for r in range(e.registers(target))]
 
 
@@ -65,7 +67,8 @@ def _(m, call, x):
 
 @reshape_.emit
 def _(e, call, x):
-    """Nothing is emitted if both layouts put the elements, in row-major order, into the same registers; otherwise by scratch memory."""
+    """Nothing is emitted if both layouts put the elements, in row-major order, into the same registers;
+    otherwise by scratch memory."""
     source, target = type_of(call.args[0]), call.result.type
     if _keeps_registers(source, target):
         return x
@@ -73,15 +76,18 @@ def _(e, call, x):
     return e.scratch_load(call, target, target.shape)
 
 
-def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
-    """The domain with which a tile of shape `target` and the same `layout` has its elements in the same registers; None if there is none.
+def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...],
+                   target: tuple[int, ...]) -> tuple | None:
+    """The domain with which a tile of shape `target` and the same `layout` has its elements in the same registers;
+    None if there is none.
 
-    Dimensions of extent 1 may be added and removed, and padded dimensions must stay as they are. Other dimensions may be split
-    and merged if the layout's shards can be cut accordingly.
+    Dimensions of extent 1 may be added and removed, and padded dimensions must stay as they are. Other dimensions may
+    be split and merged if the layout's shards can be cut accordingly.
     """
     if any(n != 1 for n, extent in zip(domain, source) if extent == 1):
         return None
-    have, made = [(extent, n) for extent, n in zip(source, domain) if extent != 1], [extent for extent in target if extent != 1]
+    have, made = ([(extent, n) for extent, n in zip(source, domain) if extent != 1],
+                  [extent for extent in target if extent != 1])
     kept: list[int] = []
     while made:
         old, new = [have.pop(0)], [made.pop(0)]
@@ -105,7 +111,8 @@ def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[in
 
 
 def _keeps_registers(source: Tile, target: Tile) -> bool:
-    return source.layout == target.layout and reshape_domain(source.layout, source.domain, source.shape, target.shape) == target.domain
+    return (source.layout == target.layout
+            and reshape_domain(source.layout, source.domain, source.shape, target.shape) == target.domain)
 
 
 def _reshape_layout(assigner, call, types):

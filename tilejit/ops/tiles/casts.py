@@ -18,16 +18,17 @@ ml_dtypes = Lazy("ml_dtypes")
 def cast(x, dtype, exact):
     """Convert `x` to `dtype`.
 
-    - Float to narrower float rounds to nearest even. Floats of 8 bits and less saturate at the largest finite value (PTX ISA
-      ``cvt.satfinite``), except that an infinity stays one in float8_e5m2. NaN stays NaN; floats of 4 and 6 bits have no NaN, and get
-      their largest value.
-    - float8_e8m0fnu holds powers of two. It gets the nearest one, of two equally near the larger. 0 becomes the smallest one, and
-      a negative number NaN.
+    - Float to narrower float rounds to nearest even. Floats of 8 bits and less saturate at the largest finite value
+      (PTX ISA ``cvt.satfinite``), except that an infinity stays one in float8_e5m2. NaN stays NaN; floats of 4 and 6
+      bits have no NaN, and get their largest value.
+    - float8_e8m0fnu holds powers of two. It gets the nearest one, of two equally near the larger. 0 becomes the
+      smallest one, and a negative number NaN.
     - Float to integer truncates and saturates; NaN becomes 0 (PTX ISA ``cvt.rzi``).
     - Integer to narrower integer keeps the low bits.
     - To bool: whether the number is not 0.
 
-    An `exact` cast, of a weak integer that adapts to another dtype, must not change the value. The simulator checks this.
+    An `exact` cast, of a weak integer that adapts to another dtype, must not change the value.
+    The simulator checks this.
     """
 
 
@@ -86,7 +87,8 @@ def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    """`x` with the low 12 bits of large 64-bit integers folded into the next bit (a sticky bit), so that float64 holds them exactly.
+    """`x` with the low 12 bits of large 64-bit integers folded into the next bit (a sticky bit),
+    so that float64 holds them exactly.
 
     That bit is far below the last one that a 16-bit float keeps, and only says that the number is inexact.
     """
@@ -97,8 +99,8 @@ def _short(x: np.ndarray) -> np.ndarray:
 
 
 def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
-    """`x` rounded to float32 by round-to-odd: an inexact result is truncated, and its last bit set. A number beyond float32 becomes its
-    largest one."""
+    """`x` rounded to float32 by round-to-odd: an inexact result is truncated, and its last bit set. A number beyond
+    float32 becomes its largest one."""
     wide = x.astype(np.float64)
     near = wide.astype(np.float32)
     bits = near.view(np.uint32)
@@ -121,8 +123,8 @@ def _(m, call, x):
         fits = (x >= low) & (x <= high) | ~m.active
         if not fits.all():
             value = np.broadcast_to(x, fits.shape)[~fits][0]
-            m.assertion(f"{value} does not fit in {target} ({low} to {high}), the dtype that this Python number takes here; "
-                        "tile.cast keeps its low bits", ~fits.all(axis=1))
+            m.assertion(f"{value} does not fit in {target} ({low} to {high}), the dtype that this Python number takes "
+                        "here; tile.cast keeps its low bits", ~fits.all(axis=1))
     return cast_array(x, type_of(call.args[0]).dtype, target)
 
 
@@ -136,16 +138,16 @@ def _(e, call, x):
 
 @op("pure", attrs=("dtype", "hidden"))
 def bitcast(x, dtype, hidden):
-    """Reinterpret the bits of `x` as another dtype of the same width. Those of integers that the assembler may know to be 0 or 1 are `hidden`
-    from it (`hidden` in `emit/instructions.py`)."""
+    """Reinterpret the bits of `x` as another dtype of the same width. Those of integers that the assembler may know
+    to be 0 or 1 are `hidden` from it (`hidden` in `emit/instructions.py`)."""
 
 
 @bitcast.infer
 def _(g, x, dtype, hidden=None):
     source = type_of(x).dtype
     if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
-        raise g.error(f"bitcast keeps the bits: {source} and {dtype} do not have the same number of bits, in whole bytes; tile.cast converts "
-                      "the number")
+        raise g.error(f"bitcast keeps the bits: {source} and {dtype} do not have the same number of bits, "
+                      "in whole bytes; tile.cast converts the number")
     return result_type(g, dtype, x)
 
 

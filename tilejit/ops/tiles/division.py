@@ -18,8 +18,8 @@ from .elementwise import INTEGER, elementwise, map_registers
 class Division:
     """Which cases a division has to handle.
 
-    `natural`: both operands are non-negative, so that the unsigned instruction can be used. `by_zero`: the divisor may be 0.
-    `wraps`: the least integer may be divided by -1, which overflows.
+    `natural`: both operands are non-negative, so that the unsigned instruction can be used. `by_zero`: the divisor
+    may be 0. `wraps`: the least integer may be divided by -1, which overflows.
     """
 
     natural: bool
@@ -30,8 +30,8 @@ class Division:
 def _division(context, call) -> Division | None:
     """The plan of a division of scalars, from the operands' value ranges.
 
-    None for tiles, and if the divisor is a constant and an operand may be negative: the emitter then decides by dtype and
-    divisor alone (`_unknown`).
+    None for tiles, and if the divisor is a constant and an operand may be negative: the emitter then decides by dtype
+    and divisor alone (`_unknown`).
     """
     x, y = call.args
     if isinstance(type_of(x), Tile):
@@ -44,7 +44,8 @@ def _division(context, call) -> Division | None:
 
 
 def _unknown(dtype: DType, y) -> Division:
-    """The cases of a division by `y` if nothing is known of the operands but their dtype and, if it is a constant, the divisor."""
+    """The cases of a division by `y` if nothing is known of the operands but their dtype and, if it is a
+    constant, the divisor."""
     by = int(y.text) if y.text.lstrip("-").isdigit() else None
     return Division(dtype.kind == "uint", by in (None, 0), dtype.kind == "int" and by in (None, -1))
 
@@ -52,16 +53,19 @@ def _unknown(dtype: DType, y) -> Division:
 def _divides(op: Op, name: str, signed, by_none) -> None:
     """Register the rules of a division. `signed` emits the plain signed one.
 
-    LLVM leaves division by 0, and of the least integer by -1, undefined. Where they are possible, the division is done with a
-    divisor of 1 instead, and `by_none` gives the result for divisors of 0 and -1; it is that of `_int_division`.
+    LLVM leaves division by 0, and of the least integer by -1, undefined. Where they are possible, the division is
+    done with a divisor of 1 instead, and `by_none` gives the result for divisors of 0 and -1; it is that of
+    `_int_division`.
     """
     def one(e, dtype, x, y, known: Division | None = None):
         known = known or _unknown(dtype, y)
         if known.by_zero or known.wraps:
             shifted = e.ins(f"add {dtype.llvm} {y.text}, 1", dtype) if known.wraps else y
-            none = e.ins(f"icmp ult {dtype.llvm} {shifted.text}, 2" if known.wraps else f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
+            none = e.ins(f"icmp ult {dtype.llvm} {shifted.text}, 2" if known.wraps
+                         else f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
             known = replace(known, by_zero=False, wraps=False)
-            return e.select(none, by_none(e, dtype, x, y), one(e, dtype, x, e.select(none, e.const(1, dtype), y), known))
+            return e.select(none, by_none(e, dtype, x, y),
+                            one(e, dtype, x, e.select(none, e.const(1, dtype), y), known))
         if known.natural:
             return e.ins(f"u{name} {dtype.llvm} {x.text}, {y.text}", dtype)
         return signed(e, dtype, x, y)
@@ -76,12 +80,16 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
 
 def _emit_floordiv(e, dtype, x, y):
     quotient = e.ins(f"sdiv {dtype.llvm} {x.text}, {y.text}", dtype)
-    remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}", dtype)
-    return e.ins(f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_rounds_up(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}", dtype)
+    remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}",
+                      dtype)
+    return e.ins(
+        f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_rounds_up(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}",
+        dtype)
 
 
 def _rounds_up(e, dtype, remainder, y):
-    """Whether truncating division rounded up where Python rounds down: the remainder is not 0 and its sign differs from the divisor's."""
+    """Whether truncating division rounded up where Python rounds down: the remainder is not 0 and its sign differs
+    from the divisor's."""
     signs = e.ins(f"xor {dtype.llvm} {remainder.text}, {y.text}", dtype)
     differ = e.ins(f"icmp slt {dtype.llvm} {signs.text}, 0", bool_)
     nonzero = e.ins(f"icmp ne {dtype.llvm} {remainder.text}, 0", bool_)
@@ -105,14 +113,17 @@ def _rest_of_none(e, dtype, x, y):
 
 
 def _int_division(function):
-    """NumPy's floor_divide or remainder, but by 0 the quotient is 0 and the remainder `x`. The least integer by -1 is itself, as in NumPy."""
+    """NumPy's floor_divide or remainder, but by 0 the quotient is 0 and the remainder `x`. The least integer by -1 is
+    itself, as in NumPy."""
     def divide(x, y):
         zero = y == 0
-        return np.where(zero, np.zeros_like(x) if function is np.floor_divide else x, function(x, np.where(zero, np.ones_like(y), y)))
+        return np.where(zero, np.zeros_like(x) if function is np.floor_divide else x,
+                        function(x, np.where(zero, np.ones_like(y), y)))
     return divide
 
 
-floordiv = elementwise("floordiv", "``x // y`` of integers, rounded towards minus infinity as in Python; 0 where `y` is 0. Overflow wraps.",
+floordiv = elementwise("floordiv", "``x // y`` of integers, rounded towards minus infinity as in Python; "
+                                   "0 where `y` is 0. Overflow wraps.",
                        _int_division(np.floor_divide), _emit_floordiv, INTEGER)
 mod = elementwise("mod", "``x % y`` of integers; the sign is that of `y`, as in Python. `x` where `y` is 0.",
                   _int_division(np.remainder), _emit_mod, INTEGER)

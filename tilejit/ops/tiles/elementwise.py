@@ -1,7 +1,7 @@
 """Elementwise operations: arithmetic, comparison, selection. All operands have the same dtype and shape.
 
-Python's operators and the functions that users call first promote and broadcast (`language/operators.py`), then add these
-ops to the graph.
+Python's operators and the functions that users call first promote and broadcast (`language/operators.py`), then add
+these ops to the graph.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from .extremes import emit_extreme, extreme_of_arrays
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
-    """The type of an elementwise result: a scalar as uniform as the least uniform operand, or a tile of the operands' shape."""
+    """The type of an elementwise result: a scalar as uniform as the least uniform operand,
+    or a tile of the operands' shape."""
     types = [type_of(x) for x in operands]
     if any(isinstance(t, Tile) for t in types):
         shapes = {t.shape for t in types if isinstance(t, Tile)}
         if len(shapes) > 1 or any(isinstance(t, Scalar) for t in types):
             raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
         return Tile(dtype, shapes.pop())
-    weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]  # constants do not decide: they adapt to the others
+    # constants do not decide: they adapt to the others
+    weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]
     return Scalar(dtype, min([t.uniform for t in types], default=Uniformity.GRID), bool(weak) and all(weak))
 
 
@@ -47,7 +49,8 @@ def map_registers(emit: Callable, e, dtype: DType, args: tuple):
 
 
 def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
-    """`map_registers` for elements of 1 or 2 bytes. Elements packed in 32-bit words are computed word by word by `words(e, dtype, *words)`.
+    """`map_registers` for elements of 1 or 2 bytes. Elements packed in 32-bit words are computed word by word by
+    `words(e, dtype, *words)`.
 
     Where that returns None, or the elements are not packed, `emit` computes them one by one.
     """
@@ -56,17 +59,18 @@ def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
         groups = [a[n:n + per] for a in args]
         held = [e.word_of(group, dtype) for group in groups]
         word = words(e, dtype, *held) if None not in held and not all(isinstance(w, int) for w in held) else None
-        made += e._from_units([e.word(word)], dtype, per) if word is not None else map_registers(emit, e, dtype, tuple(groups))
+        made += (e._from_units([e.word(word)], dtype, per) if word is not None
+                 else map_registers(emit, e, dtype, tuple(groups)))
     return made
 
 
-def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, str], kinds: tuple[str, ...], arity: int = 2,
-                result: DType | None = None, words: Callable | None = None) -> Op:
+def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, str], kinds: tuple[str, ...],
+                arity: int = 2, result: DType | None = None, words: Callable | None = None) -> Op:
     """Declare an elementwise op of `arity` operands.
 
-    `sim` computes it on arrays, and `emit(e, dtype, *values)` on one register of each operand; `emit` may also be a dict of the LLVM
-    instruction for each kind of dtype. `kinds` are the kinds that it takes. `result` is the result's dtype, if not that of the
-    operands. `words` computes whole words of packed elements (`map_words`).
+    `sim` computes it on arrays, and `emit(e, dtype, *values)` on one register of each operand; `emit` may also be a
+    dict of the LLVM instruction for each kind of dtype. `kinds` are the kinds that it takes. `result` is the result's
+    dtype, if not that of the operands. `words` computes whole words of packed elements (`map_words`).
     """
     names = ("x", "y", "z")[:arity]
     function = {}
@@ -112,9 +116,12 @@ ANY = ("bool", "int", "uint", "float")
 
 # -- arithmetic --------------------------------------------------------------------------------------------------
 
-add = elementwise("add", "``x + y``; integers wrap.", np.add, {"float": "fadd contract", "int": "add", "uint": "add"}, NUMBER)
-sub = elementwise("sub", "``x - y``; integers wrap.", np.subtract, {"float": "fsub contract", "int": "sub", "uint": "sub"}, NUMBER)
-mul = elementwise("mul", "``x * y``; integers wrap.", np.multiply, {"float": "fmul contract", "int": "mul", "uint": "mul"}, NUMBER)
+add = elementwise("add", "``x + y``; integers wrap.", np.add, {"float": "fadd contract", "int": "add", "uint": "add"},
+                  NUMBER)
+sub = elementwise("sub", "``x - y``; integers wrap.", np.subtract,
+                  {"float": "fsub contract", "int": "sub", "uint": "sub"}, NUMBER)
+mul = elementwise("mul", "``x * y``; integers wrap.", np.multiply,
+                  {"float": "fmul contract", "int": "mul", "uint": "mul"}, NUMBER)
 
 
 @add.linear
@@ -152,7 +159,8 @@ def _emit_div(e, dtype, x, y):
     return e.ins(f"fdiv {dtype.llvm} {x.text}, {y.text}", dtype)
 
 
-div = elementwise("div", "``x / y`` of floats, correctly rounded; with fast_math, within 2 ulp in float32.", np.true_divide, _emit_div, ("float",))
+div = elementwise("div", "``x / y`` of floats, correctly rounded; with fast_math, within 2 ulp in float32.",
+                  np.true_divide, _emit_div, ("float",))
 
 maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is NaN. 0.0 is larger than -0.0.",
                       extreme_of_arrays("max"), emit_extreme("max"), ANY)
@@ -162,17 +170,21 @@ minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is N
 
 # -- bits ----------------------------------------------------------------------------------------------------------
 
-bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, dict.fromkeys(BITS, "and"), BITS, words=lambda e, dtype, x, y: x & y)
-bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, dict.fromkeys(BITS, "or"), BITS, words=lambda e, dtype, x, y: x | y)
-bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, dict.fromkeys(BITS, "xor"), BITS, words=lambda e, dtype, x, y: x ^ y)
+bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, dict.fromkeys(BITS, "and"), BITS, words=lambda e, dtype,
+                      x, y: x & y)
+bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, dict.fromkeys(BITS, "or"), BITS, words=lambda e, dtype, x,
+                     y: x | y)
+bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, dict.fromkeys(BITS, "xor"), BITS, words=lambda e, dtype,
+                      x, y: x ^ y)
 
 
 def _shift(instruction: dict[str, str], left: bool):
     def emit(e, dtype, x, y):
-        """A shift with a defined result for large amounts. LLVM leaves a shift by the width or more undefined; NumPy gives 0, or the sign.
+        """A shift with a defined result for large amounts. LLVM leaves a shift by the width or more undefined; NumPy
+        gives 0, or the sign.
 
-        64-bit shifts are written as PTX, which clamps the 32-bit amount. LLVM 22 drops the test for a large amount, and with it
-        the upper half of the amount. The amount of ``shl.b64`` is `hidden` from ptxas.
+        64-bit shifts are written as PTX, which clamps the 32-bit amount. LLVM 22 drops the test for a large amount,
+        and with it the upper half of the amount. The amount of ``shl.b64`` is `hidden` from ptxas.
         """
         if dtype.bits == 64 and not y.text.removeprefix("-").isdigit():
             limited = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
@@ -182,14 +194,16 @@ def _shift(instruction: dict[str, str], left: bool):
         wide = e.ins(f"icmp uge {dtype.llvm} {y.text}, {dtype.bits}", bool_)
         if dtype.kind == "int" and not left:
             return e.ins(f"ashr {dtype.llvm} {x.text}, {e.select(wide, e.const(dtype.bits - 1, dtype), y).text}", dtype)
-        shifted = e.ins(f"{instruction[dtype.kind]} {dtype.llvm} {x.text}, {e.select(wide, e.const(0, dtype), y).text}", dtype)
+        shifted = e.ins(f"{instruction[dtype.kind]} {dtype.llvm} {x.text}, {e.select(wide, e.const(0, dtype), y).text}",
+                        dtype)
         return e.select(wide, e.const(0, dtype), shifted)
     return emit
 
 
 def _shifted_words(left: bool):
     def words(e, dtype, x, y):
-        """Shift all elements of a word by the same constant, and mask off the bits that came from neighbouring elements.
+        """Shift all elements of a word by the same constant, and mask off the bits that came from
+        neighbouring elements.
 
         None if the amount is not a constant, differs between the elements, or is the width or more.
         """
@@ -206,21 +220,23 @@ def _shifted_words(left: bool):
         if dtype.kind == "uint":
             return shifted
         sign, top = (ones // 2 + 1 >> by) * each, signed((ones // 2 + 1) * each)
-        return ((shifted ^ sign | top) - sign) ^ top      # sign extension by (x ^ sign) - sign; `top` stops borrows between elements
+        # sign extension by (x ^ sign) - sign; `top` stops borrows between elements
+        return ((shifted ^ sign | top) - sign) ^ top
     return words
 
 
-shl = elementwise("shl", "``x << y``; 0 if `y` is at least the number of bits.", np.left_shift, _shift({"int": "shl", "uint": "shl"}, True), INTEGER,
-                  words=_shifted_words(True))
-shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right_shift, _shift({"int": "ashr", "uint": "lshr"}, False), INTEGER,
-                  words=_shifted_words(False))
+shl = elementwise("shl", "``x << y``; 0 if `y` is at least the number of bits.", np.left_shift,
+                  _shift({"int": "shl", "uint": "shl"}, True), INTEGER, words=_shifted_words(True))
+shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right_shift,
+                  _shift({"int": "ashr", "uint": "lshr"}, False), INTEGER, words=_shifted_words(False))
 
 
 @shr.linear
 def _(g, call):
     by = g.linear(call.args[1])
     amount = by.get(None, 0)
-    return g.quotient(call.result, g.linear(call.args[0]), 1 << amount) if set(by) <= {None} and 0 <= amount < 63 else None
+    return (g.quotient(call.result, g.linear(call.args[0]), 1 << amount) if set(by) <= {None} and 0 <= amount < 63
+            else None)
 
 
 # -- one operand -----------------------------------------------------------------------------------------------------
@@ -249,7 +265,8 @@ def _(g, call):
 
 
 bit_not = elementwise("bit_not", "``~x``.", np.invert, _emit_not, BITS, arity=1)
-abs_ = elementwise("abs", "The absolute value. That of the most negative integer is itself.", np.abs, _emit_abs, NUMBER, arity=1)
+abs_ = elementwise("abs", "The absolute value. That of the most negative integer is itself.", np.abs, _emit_abs, NUMBER,
+                   arity=1)
 
 
 # -- comparison and selection ----------------------------------------------------------------------------------------

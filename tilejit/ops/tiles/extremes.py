@@ -43,6 +43,7 @@ def _of_float64(e, which: str, x, y):
     nan = e.ins(f"fcmp uno double {x.text}, {x.text}", bool_)
     chosen = e.select(e.ins(f"or i1 {ordered.text}, {nan.text}", bool_), x, y)
     bits = [e.ins(f"bitcast double {v.text} to i64", int64) for v in (x, y)]
-    joined = e.ins(f"{'and' if which == 'max' else 'or'} i64 {bits[0].text}, {bits[1].text}", int64)  # equal floats differ only in a zero's sign
+    # equal floats differ only in a zero's sign
+    joined = e.ins(f"{'and' if which == 'max' else 'or'} i64 {bits[0].text}, {bits[1].text}", int64)
     equal = e.ins(f"fcmp oeq double {x.text}, {y.text}", bool_)
     return e.select(equal, e.ins(f"bitcast i64 {joined.text} to double", x.dtype), chosen)

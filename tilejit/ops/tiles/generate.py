@@ -88,7 +88,8 @@ def _(g, shape, axis):
 @indices.simulate
 def _(m, call):
     shape, axis = call.attrs["shape"], call.attrs["axis"]
-    return np.broadcast_to(np.arange(shape[axis], dtype=np.int32).reshape(-1, *(1,) * (len(shape) - axis - 1)), (1, *shape))
+    return np.broadcast_to(np.arange(shape[axis], dtype=np.int32).reshape(-1, *(1,) * (len(shape) - axis - 1)),
+                           (1, *shape))
 
 
 @indices.emit

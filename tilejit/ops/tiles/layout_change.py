@@ -1,4 +1,5 @@
-"""Conversion of a tile to another layout: by renaming registers where threads hold what they need, by shuffles in warps, or by scratch memory."""
+"""Conversion of a tile to another layout: by renaming registers where threads hold what they need, by shuffles in
+warps, or by scratch memory."""
 
 from __future__ import annotations
 
@@ -30,12 +31,14 @@ def _(m, call, x):
 
 
 IDENTITY = (1, 2, 4, 8, 16)
-SEARCHED = 1024  # limit on the (source register, target register) pairs searched for shuffles; larger tiles go through scratch memory
+# limit on the (source register, target register) pairs searched for shuffles; larger tiles go through scratch memory
+SEARCHED = 1024
 
 
 @dataclass(frozen=True)
 class Move:
-    """Where a register of the target comes from: register `reg` of another lane, which is an affine function over GF(2) of the own lane.
+    """Where a register of the target comes from: register `reg` of another lane, which is an affine function over
+    GF(2) of the own lane.
 
     That lane is `base` XORed with ``lanes[b]`` for each bit b that is set in the own lane.
     """
@@ -53,12 +56,14 @@ class Move:
 def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp.
 
-    None if an element must cross warps, if a register has no such move, or if shuffles would cost more than scratch memory. A
-    shuffle costs about as much as a store or load of shared memory, and the two barriers of scratch memory as much as 16.
+    None if an element must cross warps, if a register has no such move, or if shuffles would cost more than scratch
+    memory. A shuffle costs about as much as a store or load of shared memory, and the two barriers of scratch memory
+    as much as 16.
     """
     threads = max(_threads(source), _threads(target))
     lanes = min(threads, 32)
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // lanes, lanes, -1) for t in (source, target))
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // lanes, lanes, -1)
+                  for t in (source, target))
     moves = []
     for column in range(need.shape[2]):
         wanted = need[:, :, column:column + 1]
@@ -75,8 +80,9 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A transposition between lanes and registers of a warp: `bits` bits of the lane id, from bit `lane` on, swap places with as many
-    bits of the register number, which count runs of `run` registers. Afterwards, register n of the target is register ``order[n]``.
+    """A transposition between lanes and registers of a warp: `bits` bits of the lane id, from bit `lane` on, swap
+    places with as many bits of the register number, which count runs of `run` registers. Afterwards, register n of
+    the target is register ``order[n]``.
     """
 
     bits: int
@@ -91,7 +97,8 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
     threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
     if threads % 32 or source.dtype.bits not in (16, 32):
         return None
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1) for t in (source, target))
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1)
+                  for t in (source, target))
     columns, lanes = have.shape[2], np.arange(32)[:, None]
     if need.shape != have.shape or have.min() < 0:
         return None
@@ -112,9 +119,11 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
 
 
 def _exchange(e, x: list, dtype, by: Exchange) -> list:
-    """Emit an exchange, bit by bit: of two words, each lane keeps the one that its lane bit selects, and swaps the other by a butterfly shuffle."""
+    """Emit an exchange, bit by bit: of two words, each lane keeps the one that its lane bit selects, and swaps the
+    other by a butterfly shuffle."""
     words = e._to_units(x, dtype)
-    lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]  # read again: one read at the kernel's start would occupy a register through loops
+    # read again: one read at the kernel's start would occupy a register through loops
+    lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]
     for bit in range(by.bits):
         apart = by.run * len(words) // len(x) << bit
         upper = ((lane >> by.lane + bit) & 1).equals(1)
@@ -131,7 +140,8 @@ def _crossing(have, wanted, columns: int) -> Move | None:
     if have.shape[2] * columns > SEARCHED or have.shape[1] < 32:
         return None
     for reg in range(have.shape[2]):
-        offers = ((have[:, None, :, reg] == wanted[:, :, None]) | (wanted[:, :, None] < 0)).all(axis=0)  # [lane, from lane]
+        # [lane, from lane]
+        offers = ((have[:, None, :, reg] == wanted[:, :, None]) | (wanted[:, :, None] < 0)).all(axis=0)
         base = int(offers[0].argmax())
         lanes = tuple(int(offers[1 << b].argmax()) ^ base for b in range(5))
         if all(offers[lane, _map_lane(lane, base, lanes)] for lane in range(32)):
@@ -147,7 +157,8 @@ def _map_lane(lane: int, base: int, lanes: tuple[int, ...]) -> int:
 
 def _threads(t: Tile) -> int:
     """How many threads hold a tile: a multiple of 32, or some lanes of one warp."""
-    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis) for axis in ("laneid", "warpid"))
+    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis)
+                    for axis in ("laneid", "warpid"))
     return 32 * warps if warps > 1 else lanes
 
 
@@ -177,7 +188,9 @@ def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     moves = register_moves(source, target)
     if moves is not None:
-        return [x[m.reg] if m.local else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m))) for m in moves]
+        return [x[m.reg] if m.local
+                else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
+                for m in moves]
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)
@@ -187,7 +200,8 @@ def _(e, call, x):
 
 
 def _pitch(t: Tile) -> int:
-    """The pitch of rows in scratch memory, in elements: an odd number of words, so that the elements of a column are in different banks."""
+    """The pitch of rows in scratch memory, in elements: an odd number of words, so that the elements of a column are
+    in different banks."""
     word = max(1, 4 // t.dtype.nbytes)
     return (-(-t.shape[-1] // word) | 1) * word
 

@@ -23,21 +23,23 @@ def _(g, x, starts, shape, steps):
 
 @slice_.simulate
 def _(m, call, x):
-    cut = (slice(s, s + (n - 1) * step + 1 if n else s, step) for s, n, step in zip(call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]))
+    cut = (slice(s, s + (n - 1) * step + 1 if n else s,
+                 step) for s, n, step in zip(call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]))
     return x[(slice(None), *cut)]
 
 
 @slice_.emit
 def _(e, call, x):
-    """If every thread holds the elements that it needs, registers are selected. Otherwise scratch memory is used: every thread
-    writes its elements of `x`, then reads those of the result."""
+    """If every thread holds the elements that it needs, registers are selected. Otherwise scratch memory is used:
+    every thread writes its elements of `x`, then reads those of the result."""
     source, target = type_of(call.args[0]), call.result.type
     found = _pick_registers(call, source, target)
     if found is not None:
         return [x[r] for r in found]
     starts, steps = call.attrs["starts"], call.attrs["steps"]
     e.scratch_store(call, x, source)
-    return e.scratch_load(call, target, source.shape, lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
+    return e.scratch_load(call, target, source.shape,
+                          lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
 
 
 def _register_slice(call, source: Tile):
@@ -46,7 +48,8 @@ def _register_slice(call, source: Tile):
     A dimension with a step is split into groups of `step` elements, of which the same position is selected in each.
     """
     domain, starts, shape, kept = [], [], [], []
-    for n, extent, start, taken, step in zip(source.domain, source.shape, call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]):
+    for n, extent, start, taken, step in zip(source.domain, source.shape, call.attrs["starts"], call.attrs["shape"],
+                                             call.attrs["steps"]):
         if n % step:
             return None
         taken = n if taken == extent else taken  # the whole dimension, with its padding
@@ -103,13 +106,15 @@ def _(e, call, x):
     return x[0]
 
 
-item_of.rules.layout = lambda assigner, call, types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,))
+item_of.rules.layout = (lambda assigner, call,
+                        types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,)))
 
 
 # -- indexing --------------------------------------------------------------------------------------------------------
 
 def index(g: Builder, x: Value, items: tuple) -> Value:
-    """``x[...]`` of a tile, by constant slices, constant integers (which drop the dimension), None (a new dimension) and Ellipsis."""
+    """``x[...]`` of a tile, by constant slices, constant integers (which drop the dimension),
+    None (a new dimension) and Ellipsis."""
     shape = x.type.shape
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     if used > len(shape):
@@ -152,5 +157,6 @@ def _cut(g: Builder, item, extent: int) -> tuple[int, int, int, bool]:
         if not -extent <= item < extent:
             raise g.error(f"index {item} is out of range for an extent of {extent}")
         return item % extent, 1, 1, True
-    raise g.error(f"a register tile is indexed with constant slices and integers, not {describe(item)}; for a run-time index, index memory"
+    raise g.error(f"a register tile is indexed with constant slices and integers, not {describe(item)}; "
+                  "for a run-time index, index memory"
                   + g.declared_constant(item))

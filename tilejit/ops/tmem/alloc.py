@@ -28,7 +28,8 @@ LANES, COLUMNS = 128, 512
 
 @op("writes", attrs=("dtype", "shape", "layout", "cta_group"), traits=Traits(allocates=True))
 def alloc_tmem(dtype, shape, layout, cta_group):
-    """Allocate columns of tensor memory; they live from the start of the kernel to its end or to their `dealloc_tmem`."""
+    """Allocate columns of tensor memory; they live from the start of the kernel to its end or to
+    their `dealloc_tmem`."""
 
 
 @alloc_tmem.infer
@@ -47,7 +48,8 @@ def _(e, call):
 
 
 def default_layout(shape: tuple[int, ...]) -> TileLayout | None:
-    """Row i in lane i, the elements of a row in consecutive columns; None unless the shape is 2-D with at most 128 rows."""
+    """Row i in lane i, the elements of a row in consecutive columns;
+    None unless the shape is 2-D with at most 128 rows."""
     if len(shape) != 2 or shape[0] > LANES:
         return None
     return TileLayout([(shape[0], 1, axis.TLane), (shape[1], 1, axis.TCol)])
@@ -66,7 +68,8 @@ def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group
         raise g.error(f"cta_group is 1 or 2, not {describe(cta_group)}")
     pairs = (g.launch.cluster or (1, 1, 1))[0] % 2 == 0
     if cta_group == 2 and not pairs:
-        raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), or another even number of CTAs along x")
+        raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), "
+                      "or another even number of CTAs along x")
     known = g.state.setdefault("cta_group", cta_group)
     if known != cta_group:
         raise g.error(f"all tensor memory of a kernel must have one cta_group, and another allocation has {known}")
@@ -76,19 +79,23 @@ def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group
 
 
 def allocation(made: Mapping[Value, Call], buffer: Value) -> Call:
-    """The `alloc_tmem` call behind a buffer in tensor memory or a view of one; `made` maps a value to the call that defines it."""
+    """The `alloc_tmem` call behind a buffer in tensor memory or a view of one;
+    `made` maps a value to the call that defines it."""
     call = made[buffer]
     return call if call.op is alloc_tmem else made[call.args[0]]
 
 
 def tensor_layout(g: Builder, shape, dtype: DType, layout) -> TileLayout:
-    """`layout`, or the default layout if it is None. CompilationError if it does not suit tensor memory, the shape or the dtype."""
+    """`layout`, or the default layout if it is None. CompilationError if it does not suit tensor memory,
+    the shape or the dtype."""
     if layout is None:
         layout = default_layout(shape)
     if layout is None:
-        raise g.error(f"the shape {list(shape)} is not [rows, columns] of at most {LANES} rows: give a layout over axis.TLane and axis.TCol")
+        raise g.error(f"the shape {list(shape)} is not [rows, columns] of at most {LANES} rows: "
+                      "give a layout over axis.TLane and axis.TCol")
     if not isinstance(layout, TileLayout):
-        raise g.error(f"a layout is a tile.TileLayout, as tile.tmem_datapath('D', columns) makes, not {describe(layout)}")
+        raise g.error("a layout is a tile.TileLayout, as tile.tmem_datapath('D', columns) makes, "
+                      f"not {describe(layout)}")
     if dtype.bits not in (8, 16, 32):
         raise g.error(f"tensor memory holds elements of 8, 16 and 32 bits, and {dtype} has {dtype.bits}")
     if any(along not in (axis.TLane, axis.TCol) for along in layout.axes) or layout.swizzle is not None:
@@ -99,8 +106,8 @@ def tensor_layout(g: Builder, shape, dtype: DType, layout) -> TileLayout:
     if layout.size() != size or size == 0:
         raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {size}")
     if layout.span("TLane") > LANES or columns_of(layout, dtype) > COLUMNS:
-        raise g.error(f"tensor memory has {LANES} lanes and {COLUMNS} columns, and {layout} of {dtype} takes {layout.span('TLane')} lanes and "
-                      f"{columns_of(layout, dtype)} columns")
+        raise g.error(f"tensor memory has {LANES} lanes and {COLUMNS} columns, and {layout} of {dtype} takes "
+                      f"{layout.span('TLane')} lanes and {columns_of(layout, dtype)} columns")
     if not _injective(layout, size):
         raise g.error(f"{layout} puts two elements at one place")
     return layout
@@ -113,7 +120,7 @@ def _injective(layout: TileLayout, size: int) -> bool:
     return bool(np.diff(np.sort(places)).all())
 
 
-# -- deallocation ----------------------------------------------------------------------------------------------------------
+# -- deallocation ------------------------------------------------------------------------------------------------------
 
 @op("syncs", collective=True)
 def dealloc_tmem(buffer: Writes):
@@ -137,10 +144,11 @@ def _(e, call, buffer):
 
 @method(Buffer, name="dealloc")
 def _dealloc(g: Builder, x: Value):
-    """Free the columns of a buffer in tensor memory before the kernel ends, so that a CTA waiting to allocate them can start.
+    """Free the columns of a buffer in tensor memory before the kernel ends,
+    so that a CTA waiting to allocate them can start.
 
-    The buffer then has an allocation of its own. All threads of the CTA must make the call, and no operation on the buffer may
-    still be pending.
+    The buffer then has an allocation of its own. All threads of the CTA must make the call, and no operation on the
+    buffer may still be pending.
     """
     if x.type.scope != "tmem":
         raise g.error(f"only tensor memory can be deallocated, not {describe(x)}")

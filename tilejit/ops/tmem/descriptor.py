@@ -1,4 +1,5 @@
-"""The 64-bit shared memory descriptor, through which tcgen05 reads a matrix. PTX ISA, "Shared memory descriptor" (9.7.16.4.1)."""
+"""The 64-bit shared memory descriptor, through which tcgen05 reads a matrix. PTX ISA,
+"Shared memory descriptor" (9.7.16.4.1)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ FIELD = 0x3FFF                        # the address and the offsets have 14 bits
 class SharedDescriptor:
     """A descriptor without its start address.
 
-    `span` is the span of the swizzle (0, 32, 64 or 128 bytes); `leading` and `stride` are the leading and stride dimension
-    byte offsets (LBO, SBO).
+    `span` is the span of the swizzle (0, 32, 64 or 128 bytes); `leading` and `stride` are the leading and stride
+    dimension byte offsets (LBO, SBO).
     """
 
     span: int

@@ -1,10 +1,12 @@
 """Plans ``tcgen05.ld`` and ``tcgen05.st``: the instructions that move a region, and the layout of the register tile.
 
-An instruction's shape maps each register of each thread to a lane and a column of tensor memory. The region's layout maps
-elements to lanes and columns. Composing the two gives the thread and the register of each element. PTX ISA, "Data Movement Shape".
+An instruction's shape maps each register of each thread to a lane and a column of tensor memory. The region's layout
+maps elements to lanes and columns. Composing the two gives the thread and the register of each element. PTX ISA,
+"Data Movement Shape".
 
-In this module a *digit* is one (extent, stride, axis) factor of a dimension, as in a mixed-radix number: the dimension's index is
-split into digits, and each adds digit * stride to the coordinate on its axis. A column is 32 bits wide.
+In this module a *digit* is one (extent, stride, axis) factor of a dimension, as in a mixed-radix number: the
+dimension's index is split into digits, and each adds digit * stride to the coordinate on its axis. A column is 32
+bits wide.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from .multiples import Multiple
 
 LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
 SHAPES = ("32x32b", "16x256b", "16x128b", "16x64b", "16x32bx2")
-UPPER = 1 << 20       # provisional stride, in registers, from lanes 0-15 of a warp to lanes 16-31; `_compact` closes the gap
+# provisional stride, in registers, from lanes 0-15 of a warp to lanes 16-31; `_compact` closes the gap
+UPPER = 1 << 20
 MANY = 1 << 12        # extent of the repetition field, which is not bounded here
 
-# The fields of a lane number (ROWS) and of a column number (COLUMNS), innermost first: (extent, axis, stride) says which lane of a
-# warp, warp or register a step of the field goes to. The last field of a column counts repetitions (the .xN of the instruction).
+# The fields of a lane number (ROWS) and of a column number (COLUMNS), innermost first: (extent, axis, stride) says
+# which lane of a warp, warp or register a step of the field goes to. The last field of a column counts repetitions (the
+# .xN of the instruction).
 ROWS = {
     "32x32b":   ((32, LANE, 1), (4, WARP, 1)),
     "16x64b":   ((8, LANE, 4), (2, LANE, 1), (2, REG, UPPER), (4, WARP, 1)),
@@ -44,14 +48,15 @@ COLUMNS = {
 WORDS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}    # registers per repetition
 WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}    # columns per repetition
 LARGEST = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}    # repetitions per instruction
-BESIDE = 18           # registers that ptxas needs besides the instruction's own (error C7602), even if `setmaxnreg` adds some
+# registers that ptxas needs besides the instruction's own (error C7602), even if `setmaxnreg` adds some
+BESIDE = 18
 HALF_LIMIT = 512      # the immediate of 16x32bx2, the columns between its halves, must be less
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One instruction: `repeat` repetitions, starting at `lane` and `column` relative to the start of the region and of the warp's
-    quarter of the lanes, into or out of the registers from number `first` on."""
+    """One instruction: `repeat` repetitions, starting at `lane` and `column` relative to the start of the region and
+    of the warp's quarter of the lanes, into or out of the registers from number `first` on."""
 
     lane: int
     column: int
@@ -63,9 +68,10 @@ class Issue:
 class Plan:
     """The instructions (`issues`) of each warp, and the `layout` and `domain` of the register tile.
 
-    A register holds `elements` elements; if `packed`, they are 16-bit elements from two columns (``.pack::16b``). `half` is the
-    number of columns between the halves of 16x32bx2, `across` the number of columns from one warpgroup's part to the next one's.
-    With `quarters`, the warps of the scope access different quarters of the lanes.
+    A register holds `elements` elements; if `packed`, they are 16-bit elements from two columns (``.pack::16b``).
+    `half` is the number of columns between the halves of 16x32bx2, `across` the number of columns from one
+    warpgroup's part to the next one's. With `quarters`, the warps of the scope access different quarters of the
+    lanes.
     """
 
     shape: str
@@ -85,18 +91,21 @@ class Plan:
         return len(self.issues)
 
     def for_threads_of(self, registers: int) -> Plan:
-        """Split the instructions so that ptxas accepts them in a CTA whose threads start with `registers` registers each."""
+        """Split the instructions so that ptxas accepts them in a CTA whose threads start with
+        `registers` registers each."""
         issues = []
         for issue in self.issues:
             repeat = issue.repeat
             while repeat > 1 and repeat * WORDS[self.shape] + BESIDE > registers:
                 repeat //= 2
-            issues += [Issue(issue.lane, issue.column + _columns(self.shape, self.packed, n), repeat, issue.first + n * WORDS[self.shape])
+            issues += [Issue(issue.lane, issue.column + _columns(self.shape, self.packed, n), repeat,
+                             issue.first + n * WORDS[self.shape])
                        for n in range(0, issue.repeat, repeat)]
         return replace(self, issues=tuple(issues))
 
     def hardware(self, threads: int, first: int):
-        """The lane, and the byte within the lane, of each element that each thread holds: two arrays [threads, registers * elements].
+        """The lane, and the byte within the lane, of each element that each thread holds: two arrays [threads,
+        registers * elements].
 
         Both are relative to the region's first element; `first` is the scope's first thread. The simulator uses them.
         """
@@ -122,7 +131,8 @@ class Plan:
 
 
 def _lane_and_column(shape: str, t, i, half: int):
-    """The lane and column of register `i` of thread `t` of a warp (PTX ISA, figures of "Data Movement Shape"). Runs on arrays."""
+    """The lane and column of register `i` of thread `t` of a warp (PTX ISA, figures of "Data Movement Shape").
+    Runs on arrays."""
     if shape == "32x32b":
         return t + 0 * i, i + 0 * t
     if shape == "16x64b":
@@ -134,10 +144,11 @@ def _lane_and_column(shape: str, t, i, half: int):
     return t % 16 + 0 * i, i + t // 16 * half
 
 
-# -- a region's digits -----------------------------------------------------------------------------------------------------
+# -- a region's digits -------------------------------------------------------------------------------------------------
 
 def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
-    """(digits of each kept dimension, outermost first; offset of the region by axis), or a string that says why there are none.
+    """(digits of each kept dimension, outermost first; offset of the region by axis),
+    or a string that says why there are none.
 
     Strides and offsets along TCol count elements. An offset is an int, or a `Multiple` if it is known only at run time.
     """
@@ -155,7 +166,8 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
             return f"elements {start} to {start + extent - 1} of dimension {d}, which has {t.buffer.shape[d]}"
         sliced = slice_dim(grouped.shards[at[d]:at[d + 1]], start, extent, lambda m, n: m.of % n == 0)
         if sliced is None:
-            return f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across the layout's blocks"
+            return (f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across "
+                    "the layout's blocks")
         for along, value in sliced[1].items():
             offset[along] = offset[along] + value if along in offset else value
         if d in t.kept:
@@ -163,7 +175,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
     return digits, offset
 
 
-# -- from digits to registers ------------------------------------------------------------------------------------------------
+# -- from digits to registers ------------------------------------------------------------------------------------------
 
 def through(extent: int, stride: int, fields) -> list[tuple] | None:
     """Map one digit of lanes or columns to digits (extent, stride, axis) over threads and registers, outermost first.
@@ -187,11 +199,12 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
 
 @lru_cache(maxsize=1024)
-def plan_moves(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool, one: bool = False) -> Plan | str:
+def plan_moves(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool,
+               one: bool = False) -> Plan | str:
     """The plan for a region with these digits and an instruction shape; a string says why the shape does not move it.
 
-    The region's first element is in lane `lane`, at the start of a column. `replicas` are those of the layout. With `one` (loads),
-    a single warp may read the replica in its own lanes.
+    The region's first element is in lane `lane`, at the start of a column. `replicas` are those of the layout. With
+    `one` (loads), a single warp may read the replica in its own lanes.
     """
     dense = any(along == "TCol" and stride == 1 for part in digits for _, stride, along in part) and bits < 32
     if packed and (bits != 16 or dense):
@@ -252,7 +265,8 @@ def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense
 
 
 def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[list[tuple]] | str:
-    """The digits of each dimension mapped to threads and registers; a string names a digit that the shape cannot move."""
+    """The digits of each dimension mapped to threads and registers;
+    a string names a digit that the shape cannot move."""
     made = []
     for part in digits:
         found = [(stride, along, through(extent, stride, fields[along])) for extent, stride, along in part]
@@ -265,7 +279,8 @@ def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[lis
 
 def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, elements: int, threads: int, shape: str,
               packed: bool, half: int) -> Plan | str:
-    """Complete the plan: divide the columns among warpgroups, check that all threads are covered, and form the instructions."""
+    """Complete the plan: divide the columns among warpgroups, check that all threads are covered,
+    and form the instructions."""
     warps, across, spread = max(threads // 32, 1), 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
         made, words = _split(made, threads // 128, elements)
@@ -275,7 +290,8 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
     flat = [d for dim in made for d in dim]
     lanes, groups = ([(n, s) for n, s, a in (*flat, *copies) if a == along] for along in (LANE, WARP))
     if not _covers(lanes, 32) or not _covers(groups, warps):
-        return f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, and there are 32 of {warps}"
+        return (f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, "
+                f"and there are 32 of {warps}")
     words = sorted((s // elements, n) for n, s, a in flat if a == REG and s >= elements)
     if len({s for s, _ in words}) != len(words):
         return "two dimensions go to the same registers"
@@ -303,11 +319,13 @@ def _compact(words: list, elements: int) -> tuple[dict[int, int], int]:
 
 
 def _refused_place(shape: str, lane: int, issues: tuple[Issue, ...], distance: int) -> str | None:
-    """Why the instructions cannot start in `lane`, or their halves (16x32bx2) be `distance` columns apart; None if they can."""
+    """Why the instructions cannot start in `lane`, or their halves (16x32bx2) be `distance` columns apart;
+    None if they can."""
     rows = 32 if shape == "32x32b" else 16
     within = max((i.lane for i in issues), default=0) + rows
     if lane % rows or lane % 32 + within > 32:
-        return f"{shape} begins in a lane that is a multiple of {rows} and stays in 32 lanes, and it begins in lane {lane}"
+        return (f"{shape} begins in a lane that is a multiple of {rows} and stays in 32 lanes, "
+                f"and it begins in lane {lane}")
     if distance >= HALF_LIMIT:
         return f"the halves of 16x32bx2 are {distance} columns apart, and at most {HALF_LIMIT - 1} can be said"
     return None
@@ -324,8 +342,10 @@ def _covers(digits: list, count: int) -> bool:
 
 
 def _split(made: list, groups: int, elements: int) -> tuple[list, int]:
-    """Divide the outermost digit of columns among warpgroups: (digits, registers per warpgroup along it), or 0 registers if none divides."""
-    steps = [(s, d, i) for d, dim in enumerate(made) for i, (n, s, a) in enumerate(dim) if a == REG and s // elements < UPPER and n % groups == 0]
+    """Divide the outermost digit of columns among warpgroups: (digits, registers per warpgroup along it), or 0
+    registers if none divides."""
+    steps = [(s, d, i) for d, dim in enumerate(made)
+             for i, (n, s, a) in enumerate(dim) if a == REG and s // elements < UPPER and n % groups == 0]
     if not steps:
         return made, 0
     s, d, i = max(steps)
@@ -343,10 +363,12 @@ def _issues(words: list, shape: str, packed: bool) -> tuple[Issue, ...] | str:
         at = [k * s + a for k in range(n) for a in at]
     per, found, r = WORDS[shape], [], 0
     while r < len(at):
-        if at[r] % UPPER % per or any(at[r + k] != at[r] + k for k in range(per) if r + k < len(at)) or r + per > len(at):
+        if (at[r] % UPPER % per or any(at[r + k] != at[r] + k for k in range(per) if r + k < len(at))
+            or r + per > len(at)):
             return f"it is not a whole number of repetitions of {shape}"
         run = 1
-        while run * 2 <= LARGEST[shape] and r + run * 2 * per <= len(at) and at[r + run * 2 * per - 1] == at[r] + run * 2 * per - 1:
+        while (run * 2 <= LARGEST[shape] and r + run * 2 * per <= len(at)
+               and at[r + run * 2 * per - 1] == at[r] + run * 2 * per - 1):
             run *= 2
         found.append(Issue(16 * (at[r] // UPPER), _columns(shape, packed, at[r] % UPPER // per), run, r))
         r += run * per

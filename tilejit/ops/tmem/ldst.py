@@ -1,7 +1,8 @@
-"""tcgen05_ldst: moves between tensor memory and registers, by whole warpgroups or one warp; a warp accesses its quarter of the lanes.
+"""tcgen05_ldst: moves between tensor memory and registers, by whole warpgroups or one warp; a warp accesses its
+quarter of the lanes.
 
-Emits ``tcgen05.ld`` and ``tcgen05.st`` of every shape. Two 16-bit elements share a register also if each has a column of its own
-(``.pack::16b``, ``.unpack::16b``). PTX ISA, "Tensor Memory and Register Load/Store Instructions".
+Emits ``tcgen05.ld`` and ``tcgen05.st`` of every shape. Two 16-bit elements share a register also if each has a column
+of its own (``.pack::16b``, ``.unpack::16b``). PTX ISA, "Tensor Memory and Register Load/Store Instructions".
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ ATTRS = ("shape", "pack", "wait")
 class MoveSite(Site):
     """One move between a region of tensor memory and a register tile.
 
-    `first` is the scope's first warp (`first_warp`); `registers` is how many registers a thread has when the CTA starts.
+    `first` is the scope's first warp (`first_warp`); `registers` is how many registers a thread has
+    when the CTA starts.
     """
 
     region: Region
@@ -51,8 +53,9 @@ class MoveSite(Site):
     def of_call(g, call) -> MoveSite:
         region = call.args[0]
         tile = call.result.type if call.results else type_of(call.args[1])
-        return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope),
-                        g.graph.launch.registers, g.target, call.attrs["shape"], call.attrs["pack"], bool(call.results), g)
+        return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads,
+                        first_warp(g.scope), g.graph.launch.registers, g.target, call.attrs["shape"],
+                        call.attrs["pack"], bool(call.results), g)
 
     def __str__(self) -> str:
         return f"{self.region} and registers, by one {self.scope} of {self.threads} threads, for {self.target}"
@@ -66,7 +69,8 @@ def first_warp(scope) -> int | None:
     first = scope.first.value if isinstance(scope.first, Const) else scope.first
     if scope.kind == "cta":
         return 0
-    return first * {"warpgroup": 4, "warp": 1}.get(scope.kind, 0) if isinstance(first, int) else 0 if scope.kind == "warpgroup" else None
+    return (first * {"warpgroup": 4, "warp": 1}.get(scope.kind, 0) if isinstance(first, int)
+            else 0 if scope.kind == "warpgroup" else None)
 
 
 def find_plan(s: MoveSite) -> Plan | str:
@@ -75,8 +79,10 @@ def find_plan(s: MoveSite) -> Plan | str:
     return made if isinstance(made, str) else made.for_threads_of(s.registers)
 
 
-def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None, load: bool) -> Plan | str:
-    """The plan of the first shape that moves the region, of those that `shape` and `pack` allow, or a string with each one's reason."""
+def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None,
+           load: bool) -> Plan | str:
+    """The plan of the first shape that moves the region, of those that `shape` and `pack` allow, or a string with
+    each one's reason."""
     if len(region.kept) != 2 and len(region.kept) != 1:
         return f"the region has {len(region.kept)} dimensions"
     read = digits_of(region, starts, divisor)
@@ -107,7 +113,8 @@ def _quarter(s: MoveSite) -> bool | str:
         if s.first is None:
             return "a warp known at run time only"
         mine = s.first % 4
-        return lane // 32 == mine or f"warp {s.first} reaches lanes {32 * mine} to {32 * mine + 31}, and the region begins in lane {lane}"
+        return (lane // 32 == mine or f"warp {s.first} reaches lanes {32 * mine} to {32 * mine + 31}, "
+                                      f"and the region begins in lane {lane}")
     return lane < 32 or f"the region begins in lane {lane}, and the first of the scope's warps reaches lanes 0 to 31"
 
 
@@ -115,7 +122,8 @@ NEEDS = (
     TENSOR_MEMORY,
     Need("whole warpgroups as the scope, or one warp",
          lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
-    Need("a region of one or two dimensions that an instruction's shape moves", lambda s: find_plan(s) if isinstance(find_plan(s), str) else True, gate=True),
+    Need("a region of one or two dimensions that an instruction's shape moves",
+         lambda s: find_plan(s) if isinstance(find_plan(s), str) else True, gate=True),
     Need("each warp in its own quarter of the lanes", _quarter),
 )
 
@@ -178,7 +186,7 @@ VARIANT = Variant("tcgen05_ldst", plan=lambda s: find_plan(s), emit=emit, simula
 VARIANTS = (VARIANT,)
 
 
-# -- the operations --------------------------------------------------------------------------------------------------------
+# -- the operations ----------------------------------------------------------------------------------------------------
 
 @op("reads", attrs=ATTRS, variants=VARIANTS, collective=True, traits=Traits(copy=True, anchor=True))
 def tmem_load(src: Reads, shape=None, pack=None, wait=True):
@@ -192,7 +200,8 @@ def _(g, src, shape, pack, wait):
 
 @op("writes", attrs=(*ATTRS, "options"), variants=VARIANTS, collective=True, traits=Traits(copy=True))
 def tmem_store(dst: Writes, value: Registers, shape=None, pack=None, wait=True, options=None):
-    """Store a register tile to a region of tensor memory. `options` are the hints of a copy, which the store does not use."""
+    """Store a register tile to a region of tensor memory. `options` are the hints of a copy,
+    which the store does not use."""
 
 
 @tmem_store.infer
@@ -201,15 +210,20 @@ def _(g, dst, value, shape, pack, wait, options=None):
 
 
 def _instruction_layout(assigner, call, region: Value, t: Tile) -> Tile:
-    """The tile's type with the layout that the instruction gives or takes; the default layout if no instruction moves it."""
+    """The tile's type with the layout that the instruction gives or takes;
+    the default layout if no instruction moves it."""
     g = assigner.context
-    made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"], call.attrs["pack"],
-                  bool(call.results))
-    return assigner.default(t.shape, t.dtype) if isinstance(made, str) else Tile(t.dtype, t.shape, made.layout, made.domain)
+    made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"],
+                  call.attrs["pack"], bool(call.results))
+    return (assigner.default(t.shape, t.dtype) if isinstance(made, str)
+            else Tile(t.dtype, t.shape, made.layout, made.domain))
 
 
-tmem_load.rules.layout = lambda assigner, call, types: ((None,), (_instruction_layout(assigner, call, call.args[0], call.result.type),))
-tmem_store.rules.layout = lambda assigner, call, types: ((None, _instruction_layout(assigner, call, call.args[0], type_of(call.args[1]))), ())
+tmem_load.rules.layout = (lambda assigner, call,
+                          types: ((None,), (_instruction_layout(assigner, call, call.args[0], call.result.type),)))
+tmem_store.rules.layout = (lambda assigner, call,
+                           types: ((None, _instruction_layout(assigner, call, call.args[0], type_of(call.args[1]))),
+                                   ()))
 
 for moved in (tmem_load, tmem_store):
     moved.site(MoveSite.of_call)
@@ -239,22 +253,25 @@ def check_region(g: Builder, name: str, x, shape, pack, wait) -> Value:
 def tcgen05_ld(g: Builder, source, shape=None, pack=None, wait=True):
     """Load a region of tensor memory to a register tile: ``tile.load`` with the options of the instruction.
 
-    The scope is one or more whole warpgroups, or one warp that stays in its own 32 lanes. `shape` is the shape of the instruction:
-    "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2"; by default the first that fits. It determines the layout of the tile.
-    ``pack=True`` puts two 16-bit elements that have a column each in one register. With ``wait=False``, the tile may be used and
-    the region overwritten only after ``tcgen05_wait("ld")``.
+    The scope is one or more whole warpgroups, or one warp that stays in its own 32 lanes. `shape` is the shape of the
+    instruction: "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2"; by default the first that fits. It determines
+    the layout of the tile. ``pack=True`` puts two 16-bit elements that have a column each in one register. With
+    ``wait=False``, the tile may be used and the region overwritten only after ``tcgen05_wait("ld")``.
     """
-    return g.call(tmem_load, check_region(g, "tcgen05_ld", source, shape, pack, wait), shape=shape, pack=pack, wait=wait)
+    return g.call(tmem_load, check_region(g, "tcgen05_ld", source, shape, pack, wait), shape=shape, pack=pack,
+                  wait=wait)
 
 
 @builtin
 def tcgen05_st(g: Builder, target, value, shape=None, pack=None, wait=True):
-    """Store a tile to a region of tensor memory: ``tile.store`` with the options of the instruction (see ``tcgen05_ld``).
+    """Store a tile to a region of tensor memory: ``tile.store`` with the options of the instruction
+    (see ``tcgen05_ld``).
 
     With ``wait=False``, the store is complete only after ``tcgen05_wait("st")``.
     """
     target = check_region(g, "tcgen05_st", target, shape, pack, wait)
-    g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack, wait=wait)
+    g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack,
+           wait=wait)
 
 
 __all__ = ["MoveSite", "VARIANT", "check_region", "search", "tcgen05_ld", "tcgen05_st", "tmem_load", "tmem_store"]

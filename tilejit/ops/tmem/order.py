@@ -1,8 +1,9 @@
 """Ordering of operations on tensor memory: fences, waits and commits.
 
-``tcgen05.ld`` and ``.st`` complete at a ``tcgen05.wait`` of the same warp; ``.mma``, ``.cp`` and ``.shift`` complete when a
-``tcgen05.commit`` arrives on an mbarrier. Operations of two threads are ordered by a synchronisation of these threads with a
-fence on either side of it. PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations".
+``tcgen05.ld`` and ``.st`` complete at a ``tcgen05.wait`` of the same warp; ``.mma``, ``.cp`` and ``.shift`` complete
+when a ``tcgen05.commit`` arrives on an mbarrier. Operations of two threads are ordered by a synchronisation of these
+threads with a fence on either side of it. PTX ISA, "Memory Consistency Model for 5th generation of TensorCore
+operations".
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def tcgen05_fence(side):
     """Order this thread's operations on tensor memory relative to those of threads that it synchronises with.
 
     ``"before_thread_sync"`` orders the operations before it, and belongs before the barrier or the arrival;
-    ``"after_thread_sync"`` orders those after it, and belongs after the barrier or the wait. ``tcgen05_commit`` includes the
-    first. (PTX ISA, ``tcgen05.fence``.)
+    ``"after_thread_sync"`` orders those after it, and belongs after the barrier or the wait. ``tcgen05_commit``
+    includes the first. (PTX ISA, ``tcgen05.fence``.)
     """
 
 
@@ -52,7 +53,8 @@ def _(e, call):
 
 @op("syncs", attrs=("what",), collective=True, traits=Traits(waits=True))
 def tcgen05_wait(what):
-    """Wait until all loads from tensor memory ("ld"), or all stores to it ("st"), that these warps have issued are complete.
+    """Wait until all loads from tensor memory ("ld"), or all stores to it ("st"),
+    that these warps have issued are complete.
 
     (PTX ISA, ``tcgen05.wait``.)
     """
@@ -102,18 +104,19 @@ def _(e, call, bar, mask=None):
 
 @builtin
 def tcgen05_commit(g: Builder, bar, multicast=None):
-    """Arrive once on the mbarrier `bar` when all products into and copies to tensor memory that this thread has issued are complete.
+    """Arrive once on the mbarrier `bar` when all products into and copies to tensor memory that this thread has
+    issued are complete.
 
-    The single thread that issued them makes the call. It includes the fence before the arrival; a thread that waits on `bar` still
-    needs ``tcgen05_fence("after_thread_sync")`` after its wait. `multicast` is a mask of ranks in the cluster: the barrier at the
-    same offset in each of these CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
+    The single thread that issued them makes the call. It includes the fence before the arrival; a thread that waits
+    on `bar` still needs ``tcgen05_fence("after_thread_sync")`` after its wait. `multicast` is a mask of ranks in the
+    cluster: the barrier at the same offset in each of these CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
     """
     needs_tensor_memory(g, "tcgen05_commit")
     if not isinstance(type_of(bar), BarrierRef) or not isinstance(bar, Value):
         raise g.error(f"bar is one barrier, as tile.mbarrier() makes, not {describe(bar)}")
     if g.scope.threads != 1 and g.scope.partial is None:
-        raise g.error(f"tcgen05_commit must be called by one thread, the one that started the operations, and {g.scope.threads} of a "
-                      f"{g.scope.kind} call it here: use tile.elect()")
+        raise g.error("tcgen05_commit must be called by one thread, the one that started the operations, "
+                      f"and {g.scope.threads} of a {g.scope.kind} call it here: use tile.elect()")
     if multicast is not None and type_of(bar).peer:
         raise g.error("a multicast names the CTAs by its mask: give the CTA's own barrier")
     if isinstance(multicast, int):

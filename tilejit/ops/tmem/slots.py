@@ -1,5 +1,5 @@
-"""Slots of rings that tcgen05 products use: the commit of the products that read a slot releases it, and the commit of the
-products that write an accumulator slot marks it full.
+"""Slots of rings that tcgen05 products use: the commit of the products that read a slot releases it, and the commit
+of the products that write an accumulator slot marks it full.
 
 PTX ISA, "tcgen05.commit".
 """
@@ -19,12 +19,14 @@ PAIR = 3  # multicast mask of both CTAs of a pair, relative to the rank of the e
 
 
 def reads_late(call: Call) -> bool:
-    """Whether a call reads shared memory asynchronously, until a commit of its thread arrives (tcgen05 products and copies)."""
+    """Whether a call reads shared memory asynchronously, until a commit of its thread arrives (tcgen05
+    products and copies)."""
     return call.op.traits.asynchronous and getattr(type_of(call.args[0]), "scope", None) == "tmem"
 
 
 def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
-    """The tcgen05 products and copies in `nodes` that read a part of `buffers`, each with the kinds of the scopes around it."""
+    """The tcgen05 products and copies in `nodes` that read a part of `buffers`,
+    each with the kinds of the scopes around it."""
     return [(call, scopes) for call, scopes in _taking(g, nodes, buffers) if reads_late(call)]
 
 
@@ -36,14 +38,17 @@ def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
 def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
     """Whether all warps of the scope have seen the slot full by the end of these nodes.
 
-    That is so if they certainly used a part of `buffers`: in a product, which a warpgroup executes together, or by a read, after which
-    they synchronise. Nodes that a branch, a loop or some threads of the scope may skip do not count.
+    That is so if they certainly used a part of `buffers`: in a product, which a warpgroup executes together, or by a
+    read, after which they synchronise. Nodes that a branch, a loop or some threads of the scope may skip do not
+    count.
     """
-    return any(not (call.op.traits.copy and call.op.traits.asynchronous) for call, _ in _taking(g, nodes, buffers, _surely))
+    return any(not (call.op.traits.copy and call.op.traits.asynchronous)
+               for call, _ in _taking(g, nodes, buffers, _surely))
 
 
 def _surely(node: Node) -> tuple[Block, ...]:
-    """The blocks inside a node that all threads execute whenever they execute the node: bodies of loops known to iterate."""
+    """The blocks inside a node that all threads execute whenever they execute the node:
+    bodies of loops known to iterate."""
     if isinstance(node, For) and not (all(isinstance(x, Const) for x in (node.start, node.stop, node.step))
                                       and range(node.start.value, node.stop.value, node.step.value)):
         return ()
@@ -87,8 +92,8 @@ def release_by_commit(g: Builder, empty: Value, found: list, mask) -> None:
             commit(g, empty, mask)
         g.append(Scope("elect", None, 1, Block(tuple(nodes)), g.loc))
     else:
-        raise g.error("tcgen05 products read this slot, and their commit releases it: start them all in one thread (tile.elect(), in the scope that "
-                      "consumes the slot or around it)")
+        raise g.error("tcgen05 products read this slot, and their commit releases it: "
+                      "start them all in one thread (tile.elect(), in the scope that consumes the slot or around it)")
 
 
 def commit(g: Builder, barrier: Value, mask) -> None:
@@ -108,4 +113,5 @@ def pair_mask(g: Builder):
     return PAIR if first == 0 else binary(g, "<<", PAIR, first)
 
 
-__all__ = ["commit", "leader", "met_in", "pair_mask", "products_of", "read_by_threads", "reads_late", "release_by_commit"]
+__all__ = ["commit", "leader", "met_in", "pair_mask", "products_of", "read_by_threads", "reads_late",
+           "release_by_commit"]

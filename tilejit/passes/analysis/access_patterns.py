@@ -30,7 +30,8 @@ from .index_tile_analysis import FOLLOWED
 from .integer_analysis import INDICES
 from .writing import Writer
 
-FIRST_ELEMENT_KEPT = frozenset((splat, broadcast, reshape_, transpose_, convert_layout))  # the result's first element is the operand's
+# the result's first element is the operand's
+FIRST_ELEMENT_KEPT = frozenset((splat, broadcast, reshape_, transpose_, convert_layout))
 
 # (smaller operand, larger operand, 1 if they may be equal)
 COMPARISONS = {ew.lt: (0, 1, 0), ew.le: (0, 1, 1), ew.gt: (1, 0, 0), ew.ge: (1, 0, 1)}
@@ -40,8 +41,8 @@ LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constan
 
 @dataclass(frozen=True)
 class Index:
-    """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index). `consecutive` if each is one more
-    than the last."""
+    """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index).
+    `consecutive` if each is one more than the last."""
 
     values: Operand
     axis: int | None
@@ -50,7 +51,8 @@ class Index:
 
 @dataclass(frozen=True)
 class MaskTerm:
-    """One operand of a mask's conjunction: a tile of the mask's rank, or (`placed`) a one-dimensional tile along that axis of it."""
+    """One operand of a mask's conjunction: a tile of the mask's rank,
+    or (`placed`) a one-dimensional tile along that axis of it."""
 
     value: Value
     placed: int | None
@@ -68,7 +70,8 @@ def memoize(find: Callable[..., Any]) -> Callable[..., Any]:
         if key not in self.found:
             self.followed += 1
             if self.followed > FOLLOWED:
-                raise PatternMismatch(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
+                raise PatternMismatch(f"its index tiles or its mask are made by more than {FOLLOWED} "
+                                      "operations in a row")
             self.found[key] = find(self, *args)
             self.followed -= 1
         return self.found[key]
@@ -79,8 +82,8 @@ def memoize(find: Callable[..., Any]) -> Callable[..., Any]:
 class AccessPattern:
     """Which elements of an array a load or store accesses.
 
-    Inside the bodies of `loops` they are expressed by the loops' indices and by values from before the loops: a carried value that grows by the
-    same amount in every trip is an induction variable.
+    Inside the bodies of `loops` they are expressed by the loops' indices and by values from before the loops: a
+    carried value that grows by the same amount in every trip is an induction variable.
     """
 
     def __init__(self, context: Context, access: Call, loops: Sequence[For]):
@@ -147,8 +150,8 @@ class AccessPattern:
         return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
 
     def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
-        """The constant by which the elements of a tile grow along an axis; None if there is none. The launch is asked whether the
-        arguments that the tile is computed from make it 1."""
+        """The constant by which the elements of a tile grow along an axis; None if there is none. The launch is asked
+        whether the arguments that the tile is computed from make it 1."""
         if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
             return 0
         count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
@@ -164,7 +167,7 @@ class AccessPattern:
         """Whether the elements of a tile do not vary along an axis."""
         return self.step(values, axis, placed) == 0
 
-    # -- writing the access --------------------------------------------------------------------------------------------------
+    # -- writing the access --------------------------------------------------------------------------------------------
 
     def box(self, g: Writer, buffer: Value) -> Value:
         """The region of `buffer` that is this box."""
@@ -200,7 +203,8 @@ class AccessPattern:
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first_element(g, key)
+                value = (g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym)
+                         else self.first_element(g, key))
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
@@ -208,7 +212,8 @@ class AccessPattern:
         """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
         if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
-            raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of a matrix, contiguous in each row")
+            raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of a matrix, "
+                                  "contiguous in each row")
         row, column = (i.axis for i in self.indices)
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
             raise PatternMismatch("its mask keeps parts of rows; elements beyond the array need no mask")
@@ -218,14 +223,16 @@ class AccessPattern:
         return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
 
     def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
-        """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive numbers from a scalar on."""
+        """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive
+        numbers from a scalar on."""
         count = self.shape[axis]
         if not isinstance(type_of(values), Tile):
             return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
         made = self.context.definitions
         if values.type.shape == (count,):
             return values
-        while values.type.size != count and values in made and made[values].op is broadcast and made[values].args[0].type.shape[axis] == count:
+        while (values.type.size != count and values in made and made[values].op is broadcast
+               and made[values].args[0].type.shape[axis] == count):
             values = made[values].args[0]
         if values.type.size != count:
             shape = tuple(n if d == axis else 1 for d, n in enumerate(values.type.shape))
@@ -239,7 +246,8 @@ class AccessPattern:
         first = self.first_element(g, index.values)
         if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
             raise PatternMismatch("its first element is not the same for all threads")
-        return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else convert(g, first, int32)
+        return (g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES
+                else convert(g, first, int32))
 
     @memoize
     def first_element(self, g: Writer, x: Operand) -> int | Operand:
@@ -256,12 +264,14 @@ class AccessPattern:
                 return call.attrs["start"]
             case generate.indices:
                 return 0
-            case op if op in FIRST_ELEMENT_KEPT or op is cast and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
+            case op if op in FIRST_ELEMENT_KEPT or op is cast and is_tile and keeps(type_of(call.args[0]).dtype,
+                                                                                    x.type.dtype):
                 return self.first_element(g, call.args[0])
             case ew.add if x.type.dtype in INDICES:
                 return _sum(g, *(self.first_element(g, a) for a in call.args))
             case _ if call is not None and (call.op.rules.element is not None or call.op is cast):
-                return g.call(call.op, *(convert(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
+                return g.call(call.op, *(convert(g, self.first_element(g, a), type_of(a).dtype) for a in call.args),
+                              **call.attrs)
         raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
     def depends_on_carried(self, x: Operand) -> bool:
@@ -277,7 +287,8 @@ class AccessPattern:
         return False
 
     def induction_value(self, g: Writer, x: Value) -> int | Operand:
-        """A carried value in terms of its loop's index, if each trip adds a constant multiple of the loop's step to it."""
+        """A carried value in terms of its loop's index, if each trip adds a constant multiple of the
+        loop's step to it."""
         carried, loop = self.context.carried[x], self.carried[x]
         step = self.context.constant(loop.step)
         by = self.sum((carried.following, 1), (x, -1))
@@ -287,7 +298,7 @@ class AccessPattern:
         gone = loop.index if start == 0 else binary(g, "-", loop.index, start)
         return _sum(g, self.first_element(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
 
-    # -- masks ---------------------------------------------------------------------------------------------------------------
+    # -- masks ---------------------------------------------------------------------------------------------------------
 
     def terms(self, mask: Value | None) -> Iterator[MaskTerm]:
         """The terms of the mask's conjunction, each once."""
@@ -310,14 +321,16 @@ class AccessPattern:
                 yield term
 
     def is_implied(self, term: MaskTerm) -> bool:
-        """Whether a term holds for every element within the array's bounds. Where it compares an index with a launch argument or with
-        another extent, the launch is asked whether that is at least the extent."""
-        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.mask_limits(term)) or any(
-            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.mask_limits(term, from_below=True))
+        """Whether a term holds for every element within the array's bounds. Where it compares an index with a launch
+        argument or with another extent, the launch is asked whether that is at least the extent."""
+        return (any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.mask_limits(term))
+                or any(
+                    self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1)))
+                    for d, first in self.mask_limits(term, from_below=True)))
 
     def mask_limits(self, term: MaskTerm, from_below: bool = False) -> list[tuple[int, LinearSum]]:
-        """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or, `from_below`, those from
-        the bound on. Empty if it is no such comparison."""
+        """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or,
+        `from_below`, those from the bound on. Empty if it is no such comparison."""
         call = self.context.definitions.get(term.value)
         if call is None or call.op not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
             return []
@@ -326,13 +339,15 @@ class AccessPattern:
         walking, fixed, plus = (high, low, 1 - more) if from_below else (low, high, more)
         found = []
         for d, index in enumerate(self.indices):
-            if index.consecutive and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
-                                                                 for a, by in self.steps(index.axis)):
+            if (index.consecutive and index.axis is not None
+                and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
+                     for a, by in self.steps(index.axis))):
                 found.append((d, self.sum((index.values, 1), (fixed, 1), (walking, -1), plus=plus)))
         return found
 
     def steps(self, axis: int) -> list[tuple[int, int]]:
-        """For each axis of the tile the step of consecutive indices along `axis`: 1 along that axis, 0 along the others."""
+        """For each axis of the tile the step of consecutive indices along `axis`: 1 along that axis,
+        0 along the others."""
         return [(a, int(a == axis)) for a, n in enumerate(self.shape) if n > 1]
 
     def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
@@ -380,12 +395,15 @@ class AccessPattern:
     def representative(self, x: Operand) -> Operand:
         """The first value found that is computed by the same operations from the same operands (value numbering)."""
         call = self.context.definitions.get(x)
-        if call is None or call.op.effect != "pure" or call.args and call.op is not cast and call.op.rules.element is None:
+        if (call is None or call.op.effect != "pure"
+            or call.args and call.op is not cast and call.op.rules.element is None):
             return x
-        return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
+        return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)),
+                                                tuple(sorted(call.attrs.items()))), x)
 
     def at_least(self, x: LinearSum) -> bool:
-        """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a difference of extents."""
+        """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a
+        difference of extents."""
         plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
         sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
         numbers = [key for key, n in others.items() if n == 1]
@@ -405,7 +423,8 @@ class AccessPattern:
 def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
     if isinstance(one, int) and isinstance(other, int):
         return one + other
-    return other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0 else binary(g, "+", one, other)
+    return (other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0
+            else binary(g, "+", one, other))
 
 
 __all__ = ["AccessPattern", "PatternMismatch"]

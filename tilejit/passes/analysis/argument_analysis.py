@@ -1,4 +1,5 @@
-"""Divisibility that depends on launch arguments: may an extent or a scalar argument be a multiple of what a vector or a box needs?
+"""Divisibility that depends on launch arguments: may an extent or a scalar argument be a multiple of what a
+vector or a box needs?
 
 The launch is asked, and the answer becomes a guard of the compiled kernel.
 """
@@ -28,12 +29,14 @@ class ArgumentAnalysis(IndexTileAnalysis):
         super().__init__(graph, wrapping)
         self.facts = facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
-        self._assumed: dict[tuple[Any, ...], tuple[Knowledge, Knowledge]] = {}  # (knowledge, the same under the assumption)
+        # (knowledge, the same under the assumption)
+        self._assumed: dict[tuple[Any, ...], tuple[Knowledge, Knowledge]] = {}
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """A divisor of `operand`, as `divisor` finds it (by default ``self.divisor``).
 
-        Where it is no multiple of `wanted`, the launch is asked whether the arguments that `operand` is computed from make it one.
+        Where it is no multiple of `wanted`, the launch is asked whether the arguments that `operand` is
+        computed from make it one.
         """
         divisor = divisor or self.divisor
         n, numbers = self._arguments_to_ask(operand, wanted, divisor) or (1, ())
@@ -44,7 +47,8 @@ class ArgumentAnalysis(IndexTileAnalysis):
         """Whether there are launches for which `asked_divisor` would return a multiple of `wanted`. Asks no fact."""
         return self._arguments_to_ask(operand, wanted, divisor) is not None
 
-    def _arguments_to_ask(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> tuple[int, tuple[Number, ...]] | None:
+    def _arguments_to_ask(self, operand: Operand, wanted: int,
+                          divisor: Callable[[Operand], int]) -> tuple[int, tuple[Number, ...]] | None:
         """(n, arguments): if these are multiples of n, `divisor` returns a multiple of `wanted`.
 
         No arguments where it does so anyway; None where no arguments suffice.
@@ -64,7 +68,8 @@ class ArgumentAnalysis(IndexTileAnalysis):
         return None
 
     def is_one(self, operand: Operand) -> bool:
-        """Whether an integer is a scalar argument that is 1 (the stride of a contiguous dimension, for one); asks the launch."""
+        """Whether an integer is a scalar argument that is 1 (the stride of a contiguous dimension, for one);
+        asks the launch."""
         number = self.key(self.spread(operand))
         if number not in self.graph.params or not type_of(number).dtype.is_int:
             return False
@@ -81,8 +86,10 @@ class ArgumentAnalysis(IndexTileAnalysis):
         if key not in self._assumed:
             def multiple():
                 return Constraint(low=0, divisor=n)
-            constraints = known.constraints | {(x, False): LazyConstraint(known.constraints.get((x, False)), known, [multiple]) for x in numbers}
-            self._assumed[key] = known, replace(known, constraints=constraints, kept={}, divisors={}, intervals={}, growths={}, ramps={})
+            constraints = known.constraints | {(x, False): LazyConstraint(known.constraints.get((x, False)), known,
+                                                                          [multiple]) for x in numbers}
+            self._assumed[key] = known, replace(known, constraints=constraints, kept={}, divisors={}, intervals={},
+                                                growths={}, ramps={})
         with self._with_knowledge(self._assumed[key][1]):
             return question()
 
@@ -92,7 +99,8 @@ class ArgumentAnalysis(IndexTileAnalysis):
             found, seen, todo = {}, set(), [operand]
             while todo:
                 x = todo.pop()
-                if x in seen or x is None or isinstance(x, Const) or not isinstance(type_of(x), (Scalar, Tile)) or type_of(x).dtype.is_float:
+                if (x in seen or x is None or isinstance(x, Const) or not isinstance(type_of(x), (Scalar, Tile))
+                    or type_of(x).dtype.is_float):
                     continue
                 seen.add(x)
                 key = self.key(x)

@@ -1,4 +1,5 @@
-"""What the CTAs of a cluster execute uniformly: blocks that all of them run equally often, and values that depend on the rank alone."""
+"""What the CTAs of a cluster execute uniformly: blocks that all of them run equally often,
+and values that depend on the rank alone."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def is_cluster_uniform(x) -> bool:
 
 
 def value_at_rank(x, made: dict[Any, Any], own: int, ranks: int) -> int | None:
-    """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank and constants alone."""
+    """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank
+    and constants alone."""
     if isinstance(x, Const):
         return int(x.value)
     call = made.get(x)
@@ -51,7 +53,8 @@ def value_at_rank(x, made: dict[Any, Any], own: int, ranks: int) -> int | None:
     return None if None in parts or (op in (mod, floordiv) and not parts[1]) else _OPERATIONS[op](*parts)
 
 
-_OPERATIONS = {cast: lambda x: x, constant: lambda x: x, ew.add: operator.add, ew.sub: operator.sub, ew.mul: operator.mul,
+_OPERATIONS = {cast: lambda x: x, constant: lambda x: x, ew.add: operator.add, ew.sub: operator.sub,
+               ew.mul: operator.mul,
                mod: operator.mod, floordiv: operator.floordiv, ew.bit_xor: operator.xor, ew.bit_and: operator.and_,
                ew.bit_or: operator.or_, ew.shl: lambda x, n: x << n if 0 <= n < 32 else 0,
                ew.shr: lambda x, n: x >> min(n, 31) if n >= 0 else 0}

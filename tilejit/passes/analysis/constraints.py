@@ -32,24 +32,29 @@ class Constraint:
 
     def __and__(self, other: Constraint) -> Constraint:
         """Both constraints at once."""
-        return Constraint(*intersection((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
+        return Constraint(*intersection((self.low, self.high), (other.low, other.high)),
+                          lcm(self.divisor, other.divisor), self.under | other.under)
 
 
-def intersection(one: tuple[int | None, int | None], other: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+def intersection(one: tuple[int | None, int | None],
+                 other: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in both intervals."""
     (a, b), (c, d) = one, other
     return (c if a is None else a if c is None else max(a, c)), (d if b is None else b if d is None else min(b, d))
 
 
-# (key of the integer, function that finds its constraint). Few constraints are ever asked for and most are slow to find, so they are found on demand.
+# (key of the integer, function that finds its constraint). Few constraints are ever asked for and most are slow to
+# find, so they are found on demand.
 Constraints = Iterator[tuple[object, Callable[[], Constraint]]]
 
 NOT = {ew.lt: ew.ge, ew.ge: ew.lt, ew.gt: ew.le, ew.le: ew.gt, ew.eq: ew.ne, ew.ne: ew.eq}
 
 
 def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, holds: bool, wrapping: bool) -> Constraints:
-    """The constraints that follow from `condition` being true (`holds`) or false; `wrapping` as in ``IntegerAnalysis.bounds``."""
-    if condition in integers.branch_conditions:  # `a and b` with a b that has effects is a branch: b where a holds, else False
+    """The constraints that follow from `condition` being true (`holds`) or false; `wrapping` as in
+    ``IntegerAnalysis.bounds``."""
+    # `a and b` with a b that has effects is a branch: b where a holds, else False
+    if condition in integers.branch_conditions:
         then, orelse = integers.branch_values[condition]
         decided = orelse if holds else then
         if isinstance(decided, Const) and bool(decided.value) is not holds:
@@ -66,7 +71,8 @@ def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, hold
     elif op in NOT and type_of(call.args[0]).dtype.is_int:
         yield from _of_comparison(integers, op if holds else NOT[op], *call.args, wrapping)
     elif op is cast and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` tests for != 0
-        yield from _of_comparison(integers, ew.ne if holds else ew.eq, call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
+        yield from _of_comparison(integers, ew.ne if holds else ew.eq, call.args[0],
+                                  Const(0, type_of(call.args[0]).dtype), wrapping)
 
 
 def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) -> Constraints:
@@ -87,10 +93,12 @@ def _of_comparison(integers: IntegerAnalysis, op: Op, one: Operand, other: Opera
         call = integers.definitions.get(x)
         if call is not None and call.op is mod and isinstance(call.args[1], Const):
             by = abs(int(call.args[1].value)) or 1
-            yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
+            yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(
+                divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
 
 
-def _order_constraints(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int, wrapping: bool) -> Constraints:
+def _order_constraints(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int,
+                       wrapping: bool) -> Constraints:
     """The constraints that follow from ``less + apart <= more``.
 
     Two multiples of n that differ do so by at least n, so a strict comparison of them yields a gap of n.

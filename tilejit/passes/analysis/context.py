@@ -1,4 +1,5 @@
-"""What passes and planners ask about a graph: launch facts, definitions, buffers, integer analysis, the execution scope at hand."""
+"""What passes and planners ask about a graph: launch facts, definitions, buffers, integer analysis,
+the execution scope at hand."""
 
 from __future__ import annotations
 
@@ -47,8 +48,10 @@ class Context(ArgumentAnalysis):
 
     @cached_property
     def stored(self) -> frozenset[int]:
-        """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a proxy fence is needed."""
-        return written_arguments(c for c in self.calls if c.op is not copy_async_ or c.choice and c.choice.plan.completion not in ON_ENGINES)
+        """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a
+        proxy fence is needed."""
+        return written_arguments(c for c in self.calls
+                                 if c.op is not copy_async_ or c.choice and c.choice.plan.completion not in ON_ENGINES)
 
     def definition(self, value: Value) -> Call:
         """The call that defines a value."""
@@ -61,7 +64,8 @@ class Context(ArgumentAnalysis):
         return operand
 
     def bytes_of(self, operand: Operand) -> tuple[Operand, range]:
-        """The allocation behind a place in memory, and the range of its bytes that the place's buffer, possibly a view, covers."""
+        """The allocation behind a place in memory, and the range of its bytes that the place's buffer,
+        possibly a view, covers."""
         buffer = self.buffer_of(operand)
         made = self.definitions.get(buffer)
         if made is None or made.op is not buffer_view:
@@ -85,7 +89,8 @@ class Context(ArgumentAnalysis):
 
     @contextmanager
     def in_scope_of(self, node: Node):
-        """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node, for other nodes the current one."""
+        """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node,
+        for other nodes the current one."""
         outer = self.scope
         self.scope = self.narrowed(node) if isinstance(node, Scope) else outer
         try:
@@ -97,13 +102,14 @@ class Context(ArgumentAnalysis):
 def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     """A predicate of operands: whether threads may have written a place in shared memory, through whichever view.
 
-    Copies that complete on no barrier count as well. Those of a pipelined loop do not, which the loop orders, nor those with a token, which its
-    wait orders.
+    Copies that complete on no barrier count as well. Those of a pipelined loop do not, which the loop orders, nor
+    those with a token, which its wait orders.
     """
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
-        ordered = call.op is copy_async_ and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
+        ordered = (call.op is copy_async_
+                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")))
         if is_writer(call) and not ordered:
             for place in written_values([call]):
                 if getattr(place.type, "scope", None) == "shared":
@@ -139,5 +145,6 @@ def loads_behind(context: Context, x: Value) -> list[Call] | None:
         if call is not None and call.op is load_:
             found.append(call)
         else:
-            left += (carried.init, carried.following) if carried else context.branch_values.get(x, ()) if call is None else filter(None, call.args)
+            left += ((carried.init, carried.following) if carried else context.branch_values.get(x, ()) if call is None
+                     else filter(None, call.args))
     return found

@@ -1,4 +1,5 @@
-"""Bounds of the difference of two counters that loops and branches carry along (how many copies lie between an issue and its wait)."""
+"""Bounds of the difference of two counters that loops and branches carry along (how many copies lie between an
+issue and its wait)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class DifferenceBounds:
                     self.definitions.update((r, ("call", node)) for r in node.results)
                 case For() | While():
                     for n, c in enumerate(node.carried):
-                        self.definitions[c.inner] = self.definitions[c.result] = ("loop", node, c.init, node.body.yields[n])
+                        self.definitions[c.inner] = self.definitions[c.result] = ("loop", node, c.init,
+                                                                                  node.body.yields[n])
                 case If():
                     for n, r in enumerate(node.results):
                         self.definitions[r] = ("if", node, node.then.yields[n], node.orelse.yields[n])
@@ -62,7 +64,8 @@ class DifferenceBounds:
         return None
 
     def _difference_of_carried(self, a, b, one, other) -> tuple[int, int] | None:
-        """The difference of two values that one loop carries: that of their initial values, widened until a trip no longer changes it."""
+        """The difference of two values that one loop carries: that of their initial values, widened until a trip no
+        longer changes it."""
         start = self(one[2], other[2])
         guess = start
         for _ in range(4):

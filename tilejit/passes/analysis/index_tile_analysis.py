@@ -1,4 +1,5 @@
-"""Stride and divisibility analysis of index tiles (Triton's "axis info"): how neighbouring elements along an axis differ."""
+"""Stride and divisibility analysis of index tiles (Triton's "axis info"):
+how neighbouring elements along an axis differ."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Ramp = tuple[int, int]  # (step, divisor of the first element)
 
 FOLLOWED = 64  # the longest chain of operations that is followed
 
-FALLS = {ew.lt: 1, ew.ge: 1, ew.gt: -1, ew.le: -1}  # comparisons as the sign of a difference: of the operands (1) or of the operands swapped (-1)
+# comparisons as the sign of a difference: of the operands (1) or of the operands swapped (-1)
+FALLS = {ew.lt: 1, ew.ge: 1, ew.gt: -1, ew.le: -1}
 
 
 class IndexTileAnalysis(IntegerAnalysis):
@@ -28,8 +30,9 @@ class IndexTileAnalysis(IntegerAnalysis):
     def ramp(self, operand: Operand, axis: int, count: int) -> Ramp | None:
         """The (step, divisor) of a tile along `axis`, which is counted from the end.
 
-        Every run of `count` elements that starts at a multiple of `count` is a ramp: it grows by `step` from one element to the next, and its first
-        element is a multiple of `divisor`. None where that is not known. For floats and bools the only ramps are constant runs, with step 0.
+        Every run of `count` elements that starts at a multiple of `count` is a ramp: it grows by `step` from one
+        element to the next, and its first element is a multiple of `divisor`. None where that is not known. For
+        floats and bools the only ramps are constant runs, with step 0.
         """
         t = type_of(operand)
         if not isinstance(t, Tile):
@@ -67,10 +70,12 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
             case arrange.reshape_:
                 return self._ramp_of_reshape(call, axis, count)
-        return self._ramp_of_elementwise(call, axis, count) if call is not None and (call.op.rules.element is not None or call.op is ew.select) else None
+        return (self._ramp_of_elementwise(call, axis, count) if call is not None
+                and (call.op.rules.element is not None or call.op is ew.select) else None)
 
     def _ramp_of_reshape(self, call: Call, axis: int, count: int) -> Ramp | None:
-        """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are whole along both."""
+        """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are
+        whole along both."""
         source, shape = type_of(call.args[0]).shape, call.attrs["shape"]
         def inner(shape, d):
             return prod(shape[len(shape) + d + 1:])
@@ -80,7 +85,8 @@ class IndexTileAnalysis(IntegerAnalysis):
         return None
 
     def _ramp_of_elementwise(self, call: Call, axis: int, count: int) -> Ramp | None:
-        """The ramp of an elementwise operation: constant runs give constant runs, other steps are followed through some operations."""
+        """The ramp of an elementwise operation: constant runs give constant runs,
+        other steps are followed through some operations."""
         found = [self.ramp(a, axis, count) for a in call.args if a is not None]
         if None in found:
             return None
@@ -102,7 +108,8 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return 0, self._divisor_of(call, parts)
             case division.mod if _stays_in_one_multiple(one, count, parts[0], by):
                 return one, gcd(*parts)
-            case ew.lt | ew.ge | ew.gt | ew.le if _stays_in_one_multiple((one - other) * FALLS[call.op], count, gcd(*parts)):
+            case ew.lt | ew.ge | ew.gt | ew.le if _stays_in_one_multiple((one - other) * FALLS[call.op], count,
+                                                                         gcd(*parts)):
                 return 0, 1
         return None
 
@@ -136,12 +143,14 @@ class IndexTileAnalysis(IntegerAnalysis):
 
 
 def _stays_in_one_multiple(step: int, count: int, divisor: int, by: int | None = 0) -> bool:
-    """Whether a run of `count` elements that starts at a multiple of `divisor` stays between neighbouring multiples of `by` (0: of `divisor`)."""
+    """Whether a run of `count` elements that starts at a multiple of `divisor` stays between neighbouring multiples
+    of `by` (0: of `divisor`)."""
     return by is not None and by >= 0 and 0 <= step * (count - 1) < gcd(divisor, by)
 
 
 def _ramp_in_dtype(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
-    """A ramp once it is stored in `dtype`: index arithmetic is assumed not to wrap, other integers must not wrap within a run."""
+    """A ramp once it is stored in `dtype`: index arithmetic is assumed not to wrap,
+    other integers must not wrap within a run."""
     step = 0 if count == 1 else step
     if not dtype.is_int:
         return (0, 1) if step == 0 else None

@@ -1,4 +1,5 @@
-"""Range and divisibility analysis of scalar integers, flow-sensitive: bounds, divisors, and how loops change what they carry."""
+"""Range and divisibility analysis of scalar integers, flow-sensitive: bounds, divisors,
+and how loops change what they carry."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from ...types import Scalar
 from .constraints import Constraint, Constraints, constraints_of_condition, constraints_of_loop, intersection
 from .intervals import divisor_in, hull, interval, wraps
 
-INDICES = int32, int64  # dtypes of index arithmetic, which is assumed not to wrap: an index that wraps is an error of the kernel
+# dtypes of index arithmetic, which is assumed not to wrap: an index that wraps is an error of the kernel
+INDICES = int32, int64
 
 Bounds = tuple[int | None, int | None]
 
@@ -33,18 +35,22 @@ Bounds = tuple[int | None, int | None]
 REPEATS = frozenset((generate.splat, arrange.broadcast, arrange.reshape_, convert_layout))
 
 # How many different ids threads of a CTA have, given its number of threads.
-IDS: dict[Op, Callable[[int], int]] = {ids.absolute_thread_id: lambda threads: threads, ids.warp_id: lambda threads: threads // 32,
-                                       ids.warpgroup_id: lambda threads: max(threads // 128, 1), ids.lane_id: lambda threads: 32}
+IDS: dict[Op, Callable[[int], int]] = {ids.absolute_thread_id: lambda threads: threads,
+                                       ids.warp_id: lambda threads: threads // 32,
+                                       ids.warpgroup_id: lambda threads: max(threads // 128, 1),
+                                       ids.lane_id: lambda threads: 32}
 
 # Ops whose bounds `interval` computes from those of their operands.
-ARITHMETIC = frozenset((ew.add, ew.sub, ew.mul, division.mod, division.floordiv, ew.minimum, ew.maximum, ew.shl, ew.shr, ew.bit_and))
+ARITHMETIC = frozenset((ew.add, ew.sub, ew.mul, division.mod, division.floordiv, ew.minimum, ew.maximum, ew.shl, ew.shr,
+                        ew.bit_and))
 
 UNCONSTRAINED = Constraint()
 
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A loop-carried value: `inner` is its name in the body, `init` its first value, `following` the one that a trip yields."""
+    """A loop-carried value: `inner` is its name in the body, `init` its first value,
+    `following` the one that a trip yields."""
 
     inner: Value
     init: Operand
@@ -69,9 +75,9 @@ class LazyConstraint:
 class Knowledge:
     """What is known at one place in the graph: the constraints in force, and a cache of what was derived from them.
 
-    `constraints` are by (key of an integer, whether it may wrap). `growths` are bounds of how much a number exceeds the carried value that it is
-    computed from. `supposed` (divisors of carried values) and `alike` (ramps of carried tiles) are the hypotheses of an induction over a loop's
-    trips; `kept` are the divisors for which it succeeded.
+    `constraints` are by (key of an integer, whether it may wrap). `growths` are bounds of how much a number exceeds
+    the carried value that it is computed from. `supposed` (divisors of carried values) and `alike` (ramps of carried
+    tiles) are the hypotheses of an induction over a loop's trips; `kept` are the divisors for which it succeeded.
     """
 
     constraints: dict[tuple[object, bool], LazyConstraint]
@@ -85,7 +91,8 @@ class Knowledge:
 
 
 class IntegerAnalysis:
-    """The analysis of one graph. With `wrapping`, constraints are also collected for the bounds of integers that may wrap."""
+    """The analysis of one graph. With `wrapping`, constraints are also collected for the bounds of
+    integers that may wrap."""
 
     def __init__(self, graph: Graph, wrapping: bool = False):
         self.graph = graph
@@ -94,7 +101,8 @@ class IntegerAnalysis:
         self.loops: dict[Value, For] = {}
         self.branch_values: dict[Value, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
         self.branch_conditions: dict[Value, Operand] = {}              # result of a branch -> the branch's condition
-        self.carried: dict[Value, CarriedValue] = {}                   # by the value in the body and by the one after the loop
+        # by the value in the body and by the one after the loop
+        self.carried: dict[Value, CarriedValue] = {}
         self._conditions: dict[Block, Callable[[bool], Constraints]] = {}  # the constraints that hold in a block
         for node in walk(graph.body):
             self._note(node)
@@ -117,11 +125,13 @@ class IntegerAnalysis:
                 self._conditions[body] = partial(constraints_of_condition, self, test.yields[0], True)
         if isinstance(node, (For, While)):
             for carry, following in zip(node.carried, node.body.yields):
-                self.carried[carry.inner] = self.carried[carry.result] = CarriedValue(carry.inner, carry.init, following, node.body)
+                self.carried[carry.inner] = self.carried[carry.result] = CarriedValue(carry.inner, carry.init,
+                                                                                      following, node.body)
 
     @contextmanager
     def in_block(self, block: Block):
-        """In the ``with`` block, the constraints that hold inside `block` are in force: of its branch or loop, and of ``tile.assume`` in it."""
+        """In the ``with`` block, the constraints that hold inside `block` are in force: of its branch or loop, and of
+        ``tile.assume`` in it."""
         outer = self._known
         if self._inside.get(block, (None,))[0] is not outer:
             self._inside[block] = outer, self._knowledge_in(block)
@@ -155,7 +165,8 @@ class IntegerAnalysis:
 
     def _force(self, lazy: LazyConstraint) -> Constraint:
         if lazy.found is None:
-            lazy.found = UNCONSTRAINED if lazy.before is None else self._force(lazy.before)  # so far: a finder may ask for it
+            # so far: a finder may ask for it
+            lazy.found = UNCONSTRAINED if lazy.before is None else self._force(lazy.before)
             with self._with_knowledge(lazy.known):
                 for finder in lazy.finders:
                     lazy.found &= finder()
@@ -164,7 +175,8 @@ class IntegerAnalysis:
     def key(self, operand: Operand):
         """The identity under which constraints on an integer are kept.
 
-        An extent is a new value wherever the kernel names it, and a widening cast is the same integer: each has one key.
+        An extent is a new value wherever the kernel names it, and a widening cast is the same integer:
+        each has one key.
         """
         call = self.definitions.get(operand)
         if call is not None and call.op is cast and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
@@ -179,7 +191,8 @@ class IntegerAnalysis:
             if isinstance(operand, Const):
                 return None, total + int(operand.value)
             call = self.definitions.get(operand)
-            if call is None or call.op not in (ew.add, ew.sub) or not isinstance(call.args[1], Const) or type_of(operand).dtype not in INDICES:
+            if (call is None or call.op not in (ew.add, ew.sub) or not isinstance(call.args[1], Const)
+                or type_of(operand).dtype not in INDICES):
                 return operand, total
             total += int(call.args[1].value) * (1 if call.op is ew.add else -1)
             operand = call.args[0]
@@ -220,7 +233,8 @@ class IntegerAnalysis:
         call, t = self.definitions.get(value), type_of(value)
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
-        divisor = self._divisor_of(call, [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
+        divisor = self._divisor_of(call, [self.divisor(a)
+                                          for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
         if divisor & divisor - 1 == 0:  # wrapping preserves powers of two
             return divisor_in(t.dtype, divisor)
         known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
@@ -257,8 +271,8 @@ class IntegerAnalysis:
     def bounds(self, operand: Operand, wrapping: bool = False) -> tuple[int | None, int | None]:
         """The least and the largest value that an integer can have; None where no bound is known.
 
-        Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel. With `wrapping` nothing is assumed: every
-        integer is one of its dtype, so both bounds are known.
+        Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel. With
+        `wrapping` nothing is assumed: every integer is one of its dtype, so both bounds are known.
         """
         if isinstance(operand, Const):
             return (None, None) if operand.dtype.is_float else (int(operand.value), int(operand.value))
@@ -270,7 +284,8 @@ class IntegerAnalysis:
         return intervals[key]
 
     def fits(self, start: Operand, extent: int, size) -> bool:
-        """Whether the indices ``start .. start + extent - 1`` are all inside an array dimension of `size` (a number or a symbol)."""
+        """Whether the indices ``start .. start + extent - 1`` are all inside an array dimension of `size` (a
+        number or a symbol)."""
         low, high = self.bounds(start)
         least = size if isinstance(size, int) else self._constraint(size).low
         if low is None or low < 0:
@@ -281,13 +296,14 @@ class IntegerAnalysis:
         return self._provably_under(base, plus + extent, size, frozenset())
 
     def _provably_under(self, base, n: int, size, seen: frozenset[Any]) -> bool:
-        """Whether ``base + n <= size`` follows from the constraints and from what loops carry, applied one after the other."""
+        """Whether ``base + n <= size`` follows from the constraints and from what loops carry,
+        applied one after the other."""
         known = set(self._constraint(base).under)
         if base in self.carried and self._falls(base):
             init, plus = self.sum_of(self.carried[base].init)
             known.add((init, -plus))
-        return any(other == size and apart >= n or other not in seen and self._provably_under(other, n - apart, size, seen | {base})
-                   for other, apart in known)
+        return any(other == size and apart >= n or other not in seen
+                   and self._provably_under(other, n - apart, size, seen | {base}) for other, apart in known)
 
     def _interval(self, operand: Operand, dtype, wrapping: bool) -> tuple[int | None, int | None]:
         low, high = self._from_definition(operand, wrapping)
@@ -318,17 +334,18 @@ class IntegerAnalysis:
             return None, None
         return self._bounds(call, wrapping)
 
-    # -- loop-carried values ---------------------------------------------------------------------------------------------
+    # -- loop-carried values -------------------------------------------------------------------------------------------
 
     def _knowledge_around(self, value: Value) -> Knowledge:
-        """What is known around the loop that carries a value. It holds in every trip, unlike what is known inside one."""
+        """What is known around the loop that carries a value. It holds in every trip,
+        unlike what is known inside one."""
         return self._inside.get(self.carried[value].body, (self._at_top,))[0]
 
     def _carried_divisor(self, value: Value) -> int:
         """The largest divisor of a carried value: it divides the initial value, and every trip preserves it.
 
-        By induction, for all carried values that depend on each other at once: each is supposed to keep the divisor of its initial value, and the
-        suppositions are weakened until they confirm themselves.
+        By induction, for all carried values that depend on each other at once: each is supposed to keep the divisor
+        of its initial value, and the suppositions are weakened until they confirm themselves.
         """
         kept, supposed = self._knowledge_around(value).kept, self._known.supposed
         if value in kept:
@@ -341,8 +358,10 @@ class IntegerAnalysis:
             found, memos = dict(supposed), {}
             for x in found:
                 around = self._knowledge_around(x)
-                with self._with_knowledge(replace(around, supposed=supposed, divisors=memos.setdefault(id(around), {}))):
-                    supposed[x] = gcd(found[x], self.divisor(self.carried[x].init), self.divisor(self.carried[x].following))
+                with self._with_knowledge(replace(around, supposed=supposed,
+                                                  divisors=memos.setdefault(id(around), {}))):
+                    supposed[x] = gcd(found[x], self.divisor(self.carried[x].init),
+                                      self.divisor(self.carried[x].following))
         for x, divisor in found.items():
             self._knowledge_around(x).kept[x] = divisor
         return found[value]
@@ -367,7 +386,8 @@ class IntegerAnalysis:
         return value.type.dtype in INDICES and self._growth_since(carried.following, carried.inner) or (None, None)
 
     def _growth_since(self, operand: Operand, inner: Value) -> Bounds | None:
-        """Bounds of ``operand - inner``, where the loop's body starts with `inner`; None where `operand` is not `inner` plus something."""
+        """Bounds of ``operand - inner``, where the loop's body starts with `inner`; None where `operand` is not
+        `inner` plus something."""
         around = self._knowledge_around(inner)
         if (operand, inner) not in around.growths:
             around.growths[operand, inner] = None

@@ -1,4 +1,5 @@
-"""Interval arithmetic: bounds and divisors of integers computed from other integers. A bound of None means unbounded."""
+"""Interval arithmetic: bounds and divisors of integers computed from other integers.
+A bound of None means unbounded."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def wraps(dtype, low: int | None, high: int | None) -> bool:
 def divisor_in(dtype, divisor: int) -> int:
     """The divisor of an integer once it is stored in `dtype`.
 
-    Where it exceeds every number of the dtype, the integer may have wrapped, which preserves only the power of two in the divisor.
+    Where it exceeds every number of the dtype, the integer may have wrapped,
+    which preserves only the power of two in the divisor.
     """
     most = 1 << min(dtype.bits - 2, 62)
     return divisor if divisor <= most else min(divisor & -divisor, most)
@@ -102,7 +104,8 @@ def _shifted_left(one: Bounds, other: Bounds) -> Bounds:
 
 def _floor(one: Bounds, step: int) -> Bounds:
     """Bounds of an integer divided by a constant."""
-    return (_both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)) if step > 0 else (None, None)
+    return ((_both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)) if step > 0
+            else (None, None))
 
 
 def _power(count: int) -> int:
@@ -111,8 +114,8 @@ def _power(count: int) -> int:
 
 
 _INTERVALS: dict[Op, Callable[[Bounds, Bounds], Bounds]] = {
-    ew.add: _sum, ew.sub: _difference, ew.minimum: _minimum, ew.maximum: _maximum, ew.mul: _product, ew.bit_and: _bits_in_both,
-    mod: _remainder, floordiv: _quotient, ew.shr: _shifted_right, ew.shl: _shifted_left}
+    ew.add: _sum, ew.sub: _difference, ew.minimum: _minimum, ew.maximum: _maximum, ew.mul: _product,
+    ew.bit_and: _bits_in_both, mod: _remainder, floordiv: _quotient, ew.shr: _shifted_right, ew.shl: _shifted_left}
 
 
 def interval(op: Op, one: Bounds, other: Bounds) -> Bounds:

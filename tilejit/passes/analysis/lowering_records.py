@@ -50,7 +50,8 @@ def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
 
 
 def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
-    """The kernel's name for the array or allocation of a copy's side; '' for a tile, and where the source has no name for it."""
+    """The kernel's name for the array or allocation of a copy's side; '' for a tile,
+    and where the source has no name for it."""
     if isinstance(side.type, Tile):
         return ""
     while side in made and made[side].args:
@@ -61,7 +62,8 @@ def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
 
 
 def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
-    """A record for each load, store and atomic operation of the kernel, in order, without those that load a product's operands.
+    """A record for each load, store and atomic operation of the kernel, in order,
+    without those that load a product's operands.
 
     Calls that are compiled several times alike (by unrolling or inlining) share a record.
     """
@@ -75,7 +77,8 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
             found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
     def total(records, name):
         return sum(getattr(r, name) for r in records)
-    return tuple(replace(alike, instructions=total(records, "instructions"), bytes=total(records, "bytes")) for (_, alike), records in found.items())
+    return tuple(replace(alike, instructions=total(records, "instructions"),
+                         bytes=total(records, "bytes")) for (_, alike), records in found.items())
 
 
 def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRecord:
@@ -84,12 +87,14 @@ def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRec
     name = f"atomic_{call.attrs['kind']}" if call.op is atomic_ else call.op.traits.shown or call.op.name
     shape, registers = (list(t.shape), len(register_table(t.layout, t.domain))) if isinstance(t, Tile) else ("", 1)
     if isinstance(plan, Matrices):
-        variant, vec_bytes, instructions = {"load": "ldmatrix", "store": "stmatrix"}[name], 4 * plan.groups[0].count, plan.instructions
+        variant, vec_bytes, instructions = ({"load": "ldmatrix", "store": "stmatrix"}[name], 4 * plan.groups[0].count,
+                                            plan.instructions)
     else:
         variant = "vectorised" if plan.vector > 1 else "scalar"
         vec_bytes, instructions = plan.vector * t.dtype.nbytes, registers // plan.vector
-    return AccessRecord(call.loc.line, name, call.loc.source_line.strip(), f"{t.dtype}{shape}", _buffer_name(place, made), place.type.scope,
-                        scope, variant, call.choice.declined, vec_bytes, instructions, prod(shape or ()) * t.dtype.nbytes)
+    return AccessRecord(call.loc.line, name, call.loc.source_line.strip(), f"{t.dtype}{shape}",
+                        _buffer_name(place, made), place.type.scope, scope, variant, call.choice.declined, vec_bytes,
+                        instructions, prod(shape or ()) * t.dtype.nbytes)
 
 
 
@@ -97,13 +102,15 @@ def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRec
 def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     """A record for each matrix product, in order; the instructions that one `dot` became share its record."""
     found: dict[tuple[Any, ...], ProductRecord] = {}
-    # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a step of k at a time.
+    # An operand that is loaded at the product's own line is one in shared memory that `dot` loads a
+    # step of k at a time.
     loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op is load_}
     for call, scope in _chosen_calls(graph.body, "cta"):
         if not call.op.traits.product:
             continue
         key, record = (call.loc, id(call.told.declined)), _product_record(call, scope, loaded)
-        found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record
+        found[key] = (replace(found[key], instructions=found[key].instructions + record.instructions) if key in found
+                      else record)
     return tuple(found.values())
 
 
@@ -111,7 +118,8 @@ def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     acc = call.results[0] if call.results else call.args[0]
     def where(x):
         return f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
-    return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
+    return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]),
+                         where(call.args[2]),
                          f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.told.variant, call.told.declined,
                          call.choice.plan.instructions)
 

@@ -1,4 +1,5 @@
-"""Slices of a graph: the part that some operands depend on, copies of nodes under new names, and dead code elimination."""
+"""Slices of a graph: the part that some operands depend on, copies of nodes under new names,
+and dead code elimination."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ REMOVABLE = ("pure", "reads")
 
 
 def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
-    """The nodes directly in `block` that the operands of `calls` depend on, in order and each pruned to what they need of it; and the values
-    that these nodes take from outside of the block."""
+    """The nodes directly in `block` that the operands of `calls` depend on, in order and each pruned to what they
+    need of it; and the values that these nodes take from outside of the block."""
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
     live = live_values(asked, _nothing_acts)
     kept = _prune_block(asked, live, _nothing_acts).nodes
@@ -36,7 +37,8 @@ def has_effect(call: Call) -> bool:
 
 
 def has_effect_or_waits(call: Call) -> bool:
-    """Whether a call has an effect, or reads what others may write meanwhile: an otherwise empty loop may wait for that."""
+    """Whether a call has an effect, or reads what others may write meanwhile:
+    an otherwise empty loop may wait for that."""
     return has_effect(call) or call.op is ordered_load or call.op.traits.instruction and call.op.effect == "reads"
 
 
@@ -51,7 +53,8 @@ def _nothing_acts(call: Call) -> bool:
 
 
 class Copier(Rewriter):
-    """Copies nodes, with new values for all that they define. ``change(call)`` gives the nodes to copy in place of a call."""
+    """Copies nodes, with new values for all that they define. ``change(call)`` gives the nodes to copy
+    in place of a call."""
 
     def __init__(self, change: Callable[[Call], Iterable[Node]] = lambda call: (call,)):
         super().__init__()
@@ -78,7 +81,8 @@ class Copier(Rewriter):
             case For() | While():
                 inits = [self(c.init) for c in node.carried]
                 if isinstance(node, For):
-                    node = replace(node, start=self(node.start), stop=self(node.stop), step=self(node.step), index=self._new(node.index))
+                    node = replace(node, start=self(node.start), stop=self(node.stop), step=self(node.step),
+                                   index=self._new(node.index))
                 inner = [self._new(c.inner) for c in node.carried]
                 test = self.block(node.test) if isinstance(node, While) else None
                 body = self.block(node.body)
@@ -93,7 +97,8 @@ class Copier(Rewriter):
 
 
 def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> Block:
-    """`block` without the calls, carried values, branches and loops that neither have an effect nor contribute to one that has.
+    """`block` without the calls, carried values, branches and loops that neither have an effect nor
+    contribute to one that has.
 
     `has_effect` is the predicate of the calls that must stay.
     """
@@ -155,12 +160,13 @@ def _prune_block(block: Block, live: set[Value], has_effect: Callable[[Call], bo
                 gone = not node.body.nodes
             case If(then=then, orelse=orelse, results=made):
                 at = [n for n, r in enumerate(made) if r in live]
-                node = replace(node, then=_pruned_yields(then, at, live, has_effect), orelse=_pruned_yields(orelse, at, live, has_effect),
-                               results=tuple(made[n] for n in at))
+                node = replace(node, then=_pruned_yields(then, at, live, has_effect),
+                               orelse=_pruned_yields(orelse, at, live, has_effect), results=tuple(made[n] for n in at))
                 gone = not at and not node.then.nodes and not node.orelse.nodes
             case For(carried=carried) | While(carried=carried):
                 at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]
-                node = replace(node, carried=tuple(carried[n] for n in at), body=_pruned_yields(node.body, at, live, has_effect))
+                node = replace(node, carried=tuple(carried[n] for n in at),
+                               body=_pruned_yields(node.body, at, live, has_effect))
                 gone = not at and not node.body.nodes
                 if isinstance(node, While):
                     node = replace(node, test=_prune_block(node.test, live, has_effect))
@@ -174,4 +180,5 @@ def _pruned_yields(block: Block, at: list[int], live: set[Value], has_effect: Ca
     return replace(_prune_block(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "backward_slice", "defined_values", "has_effect", "has_effect_or_waits", "live_values", "more_than_arithmetic", "without_dead_code"]
+__all__ = ["Copier", "backward_slice", "defined_values", "has_effect", "has_effect_or_waits", "live_values",
+           "more_than_arithmetic", "without_dead_code"]

@@ -1,4 +1,5 @@
-"""Pipelined loops and what they stage in shared memory: which copies run ahead, into which buffers, and how they complete."""
+"""Pipelined loops and what they stage in shared memory: which copies run ahead, into which buffers,
+and how they complete."""
 
 from __future__ import annotations
 
@@ -46,9 +47,9 @@ RESERVED = 16384  # bytes of shared memory set aside for barriers and the compil
 class StagedLoop:
     """A pipelined loop, and what the compiler makes for it.
 
-    `slot` is the call that marks a trip's slot, `copies` run ahead, `address_nodes` compute where they go, `by_bytes` says for each copy whether it
-    completes by bytes on an mbarrier. `rings` has a ring of slots for each buffer that they fill; `full` and `empty` are the slots' barriers, None
-    where none are needed.
+    `slot` is the call that marks a trip's slot, `copies` run ahead, `address_nodes` compute where they go, `by_bytes`
+    says for each copy whether it completes by bytes on an mbarrier. `rings` has a ring of slots for each buffer that
+    they fill; `full` and `empty` are the slots' barriers, None where none are needed.
     """
 
     loop: For
@@ -59,7 +60,8 @@ class StagedLoop:
     rings: dict[Value, Value] = field(default_factory=dict)
     full: Value | None = None
     empty: Value | None = None
-    by_commit: bool = False  # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
+    # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
+    by_commit: bool = False
 
     @property
     def stages(self) -> int:
@@ -101,40 +103,46 @@ class StagedLoopFinder:
         self.at_cta_scope = self.at_cta_scope and scope.kind == "cta"
         while scope is not None:
             if isinstance(scope.first, Value):
-                raise CompilationError("a pipelined loop has its own buffers and barriers, which a scope whose index is known at run time only "
-                                       "would share with other scopes: write the ring by hand (tile.ring)", loop.loc)
+                raise CompilationError("a pipelined loop has its own buffers and barriers, which a scope whose index "
+                                       "is known at run time only would share with other scopes: "
+                                       "write the ring by hand (tile.ring)", loop.loc)
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
         copies = [n for n in loop.body.nodes if is_staged_copy(n)]
         for c in copies:
             if c.attrs["options"].get("multicast"):
-                raise CompilationError("a pipelined loop fills the slots of its own CTA only, and this multicast also writes to those of other "
-                                       "CTAs, which may still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
+                raise CompilationError("a pipelined loop fills the slots of its own CTA only, and this multicast also "
+                                       "writes to those of other CTAs, which may still be read: "
+                                       "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         address_nodes, outside = backward_slice(loop.body, copies)
         for c in walk(Block(address_nodes)):
             if isinstance(c, Call) and c.op.effect != "pure" and (why := why_not_ahead(self.context, c)):
-                raise CompilationError(f"the loop's copies are issued iterations ahead, and their places depend on this {c.op.name}, but {why}; "
-                                       "otherwise write the ring by hand (tile.ring)", c.loc)
+                raise CompilationError("the loop's copies are issued iterations ahead, and their places depend on "
+                                       f"this {c.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
+                                       c.loc)
         carried = {c.inner: c for c in loop.carried}
         for value in outside & set(carried):
-            raise CompilationError(f"the places of this loop's copies depend on {value.name}, which the loop changes: the copies are issued "
-                                   "iterations ahead, so their places may depend only on the index and on values from before the loop", copies[0].loc)
+            raise CompilationError(f"the places of this loop's copies depend on {value.name}, which the loop changes: "
+                                   "the copies are issued iterations ahead, so their places may depend only on the "
+                                   "index and on values from before the loop", copies[0].loc)
         staged = StagedLoop(loop, slot, copies, address_nodes, [])
         for copy in copies:
             buffer = self.context.definition(copy.args[0]).args[0]
             if self.context.definition(buffer).op is not alloc_shared:
-                raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes a ring of slots of each buffer that its "
-                                       "copies fill: copy to the buffer that tile.alloc returned, or to regions of it", copy.loc)
+                raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes a ring of slots "
+                                       "of each buffer that its copies fill: "
+                                       "copy to the buffer that tile.alloc returned, or to regions of it", copy.loc)
             owners = self.owners.setdefault(buffer, [])
             if any(loop in walk(other.body) or self.scopes[other] != self.scopes[loop] for other in owners):
-                raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops that do not run one after the other in the same "
-                                       "scope; give each a buffer of its own", copy.loc)
+                raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops that do not run one "
+                                       "after the other in the same scope; give each a buffer of its own", copy.loc)
             owners += () if loop in owners else (loop,)
         staged.by_commit = self.by_commit(loop)
         return staged
 
     def by_commit(self, loop: For) -> bool:
-        """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the loop commits them."""
+        """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the
+        loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
         def reads(c):
             return any(loop in self.owners.get(self.context.buffer_of(a), ()) for a in c.args if isinstance(a, Value))
@@ -145,9 +153,10 @@ class StagedLoopFinder:
         """Whether warps of their own issue the copies: it is asked for, and all copies complete by bytes."""
         asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
         if asked and not self.at_cta_scope:
-            raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
-                                   "is in a narrower scope", asked[0].loop.loc)
-        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # a producer runs nothing of a trip but its copies
+            raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, "
+                                   "and a pipelined loop of this kernel is in a narrower scope", asked[0].loop.loc)
+        # a producer runs nothing of a trip but its copies
+        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))
         if len(asked) != len(self.loops) or nested or self.context.target == "sm_80":
             self.choose_completion("cta")
             return False
@@ -155,8 +164,9 @@ class StagedLoopFinder:
         if all(all(s.by_bytes) for s in self.loops.values()):
             for buffer, (_, *others) in self.owners.items():
                 if others:
-                    raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops, and with warp_specialize the copies of the "
-                                           "second begin while the first still runs; give each a buffer of its own", others[0].loc)
+                    raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops, "
+                                           "and with warp_specialize the copies of the second begin while the first "
+                                           "still runs; give each a buffer of its own", others[0].loc)
             return True
         self.choose_completion("cta")
         return False
@@ -180,38 +190,42 @@ class StagedLoopFinder:
                 if not isinstance(o, Value):
                     continue
                 if o in self.owners and call.op not in INDEXED:
-                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}, and can only "
-                                           "be indexed there", call.loc)
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line "
+                                           f"{self.owners[o][0].loc.line}, and can only be indexed there", call.loc)
                 if o in self.owners and inside.get(call.results[0]) not in self.owners[o]:
-                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line {self.owners[o][0].loc.line}: outside that "
-                                           "loop it holds no data", call.loc)
+                    raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line "
+                                           f"{self.owners[o][0].loc.line}: outside that loop it holds no data",
+                                           call.loc)
             if not is_writer(call) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written_values([call])} & set(self.owners):
-                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body may "
-                                       "write it", call.loc)
+                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: "
+                                       "only the copies directly in the loop's body may write it", call.loc)
 
 
-def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For], groups: bool = False) -> Iterator[Warning_]:
+def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For],
+                         groups: bool = False) -> Iterator[Warning_]:
     """Warnings of copies nested inside a loop that look as if they ran ahead of it but do not.
 
-    These are copies whose buffer the loop reads, without a wait of the author's for them. Those in `pipelined` loops are left out; `groups` says
-    whether the loop counts groups of copies, so that no others can be waited for.
+    These are copies whose buffer the loop reads, without a wait of the author's for them. Those in `pipelined` loops
+    are left out; `groups` says whether the loop counts groups of copies, so that no others can be waited for.
     """
     calls = [n for n in walk(loop.body) if isinstance(n, Call)]
     if any(map(awaits_copies, calls)):
         return
-    uses = (a for c in calls if c.op not in INDEXED for a in c.args if isinstance(a, Value) and a not in written_values([c]))
+    uses = (a for c in calls if c.op not in INDEXED
+            for a in c.args if isinstance(a, Value) and a not in written_values([c]))
     read = {context.buffer_of(a) for a in uses}
     wait = "" if groups else "; or wait for it here, by tile.copy_async(...).wait()"
     for copy, (where, cure) in _copies_below(loop.body, pipelined):
         if context.buffer_of(copy.args[0]) in read:
-            yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
-                           f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
+            yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {loop.loc.line}, "
+                           f"and only copies directly in that loop's body run ahead: {cure}{wait}", copy.loc)
 
 
 def _copies_below(block: Block, pipelined: Collection[For]) -> Iterator[tuple[Call, tuple[str, str]]]:
-    """The copies in blocks inside `block`, `pipelined` loops left out, each with (what it stands in, what to do instead)."""
+    """The copies in blocks inside `block`, `pipelined` loops left out, each with (what it stands in,
+    what to do instead)."""
     for node in block.nodes:
         for inner in () if node in pipelined else blocks(node):
             yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_staged_copy(n))
@@ -260,13 +274,16 @@ def why_not_ahead(context: Context, call: Call) -> str:
 
 
 def shared_memory_left(context: Context) -> int:
-    """The bytes of shared memory that a graph's buffers leave, pipelined ones counted once per slot, with `RESERVED` set aside."""
+    """The bytes of shared memory that a graph's buffers leave, pipelined ones counted once per slot,
+    with `RESERVED` set aside."""
     launch, most = context.graph.launch, SHARED_LIMIT[architecture(context.target)]
     loops = [n for n in walk(context.graph.body) if isinstance(n, For) and n.pipeline]
-    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in sorted(loops, key=lambda loop: loop.pipeline.stages)
+    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages
+             for loop in sorted(loops, key=lambda loop: loop.pipeline.stages)
              for n in loop.body.nodes if is_staged_copy(n)}
     buffers = sum(c.result.type.nbytes * slots.get(c.result, 1) for c in context.calls if c.op is alloc_shared)
-    return min(most if launch.max_shared is None else launch.max_shared, (most + 1024) // (launch.min_ctas or 1) - 1024) - RESERVED - buffers
+    return min(most if launch.max_shared is None else launch.max_shared,
+               (most + 1024) // (launch.min_ctas or 1) - 1024) - RESERVED - buffers
 
 
 def buffer_name(buffer: Value) -> str:
@@ -275,9 +292,10 @@ def buffer_name(buffer: Value) -> str:
 
 
 BELOW = {If: ("a branch", "copy in every iteration, from a place that the condition chooses (tile.where)"),
-         For: ("a loop", "copy before the inner loop what all its iterations read, or make that loop a pipelined one too"),
+         For: ("a loop",
+               "copy before the inner loop what all its iterations read, or make that loop a pipelined one too"),
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "missed_copy_warnings", "shared_memory_left",
-           "site_with_barrier", "why_not_ahead"]
+__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "missed_copy_warnings",
+           "shared_memory_left", "site_with_barrier", "why_not_ahead"]

@@ -25,8 +25,10 @@ class Writer(Builder):
         """`body` with the hoisted nodes before it."""
         return Block((*self.blocks[0], *body.nodes), body.yields)
 
-    def loop(self, start: Operand, stop: Operand, step: int, inits: Sequence[Operand], body: Callable[..., Any], name: str = "i") -> list[Value]:
-        """Append ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what a trip yields. Returns the values after the loop."""
+    def loop(self, start: Operand, stop: Operand, step: int, inits: Sequence[Operand], body: Callable[..., Any],
+             name: str = "i") -> list[Value]:
+        """Append ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what a trip yields. Returns the
+        values after the loop."""
         uniform = min([type_of(x).uniform for x in (start, stop)])
         index = Value(name, Scalar(int32, uniform), self.loc)
         inner = [Value(getattr(x, "name", "carried"), type_of(x), self.loc) for x in inits]

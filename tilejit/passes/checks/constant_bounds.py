@@ -13,19 +13,22 @@ from ...types import Points, Region
 
 
 def check_constant_bounds(graph: Graph, facts: Facts) -> Graph:
-    """The graph unchanged. CompilationError where a call accesses elements that its buffer surely does not have, and no mask excludes them."""
+    """The graph unchanged. CompilationError where a call accesses elements that its buffer surely does not have, and
+    no mask excludes them."""
     made: dict[Value, Call] = {}
     for node in walk(graph.body):
         if isinstance(node, Call):
             made.update(dict.fromkeys(node.results, node))
             for operand in _accessed_operands(node):
-                if isinstance(operand, Value) and isinstance(operand.type, (Region, Points)) and operand.type.scope != "global":
+                if (isinstance(operand, Value) and isinstance(operand.type, (Region, Points))
+                    and operand.type.scope != "global"):
                     _check(made[operand], made)
     return graph
 
 
 def _accessed_operands(call: Call) -> tuple[Operand, ...]:
-    """The operands all of whose elements a call accesses. To an instruction called by its PTX name a place is only an address."""
+    """The operands all of whose elements a call accesses. To an instruction called by its PTX name a place
+    is only an address."""
     operands = dict(zip(call.op.signature.parameters, call.args))
     masked = call.op in (load_, store_, atomic_) and operands["mask"] is not None
     return () if masked or call.op.effect == "pure" or "form" in call.attrs else call.args
@@ -41,8 +44,9 @@ def _check(place: Call, made: dict[Value, Call]) -> None:
         if dtype.packed and d == len(buffer.shape) - 1:
             first, stop, end = (count_elements(dtype, n) for n in (first, stop, end))
         which = f"elements {first} to {stop - 1}" if stop - first > 1 else f"element {first}"
-        raise CompilationError(f"this names {which} of dimension {d}, in which the {buffer.scope} buffer has {end}, and accesses to it are not "
-                               "clipped: stay inside it, make it larger, or leave elements out of a load or a store by mask=", place.loc)
+        raise CompilationError(f"this names {which} of dimension {d}, in which the {buffer.scope} buffer has {end}, "
+                               "and accesses to it are not clipped: stay inside it, make it larger, "
+                               "or leave elements out of a load or a store by mask=", place.loc)
 
 
 def _dtype_in_the_kernel(buffer: Value, made: dict[Value, Call]):

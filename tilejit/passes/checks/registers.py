@@ -1,5 +1,5 @@
-"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to, and warpgroups that together ask for more registers
-than the CTA has."""
+"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to, and warpgroups that together
+ask for more registers than the CTA has."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WRITTEN_OUT = 8192  # the most elements of a tile in one thread: code is emitted
 def check_registers(graph: Graph) -> Graph:
     """The graph unchanged. CompilationError names the first tile that is too large for the threads that hold it.
 
-    A tile that is loaded, or carried by a loop or a branch, is in registers as a whole. One that is only computed need not be: each of its
-    elements may be used as soon as it is computed.
+    A tile that is loaded, or carried by a loop or a branch, is in registers as a whole. One that is only computed
+    need not be: each of its elements may be used as soon as it is computed.
     """
     for node, threads in _with_threads(graph.body, graph.launch.threads):
         whole = not isinstance(node, Call) or node.op.effect == "reads" or node.op in (convert_layout, slice_)
@@ -32,7 +32,8 @@ def check_registers(graph: Graph) -> Graph:
             words = -(-count * t.dtype.bits // 32)
             more = f"more warps (num_warps is {graph.launch.num_warps})"
             if threads < graph.launch.threads:
-                more = f"a wider scope (this one has {threads} thread{'s' if threads > 1 else ''} of the CTA's {graph.launch.threads})"
+                more = (f"a wider scope (this one has {threads} thread{'s' if threads > 1 else ''} of the CTA's "
+                        f"{graph.launch.threads})")
             advice = f"use a smaller tile, {more}, or shared memory and a loop"
             if whole and words > REGISTERS:
                 raise CompilationError(f"{what} takes {words} registers of each thread, and a thread has "
@@ -44,9 +45,11 @@ def check_registers(graph: Graph) -> Graph:
 
 
 def check_warpgroup_registers(graph: Graph) -> Graph:
-    """The graph unchanged. CompilationError where the warpgroups of a CTA ask for more registers together than it begins with.
+    """The graph unchanged. CompilationError where the warpgroups of a CTA ask for more registers together
+    than it begins with.
 
-    ``setmaxnreg.inc`` would wait forever for others to release enough (PTX ISA). Of a warpgroup with several scopes the smallest request counts.
+    ``setmaxnreg.inc`` would wait forever for others to release enough (PTX ISA). Of a warpgroup with several scopes
+    the smallest request counts.
     """
     asked = _register_requests(graph)
     if not asked:
@@ -55,10 +58,10 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
     kept = [min((count for count, _ in asked.get(w, ())), default=begin) for w in range(groups)]
     if sum(kept) > begin * groups:
         _, loc = max((request for requests in asked.values() for request in requests), key=lambda request: request[0])
-        raise CompilationError(f"the warpgroups ask for {' + '.join(map(str, kept))} = {sum(kept)} registers per thread, and a CTA of "
-                               f"{graph.launch.threads} threads begins with {groups} times {begin}: a warpgroup would wait for the missing ones "
-                               "for ever; lower regs=, or have another warpgroup give more back, as with "
-                               "tile.warpgroup(0, regs=24)", loc)
+        raise CompilationError(f"the warpgroups ask for {' + '.join(map(str, kept))} = {sum(kept)} registers per "
+                               f"thread, and a CTA of {graph.launch.threads} threads begins with {groups} times "
+                               f"{begin}: a warpgroup would wait for the missing ones for ever; lower regs=, "
+                               "or have another warpgroup give more back, as with tile.warpgroup(0, regs=24)", loc)
     return graph
 
 

@@ -1,7 +1,8 @@
-"""Scans over loads that may reach out of bounds at their end: does what the padding contributes reach a result that is kept?
+"""Scans over loads that may reach out of bounds at their end:
+does what the padding contributes reach a result that is kept?
 
-A scan towards the end meets the elements beyond the array after all others, so they affect only results beyond the array's end. Elementwise
-work and further scans preserve that, and a store to a region drops those elements.
+A scan towards the end meets the elements beyond the array after all others, so they affect only results beyond the
+array's end. Elementwise work and further scans preserve that, and a store to a region drops those elements.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ def _begins_inside(context: Context, start: Operand) -> bool:
 
 
 def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
-    """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it, the aliases are its names there."""
+    """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it,
+    the aliases are its names there."""
     found: dict[Operand, list[Any]] = {}
     for node in walk(body):
         same: list[tuple[Operand, tuple[Value, ...]]] = []
         if isinstance(node, (For, While)):
             same = [(x, (c.inner, c.result)) for c, y in zip(node.carried, node.body.yields) for x in (c.init, y)]
         elif isinstance(node, If):
-            same = [(x, (result,)) for result, *sides in zip(node.results, node.then.yields, node.orelse.yields) for x in sides]
+            same = [(x, (result,)) for result, *sides in zip(node.results, node.then.yields, node.orelse.yields)
+                    for x in sides]
         for x, values in same or [(x, ()) for x in operands(node)]:
             found.setdefault(x, []).append((node, values))
     return found
@@ -77,12 +80,14 @@ def _is_dropped(context: Context, tail: Tail, uses: dict[Any, Any]) -> bool:
 
 
 def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> bool:
-    """Whether the array that a tile is stored to ends, along an axis, where the loaded arrays do or before, for the arguments at hand."""
+    """Whether the array that a tile is stored to ends, along an axis, where the loaded arrays do or before, for the
+    arguments at hand."""
     t = place.type
     if not isinstance(t, Region) or t.scope != "global" or t.buffer.narrowed is not None:
         return False
     d = t.kept[axis]
-    start, size = context.definition(place).args[1 + d], lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
+    start, size = (context.definition(place).args[1 + d],
+                   lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim])
     return all(_computed_alike(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
 
 
@@ -91,11 +96,13 @@ def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
     seen, left = set(), [(one, other)]
     while left:
         pair = one, other = left.pop()
-        if pair in seen or one is other or isinstance(one, Const) and isinstance(other, Const) and one.value == other.value:
+        if (pair in seen or one is other
+            or isinstance(one, Const) and isinstance(other, Const) and one.value == other.value):
             continue
         seen.add(pair)
         a, b = context.definitions.get(one), context.definitions.get(other)
-        if a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs or len(a.args) != len(b.args):
+        if (a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs
+            or len(a.args) != len(b.args)):
             return False
         if a.results.index(one) != b.results.index(other):
             return False
@@ -104,7 +111,8 @@ def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
 
 
 def _axis_after(node: Node, value: Value, axis: int) -> int | None:
-    """The axis of a call's results that the tail is at the end of, given the operand's; None where it may be elsewhere."""
+    """The axis of a call's results that the tail is at the end of, given the operand's;
+    None where it may be elsewhere."""
     if not isinstance(node, Call):
         return None
     op, attrs, shape = node.op, node.attrs, type_of(value).shape
@@ -114,7 +122,8 @@ def _axis_after(node: Node, value: Value, axis: int) -> int | None:
         return attrs["axes"].index(axis)
     if op is reshape_:
         target = attrs["shape"]
-        return next((d for d, n in enumerate(target) if n == shape[axis] and prod(target[:d]) == prod(shape[:axis])), None)
+        return next((d for d, n in enumerate(target) if n == shape[axis] and prod(target[:d]) == prod(shape[:axis])),
+                    None)
     if op is reduce_ and axis not in attrs["axes"]:
         return axis if attrs["keepdims"] else axis - sum(a < axis for a in attrs["axes"])
     return axis if op is scan_ and (attrs["axis"] != axis or not attrs["reverse"]) else None

@@ -1,9 +1,10 @@
-"""Check transaction counts: does a barrier expect the bytes that its copies bring? Only where both are evident from the kernel.
+"""Check transaction counts: does a barrier expect the bytes that its copies bring? Only where both are
+evident from the kernel.
 
-They are where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where control flow is
-uniform in a cluster, a multicast to all of it brings its bytes once from every CTA; and if the CTAs send to peers by a permutation of their
-ranks, each receives what it sends. The simulator finds the other mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the
-mbarrier object".
+They are where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on
+it. Where control flow is uniform in a cluster, a multicast to all of it brings its bytes once from every CTA; and if
+the CTAs send to peers by a permutation of their ranks, each receives what it sends. The simulator finds the other
+mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrier object".
 """
 
 from __future__ import annotations
@@ -89,23 +90,26 @@ def _give_up(values, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
 
 
 def _compare(arms: list[Any], copies: list[Any], count) -> None:
-    """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block, copy)`` as `_count`."""
+    """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block,
+    copy)`` as `_count`."""
     if len(arms) != 1:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
     if isinstance(announced, Const) and announced.value > 0 and not copies:
-        raise CompilationError(f"{announced.value} bytes are announced, and no copy completes on this barrier: its phase would never "
-                               "complete; give the copies mbar= (for a ring's slot, mbar=slot.full)", arm.loc)
+        raise CompilationError(f"{announced.value} bytes are announced, and no copy completes on this barrier: its "
+                               "phase would never complete; give the copies mbar= (for a ring's slot, mbar=slot.full)",
+                               arm.loc)
     if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
         return
     counts = [count(where, copy) for where, copy in copies]
     if None in counts:
         return
-    brought = sum(n * (copy.args[0] if copy.op is remote_ else copy.args[1]).type.nbytes for n, (_, copy) in zip(counts, copies))
+    brought = sum(n * (copy.args[0] if copy.op is remote_ else copy.args[1]).type.nbytes
+                  for n, (_, copy) in zip(counts, copies))
     if brought != announced.value:
         lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
-        raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier transfer {brought} (line {lines}): "
-                               "its phase would never complete", arm.loc)
+        raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier transfer "
+                               f"{brought} (line {lines}): its phase would never complete", arm.loc)
 
 
 def _count(copy: Call, ranks: int, alike: bool, made: dict[Any, Any]) -> int | None:
@@ -126,8 +130,8 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict[Any, Any]) -> int | N
 
 
 def _permutes_ranks(place: Value, made: dict[Any, Any], ranks: int) -> bool:
-    """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the CTA's own, such as
-    a constant added modulo the cluster's size, or exclusive-or a constant."""
+    """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the
+    CTA's own, such as a constant added modulo the cluster's size, or exclusive-or a constant."""
     while place in made and made[place].op is not peer_buffer:
         place = made[place].args[0]
     if place not in made or len(made[place].args) < 2:

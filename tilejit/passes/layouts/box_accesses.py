@@ -1,6 +1,7 @@
 """Turn loads and stores by index tiles into accesses of a region, where the tiles and the mask name a box of an array.
 
-A region needs fewer addresses and bounds tests, and the stored tile may keep the register layout that it was computed in.
+A region needs fewer addresses and bounds tests, and the stored tile may keep the register layout
+that it was computed in.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def write_boxes(graph: Graph, facts: Facts) -> Graph:
 def is_access(node: Node) -> bool:
     """Whether a node loads or stores a tile of an array by index tiles, or a region under a mask."""
     place = node.args[0].type if isinstance(node, Call) and node.op in (load_, store_) else None
-    return place is not None and place.scope == "global" and place.shape != () and (isinstance(place, Points) or node.args[2] is not None)
+    return (place is not None and place.scope == "global" and place.shape != ()
+            and (isinstance(place, Points) or node.args[2] is not None))
 
 
 class _Boxes:

@@ -58,31 +58,36 @@ class LayoutChoice:
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
         return self.blocked_tile(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
-    def blocked_tile(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple[Any, ...] | None, reduced: tuple[Any, ...] = ()) -> Tile:
-        """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small to occupy them all."""
+    def blocked_tile(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple[Any, ...] | None,
+                     reduced: tuple[Any, ...] = ()) -> Tile:
+        """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small
+        to occupy them all."""
         threads, first = self.scope.threads, self.scope.first
         while vector > 1 and vector * threads > prod(shape):
             vector //= 2
         if self.scope.kind == "thread" and isinstance(first, int) and first % min(threads, 32):
-            raise CompilationError("a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes that begin at a multiple of their "
-                                   f"number, found {threads} threads from thread {first} on")
+            raise CompilationError("a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes that begin "
+                                   f"at a multiple of their number, found {threads} threads from thread {first} on")
         return Tile(dtype, shape, *blocked_layout(shape, threads, vector, order, reduced))
 
     def better_stored(self, store: Call, have: Tile) -> Tile | None:
-        """A layout to which to change a tile before it is stored to an array, if the change costs less than it saves; else None."""
+        """A layout to which to change a tile before it is stored to an array, if the change costs less than it
+        saves; else None."""
         place, threads = store.args[0], self.scope.threads
         if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
         axis = vector_axis(self.context, store)
         layout = exchange_registers(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
-        if layout is not None and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads):
+        if (layout is not None
+            and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads)):
             return longer
         want = self.blocked_tile(have.shape, have.dtype, *vector_and_order(self.context, store))
         spare = self.scope.kind == "cta" and have.size * have.dtype.nbytes <= self.room
         return want if spare and worth_changing_layout(self.context, store, have, want, threads) else None
 
     def better_loaded(self, load: Call, types: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
-        """Whether to load a region in the second of two layouts, instead of in the first with the layout change `change` later on.
+        """Whether to load a region in the second of two layouts, instead of in the first with the layout
+        change `change` later on.
 
         From shared memory always; from global memory if the loads then cost no more.
         """
@@ -105,13 +110,14 @@ def reduced_axes(context: Context) -> dict[tuple[Any, ...], tuple[int, ...]]:
 def derived_from_products(context: Context, stored: bool = False) -> set[Operand]:
     """The tiles computed from results of tensor cores, each element from those of its own place or row.
 
-    With `stored`, for tiles that are stored in the layout of the tensor cores: they may come out of a loop too, and products made by threads, which
-    have no layout of their own, do not count.
+    With `stored`, for tiles that are stored in the layout of the tensor cores: they may come out of a loop too, and
+    products made by threads, which have no layout of their own, do not count.
     """
     found: set[Operand] = set()
 
     def reached(a: Operand, *followed: Operand) -> bool:
-        left = stored and a in context.carried and a not in followed and reached(context.carried[a].following, a, *followed)
+        left = (stored and a in context.carried and a not in followed
+                and reached(context.carried[a].following, a, *followed))
         return a in found or left or any(reached(side, *followed) for side in context.branch_values.get(a, ()))
 
     for call in context.calls:
@@ -129,7 +135,8 @@ def is_elementwise(call: Call) -> bool:
 
 
 def _spare_shared_memory(graph: Graph, context: Context) -> int:
-    """The bytes of shared memory that the kernel's buffers leave for optional changes of layout (a cautious estimate)."""
+    """The bytes of shared memory that the kernel's buffers leave for optional changes of layout (a
+    cautious estimate)."""
     most = SHARED_LIMIT[architecture(graph.target)]
     used = sum(r.type.nbytes for call in context.calls if call.op is alloc_shared for r in call.results)
     return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8

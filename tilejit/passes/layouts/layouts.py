@@ -1,9 +1,10 @@
-"""Assign a register layout to every tile: anchored at memory accesses, propagated through elementwise work, converted where uses differ.
+"""Assign a register layout to every tile: anchored at memory accesses, propagated through elementwise work,
+converted where uses differ.
 
-A value that costs nothing to compute anywhere (a splat, arange, elementwise work on these, a broadcast) is rematerialised in each layout that a
-use asks for. Every other tile has one layout; a use that needs another gets a `convert_layout`, hoisted out of the loops that the value enters
-from outside. A load takes the layout of its first use, also across casts and reshapes and into a loop or a branch, if that costs less than
-converting.
+A value that costs nothing to compute anywhere (a splat, arange, elementwise work on these, a broadcast) is
+rematerialised in each layout that a use asks for. Every other tile has one layout; a use that needs another gets a
+`convert_layout`, hoisted out of the loops that the value enters from outside. A load takes the layout of its first
+use, also across casts and reshapes and into a loop or a branch, if that costs less than converting.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def assign_layouts(graph: Graph, facts: Facts) -> Graph:
 class Rebuilt:
     """A block as far as it has been rebuilt.
 
-    `copies` caches values made in it for uses by (value, layout, domain); `arguments` are the values that it starts with; `trip` marks a loop's body.
+    `copies` caches values made in it for uses by (value, layout, domain); `arguments` are the values that it starts
+    with; `trip` marks a loop's body.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -54,11 +56,13 @@ class Rebuilt:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A load and the calls computed from it whose layouts are still open: each is used by the next alone, beside free values only.
+    """A load and the calls computed from it whose layouts are still open: each is used by the next alone,
+    beside free values only.
 
-    `start` is the load's result in the original graph; `first` and `end`, the results of the load and of the last call, have their present
-    layouts. The load and the last `call` are (original call, rebuilt call) pairs; the latter stand in `block`. `shorter` is the chain without
-    its last call. Where a loop starts with the end of a chain, its body sees the carried value as the `start` of a chain without a load.
+    `start` is the load's result in the original graph; `first` and `end`, the results of the load and of the last
+    call, have their present layouts. The load and the last `call` are (original call, rebuilt call) pairs; the latter
+    stand in `block`. `shorter` is the chain without its last call. Where a loop starts with the end of a chain, its
+    body sees the carried value as the `start` of a chain without a load.
     """
 
     start: Value
@@ -81,9 +85,9 @@ class Chain:
 class Assigner(LayoutChoice):
     """The walk that rebuilds a graph. Ops have two rules for it.
 
-    ``layout(assigner, call, types)`` is given the types of the operands (None for a tile that is free) and returns the types that the call needs of
-    its operands, and those of its results. ``layout_backward(assigner, call, want)`` returns the operand types that give a result in the layout of
-    `want`, or None if there are none.
+    ``layout(assigner, call, types)`` is given the types of the operands (None for a tile that is free) and returns
+    the types that the call needs of its operands, and those of its results. ``layout_backward(assigner, call, want)``
+    returns the operand types that give a result in the layout of `want`, or None if there are none.
     """
 
     def __init__(self, graph: Graph, facts: Facts):
@@ -106,7 +110,8 @@ class Assigner(LayoutChoice):
 
     @contextmanager
     def rebuilding(self, block: Block, arguments: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
-        """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `arguments` are values that it starts with."""
+        """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `arguments` are values
+        that it starts with."""
         self.blocks.append(Rebuilt(arguments=arguments, trip=trip))
         with self.context.in_block(block):
             for node in block.nodes:
@@ -155,14 +160,16 @@ class Assigner(LayoutChoice):
         with self.hoisted_to_home(call, tiles):
             chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.give_types(call.results, results))
-        if call.op is load_ and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
+        if (call.op is load_ and not tiles and isinstance(call.args[0].type, Region)
+            and isinstance(call.result.type, Tile)):
             self.open(Chain(call.result, new.result, new.result, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
             self.open(replace(chain, end=new.result, call=(call, new), shorter=chain))
 
     @contextmanager
     def hoisted_to_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
-        """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any change of its layout."""
+        """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any
+        change of its layout."""
         blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op is reshape_ else None
         if made is not None and (made.op is load_ or is_elementwise(made)):
             self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
@@ -175,7 +182,8 @@ class Assigner(LayoutChoice):
             return False
         if call.op.traits.lazy:
             return True
-        return call.op.effect == "pure" and all(a in self.free for a in tiles) and (call.op.traits.free or call.op.traits.elementwise)
+        return (call.op.effect == "pure" and all(a in self.free for a in tiles)
+                and (call.op.traits.free or call.op.traits.elementwise))
 
     def needs_of_store(self, call: Call, have: Tile, needs: Types) -> Types:
         """The types that a store needs, where another layout than that of its rule makes it cheaper."""
@@ -191,22 +199,26 @@ class Assigner(LayoutChoice):
         return new
 
     def branch(self, node: If) -> None:
-        """A branch's results get the layouts of its first block, or of the second where only that one's is anchored or not a guess."""
+        """A branch's results get the layouts of its first block, or of the second where only that one's is
+        anchored or not a guess."""
         test = self.new(node.test)
         then, orelse = map(self.rebuilt, (node.then, node.orelse))
         def doubt(x):
             return 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
-        types = tuple(self.settled_or_default(min(sides, key=doubt)) for sides in zip(node.then.yields, node.orelse.yields))
+        types = tuple(self.settled_or_default(min(sides, key=doubt))
+                      for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
-        self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.give_types(node.results, types)))
+        self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse,
+                                        results=self.give_types(node.results, types)))
 
     def is_guess(self, operand: Operand) -> bool:
         """Whether a tile has no layout of its own yet, and takes that of whatever it meets."""
         return operand in self.free or operand in self.guessed
 
     def loop(self, node: For | While) -> None:
-        """A carried value keeps its initial layout, unless that is free, open or a guess, or the body computes it from a tensor core's result:
-        then it takes the layout that the body gives it, converted once before the loop, and the body is walked again."""
+        """A carried value keeps its initial layout, unless that is free, open or a guess, or the body computes it
+        from a tensor core's result: then it takes the layout that the body gives it, converted once before the loop,
+        and the body is walked again."""
         starts = tuple(self.settled_or_default(c.init) for c in node.carried)
         free = {c.inner for c, y in zip(node.carried, node.body.yields)
                 if self.is_guess(c.init) or y in self.from_products and c.init not in self.from_products}
@@ -216,23 +228,27 @@ class Assigner(LayoutChoice):
         made = self.rebuild_loop(node, starts, open_)
         self.guessed -= free
         made = [self.asked.pop(c.inner, t) for c, t in zip(node.carried, made)]
-        follows = [c.inner in free or c.inner in open_ or self.is_anchored(y) for c, y in zip(node.carried, node.body.yields)]
+        follows = [c.inner in free or c.inner in open_ or self.is_anchored(y)
+                   for c, y in zip(node.carried, node.body.yields)]
         types = tuple(m if f and m is not None else s for m, f, s in zip(made, follows, starts))
         if types != starts:
             self.restore(before)
             self.rebuild_loop(node, types)
 
     def is_anchored(self, operand: Operand) -> bool:
-        """Whether the layout of a value is fixed by the instruction that makes it (a tensor core's), perhaps in one side of a branch."""
+        """Whether the layout of a value is fixed by the instruction that makes it (a tensor core's), perhaps in one
+        side of a branch."""
         if operand not in self.anchored:
             call = self.context.definitions.get(operand)
             sides = self.context.branch_values.get(operand, ())
-            self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and call.op.traits.anchor
+            self.anchored[operand] = (any(map(self.is_anchored, sides)) if sides
+                                      else call is not None and call.op.traits.anchor)
         return self.anchored[operand]
 
     def snapshot(self) -> tuple[Any, ...]:
         """The state that the first walk of a loop changes."""
-        return tuple(map(copy, (self.new.values, self.free, self.chains, self.first))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
+        return (tuple(map(copy, (self.new.values, self.free, self.chains, self.first))),
+                [(copy(b.copies), copy(b.nodes)) for b in self.blocks])
 
     def restore(self, before: tuple[Any, ...]) -> None:
         (self.new.values, self.free, self.chains, self.first), blocks = before
@@ -240,7 +256,8 @@ class Assigner(LayoutChoice):
             block.copies, block.nodes = copies, nodes
 
     def rebuild_loop(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
-        """Rebuild a loop that carries these types. Returns the types that its body yields. `open_` are carried values that start a chain."""
+        """Rebuild a loop that carries these types. Returns the types that its body yields. `open_` are carried values
+        that start a chain."""
         inits = self.used((c.init for c in node.carried), types)
         inner = self.give_types((c.inner for c in node.carried), types)
         for value in open_:
@@ -316,7 +333,8 @@ class Assigner(LayoutChoice):
         self.blocks = blocks
 
     def home(self, value: Value) -> Rebuilt:
-        """The block in which to convert a value: the current one, or outside of the loops that the value enters from outside."""
+        """The block in which to convert a value: the current one, or outside of the loops that the value
+        enters from outside."""
         for n in range(len(self.blocks) - 1, 0, -1):
             if not self.blocks[n].trip or self.defines(self.blocks[n], value):
                 return self.blocks[n]
@@ -324,7 +342,8 @@ class Assigner(LayoutChoice):
 
     @staticmethod
     def defines(block: Rebuilt, value: Value) -> bool:
-        return value in block.arguments or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
+        return value in block.arguments or any(value in node.results if isinstance(node, (Call, If))
+                                               else value in (c.result for c in node.carried)
                                           for node in block.nodes if not isinstance(node, Scope))
 
     def rematerialise(self, call: Call, want: Tile) -> Value:
@@ -368,8 +387,8 @@ class Assigner(LayoutChoice):
         return chain if chain is not None and chain.block in (None, self.block) else None
 
     def try_relayout(self, chain: Chain, want: Tile) -> bool:
-        """Give a chain the layouts that end in `want`, if that costs less than a conversion. Its calls are appended anew to the end of their
-        block, where the free values beside them are made."""
+        """Give a chain the layouts that end in `want`, if that costs less than a conversion. Its calls are appended
+        anew to the end of their block, where the free values beside them are made."""
         types = self.types_along(chain, want)
         if types is None:
             return False
@@ -389,7 +408,8 @@ class Assigner(LayoutChoice):
         return True
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:
-        """The types of a chain's values in the layouts that end in `want`; None if a call of the chain cannot have them."""
+        """The types of a chain's values in the layouts that end in `want`;
+        None if a call of the chain cannot have them."""
         types = [in_layout_of(want, chain.end.type.dtype)]
         for call, _ in reversed(chain.calls()):
             needs = self.backward(call, types[-1])
@@ -400,8 +420,8 @@ class Assigner(LayoutChoice):
 
 
 def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
-    """The rule of elementwise ops: all tiles share one layout, that of the first operand which has one; open ones are preferred less, guesses
-    least. Points have the layout of their index tiles."""
+    """The rule of elementwise ops: all tiles share one layout, that of the first operand which has one; open ones are
+    preferred less, guesses least. Points have the layout of their index tiles."""
     first = next((a.type for a in (*call.args, *call.results) if isinstance(type_of(a), Tile)), None)
     if first is None:
         return (None,) * len(call.args), (None,) * len(call.results)

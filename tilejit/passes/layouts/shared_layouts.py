@@ -1,15 +1,17 @@
 """Choose the layouts of shared buffers that were left to the compiler (``tile.auto``), each by its uses.
 
-The candidates are the standard swizzles that the rows allow, the widest first, or columns of 16 bytes where they allow none, and row-major.
-Every copy or product that has variants is evaluated with each candidate. The best candidate is one that no use declines; then one that
-leaves no use a slower variant (a copy by ordinary loads and stores, a product by other instructions); then, if products or register tiles
-use the buffer, which read down its rows, the widest swizzle; if only copies do, the one for which they take the fewest instructions.
+The candidates are the standard swizzles that the rows allow, the widest first, or columns of 16 bytes where they
+allow none, and row-major. Every copy or product that has variants is evaluated with each candidate. The best
+candidate is one that no use declines; then one that leaves no use a slower variant (a copy by ordinary loads and
+stores, a product by other instructions); then, if products or register tiles use the buffer, which read down its
+rows, the widest swizzle; if only copies do, the one for which they take the fewest instructions.
 
-Columns of 16 bytes are for uses that decline all others: TMA fills them 16 bytes at a time, so that a pipelined product of 24 to 72 columns
-by wgmma takes 1.02 to 1.5 times as long as one by mma.sync from plain rows (on an H100). The slots of a ring may also lie apart, where that
-saves copies instructions: TMA cannot reach a slot close behind another, and bulk copies then move a row each. Where some use has no variant or
-a slower one with every candidate, and an array that is copied has no contiguous rows, column-major candidates are evaluated as well, with the
-other buffers as chosen.
+Columns of 16 bytes are for uses that decline all others: TMA fills them 16 bytes at a time, so that a pipelined
+product of 24 to 72 columns by wgmma takes 1.02 to 1.5 times as long as one by mma.sync from plain rows (on an H100).
+The slots of a ring may also lie apart, where that saves copies instructions: TMA cannot reach a slot close behind
+another, and bulk copies then move a row each. Where some use has no variant or a slower one with every candidate, and
+an array that is copied has no contiguous rows, column-major candidates are evaluated as well, with the other buffers
+as chosen.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, 
     """The layouts that a buffer, or the `slots` of a ring, may have, by name; preferred ones first."""
     found = {}
     if len(shape) > 1 and shape[-2] % 8 == 0:
-        found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n) for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
+        found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n)
+                 for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
         if not found and shape[-1] * dtype.bits % 128 == 0 and shape[-1] * dtype.bits > 128:
             found[COLUMNS] = standard(dtype.bits, shape, 0)
     found[ROW_MAJOR], unit = TileLayout.row_major(shape), 128 // dtype.nbytes
     slot = prod(shape[1:])
     if slots and slot % unit:
-        found[APART] = TileLayout([(shape[0], -(-slot // unit) * unit, axis.m), *TileLayout.row_major(shape[1:]).shards])
+        found[APART] = TileLayout([(shape[0], -(-slot // unit) * unit, axis.m),
+                                   *TileLayout.row_major(shape[1:]).shards])
     return found
 
 
@@ -63,13 +67,14 @@ def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayo
     order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
     def named(name):
         return COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
-    return {named(name): layout.permute(order, turned) for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
+    return {named(name): layout.permute(order, turned)
+            for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
 
 
 @dataclass
 class CandidateUses:
-    """How the uses of a buffer fare with one candidate: the variant of each, which ones have none or a slower one, and the instructions of
-    its copies."""
+    """How the uses of a buffer fare with one candidate: the variant of each, which ones have none or a slower one,
+    and the instructions of its copies."""
 
     taken: dict[Call, str] = field(default_factory=dict)
     declined: dict[Call, DispatchError] = field(default_factory=dict)
@@ -84,7 +89,8 @@ class CandidateUses:
             path = best.taken.get(call)
             words.append(f"line {call.loc.line}: {path} {reasons[path]}"
                          if path in reasons else f"line {call.loc.line}: no lowering of {call.op.name}")
-        return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by {self.taken[call]}" for call in self.slower]))
+        return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by "
+                                                 f"{self.taken[call]}" for call in self.slower]))
 
 
 @dataclass
@@ -98,7 +104,8 @@ class OpenLayout:
 
     def cost(self, name: str) -> tuple[Any, ...]:
         """What a candidate is ranked by; the least is chosen."""
-        uses, at, turned = self.uses[name], list(self.layouts).index(name), name == COLUMN_MAJOR or name.endswith("by columns")
+        uses, at, turned = (self.uses[name], list(self.layouts).index(name),
+                            name == COLUMN_MAJOR or name.endswith("by columns"))
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
         rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
         return len(uses.declined), name == COLUMNS, len(uses.slower), turned, *rank
@@ -107,7 +114,8 @@ class OpenLayout:
     def settled(self) -> bool:
         """Whether the first candidate cannot be bettered."""
         first = self.uses[next(iter(self.layouts))]
-        return len(self.layouts) == 1 or self.by_rows and not {APART, COLUMNS} & set(self.layouts) and not first.declined and not first.slower
+        return (len(self.layouts) == 1 or self.by_rows and not {APART, COLUMNS} & set(self.layouts)
+                and not first.declined and not first.slower)
 
     @property
     def chosen(self) -> str:
@@ -115,10 +123,11 @@ class OpenLayout:
 
     @property
     def wants_columns(self) -> bool:
-        """Whether column-major candidates should be evaluated as well: a use has no variant, or a slower one, and a copy's array has
-        non-contiguous rows."""
+        """Whether column-major candidates should be evaluated as well: a use has no variant, or a slower one, and a
+        copy's array has non-contiguous rows."""
         uses = self.uses[self.chosen]
-        places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_) for a in call.args[:2])
+        places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_)
+                  for a in call.args[:2])
         apart = any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
         return apart and bool(uses.declined or uses.slower)
 
@@ -131,18 +140,22 @@ class OpenLayout:
                 continue
             uses = self.uses.get(other)
             if uses is None or (len(uses.declined), len(uses.slower)) == (len(best.declined), len(best.slower)):
-                more = uses is not None and uses.instructions > best.instructions and (not self.by_rows or name == APART)
-                why = f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}" if more else f"{name} comes first"
+                more = (uses is not None and uses.instructions > best.instructions
+                        and (not self.by_rows or name == APART))
+                why = (f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}"
+                       if more else f"{name} comes first")
             else:
                 why = uses.objections(best)
             reasons.append((other, why))
         loc = self.call.loc
-        return LayoutRecord(loc.line, loc.source_line.strip(), tuple(self.call.result.type.shape), str(self.layouts[name]), name, tuple(reasons))
+        return LayoutRecord(loc.line, loc.source_line.strip(), tuple(self.call.result.type.shape),
+                            str(self.layouts[name]), name, tuple(reasons))
 
 
 def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
     """The graph with a layout for every buffer that was left to the compiler."""
-    opened = {n.result: OpenLayout(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots")))) for n in graph.body.nodes
+    opened = {n.result: OpenLayout(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots"))))
+              for n in graph.body.nodes
               if isinstance(n, Call) and n.op is alloc_shared and n.attrs.get("auto") is not None}
     if not opened:
         return graph
@@ -169,7 +182,7 @@ def with_layout(t, layout: TileLayout):
     return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
 
 
-# -- evaluation ------------------------------------------------------------------------------------------------------------
+# -- evaluation --------------------------------------------------------------------------------------------------------
 
 class _UseEvaluator:
     """Evaluates every use of the `opened` buffers with the layouts `tried`; other buffers have those in `given`."""
@@ -245,10 +258,11 @@ class _UseEvaluator:
             self.facts.asked = before  # facts asked only to rank candidates do not become guards
 
 
-# -- writing the choice ----------------------------------------------------------------------------------------------------
+# -- writing the choice ------------------------------------------------------------------------------------------------
 
 class _Retyper(Copier):
-    """Rewrites a graph with the chosen layouts of its buffers, and of all places in them; other values keep their types."""
+    """Rewrites a graph with the chosen layouts of its buffers, and of all places in them;
+    other values keep their types."""
 
     def __init__(self, layouts: dict[Value, TileLayout]):
         super().__init__()
@@ -267,7 +281,8 @@ class _Retyper(Copier):
         if layout is None:
             return call
         places = isinstance(call.results[0].type, PLACES) if call.results else False
-        return replace(call, args=args, results=tuple(self.placed(r, layout) for r in call.results) if places else call.results)
+        return replace(call, args=args,
+                       results=tuple(self.placed(r, layout) for r in call.results) if places else call.results)
 
     def placed(self, old: Value, layout: TileLayout) -> Value:
         new = self.retype(old, with_layout(old.type, layout))

@@ -12,7 +12,8 @@ from ..analysis.context import Context
 
 
 def choose_variants(graph: Graph, facts: Facts) -> Graph:
-    """The graph with a `choice` on every call whose op has variants or a plan. CompilationError for a call that is not allowed where it stands."""
+    """The graph with a `choice` on every call whose op has variants or a plan. CompilationError for a call that is
+    not allowed where it stands."""
     context = Context(graph, facts, wrapping=True)
     return replace(graph, body=_block(context, graph.body))
 

@@ -1,8 +1,9 @@
-"""Choose the vectors of register tiles: how wide they are and along which dimension they run, so that memory accesses cost least.
+"""Choose the vectors of register tiles: how wide they are and along which dimension they run,
+so that memory accesses cost least.
 
-A warp's load or store costs the 32-byte sectors that its lanes touch, plus a constant for the request. Vectors save requests where memory is
-contiguous; elsewhere they move neighbouring lanes apart, and each of the more requests touches more sectors. So all accesses of tiles of one
-shape are weighed together.
+A warp's load or store costs the 32-byte sectors that its lanes touch, plus a constant for the request. Vectors save
+requests where memory is contiguous; elsewhere they move neighbouring lanes apart, and each of the more requests
+touches more sectors. So all accesses of tiles of one shape are weighed together.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ from ..analysis.context import Context
 
 SECTOR, LANES = 32, 32
 # Costs are in sectors moved by the L1 cache.
-REQUEST = 4          # cost of a request beside its sectors: the L1 cache takes one request a cycle, and moves four sectors in it
+# cost of a request beside its sectors: the L1 cache takes one request a cycle, and moves four sectors in it
+REQUEST = 4
 WRITTEN_SECTOR = 4   # cost of a sector that is written: the L2 cache takes one while the L1 cache moves four
-WASTEFUL_FACTOR = 4  # a store that touches this many times the sectors it needs is worth a change of layout through shared memory
+# a store that touches this many times the sectors it needs is worth a change of layout through shared memory
+WASTEFUL_FACTOR = 4
 BARRIERS = 240       # cost of the two barriers of a layout change through scratch memory
 LONGEST = 16         # elements of the longest vector, of a byte each
 TRIPS = 8            # assumed trip count of a loop
 FAR = 1 << 20        # stands for a stride that only the launch knows
-NEAR = 2             # the same along the last dimension of an array that is contiguous along none: most likely every second element
+# the same along the last dimension of an array that is contiguous along none: most likely every second element
+NEAR = 2
 
 
 @dataclass(frozen=True)
 class Access:
-    """A memory access as a tile sees it: strides in elements along the tile's dimensions, bytes of an element, and the widest vector that is
-    provably right, with its dimension (None: no dimension is contiguous)."""
+    """A memory access as a tile sees it: strides in elements along the tile's dimensions, bytes of an element, and
+    the widest vector that is provably right, with its dimension (None: no dimension is contiguous)."""
 
     strides: tuple[int, ...]
     nbytes: int
@@ -46,11 +50,14 @@ class Access:
     axis: int | None
 
 
-def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple[Any, ...], tuple[int, tuple[Any, ...] | None]]:
-    """For each shape of tiles that are loaded from or stored to arrays: the vector's extent, and the order of the dimensions, the vector's first.
+def vector_widths(graph: Graph, context: Context,
+                  fragments: set[Operand]) -> dict[tuple[Any, ...], tuple[int, tuple[Any, ...] | None]]:
+    """For each shape of tiles that are loaded from or stored to arrays: the vector's extent, and the order of the
+    dimensions, the vector's first.
 
-    The `fragments` of tensor cores are stored in the layout that these give them, and do not count for other tiles of their shape. Facts of the
-    launch are asked for vectors of at most as many elements as a thread holds, unless accesses that differ are weighed against each other.
+    The `fragments` of tensor cores are stored in the layout that these give them, and do not count for other tiles of
+    their shape. Facts of the launch are asked for vectors of at most as many elements as a thread holds, unless
+    accesses that differ are weighed against each other.
     """
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
     def held(shape):
@@ -68,12 +75,15 @@ def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> di
     return found
 
 
-def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple[Any, ...]], int]) -> dict[tuple[Any, ...], dict[Access, int]]:
-    """{shape: {access: weight}} with vectors of at most ``most(shape)`` elements; shapes for which that is 0 are left out."""
+def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand],
+                       most: Callable[[tuple[Any, ...]], int]) -> dict[tuple[Any, ...], dict[Access, int]]:
+    """{shape: {access: weight}} with vectors of at most ``most(shape)`` elements;
+    shapes for which that is 0 are left out."""
     accesses: dict[tuple[Any, ...], dict[Access, int]] = {}
     for call, weight in _weighted_accesses(context, graph.body, 1):
         t = call.args[0].type
-        if t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:]) or not most(t.shape):
+        if (t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:])
+            or not most(t.shape)):
             continue
         access = _access_of(context, call, most(t.shape))
         if access is not None:
@@ -94,19 +104,22 @@ def vector_axis(context: Context, call: Call) -> int | None:
 
 
 def _weighted_accesses(context: Context, body: Block, weight: int):
-    """The accesses in order, each with how often it is assumed to run. The constraints of an access's block are in force while it is yielded."""
+    """The accesses in order, each with how often it is assumed to run. The constraints of an access's block are in
+    force while it is yielded."""
     with context.in_block(body):
         for node in body.nodes:
             if isinstance(node, Call) and node.op.traits.access:
                 yield node, weight
             for block in blocks(node):
-                yield from _weighted_accesses(context, block, weight * TRIPS if isinstance(node, (For, While)) else weight)
+                yield from _weighted_accesses(context, block,
+                                              weight * TRIPS if isinstance(node, (For, While)) else weight)
 
 
-# -- choosing --------------------------------------------------------------------------------------------------------------
+# -- choosing ----------------------------------------------------------------------------------------------------------
 
 def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple[Any, ...] | None]:
-    """The vector and order with the lowest total cost of all accesses of a shape; the widest, unless another saves at least 1 %."""
+    """The vector and order with the lowest total cost of all accesses of a shape; the widest,
+    unless another saves at least 1 %."""
     pairs = [(a.vector, a.axis) for a in met]
     widest = max(pairs, key=lambda pair: pair[0])  # the first one among equals
     if len(set(met)) == 1:
@@ -133,10 +146,12 @@ def _with_order(shape: tuple[int, ...], pair: tuple[int, int | None]) -> tuple[i
 
 
 def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple[Any, ...] | None) -> float:
-    """The cost of an element, in sectors, where a warp's lanes hold vectors side by side as `layout.blocked` arranges them."""
+    """The cost of an element, in sectors, where a warp's lanes hold vectors side by side as
+    `layout.blocked` arranges them."""
     order = order or tuple(reversed(range(len(shape))))
     run = min(vector, access.vector) if access.axis == order[0] else 1
-    steps = [(-(-shape[d] // vector) if d == order[0] else shape[d], access.strides[d] * (vector if d == order[0] else 1)) for d in order]
+    steps = [(-(-shape[d] // vector) if d == order[0] else shape[d],
+              access.strides[d] * (vector if d == order[0] else 1)) for d in order]
     starts = set()
     for lane in range(LANES):
         at = 0
@@ -153,7 +168,7 @@ def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple[Any,
     return (REQUEST + len(sectors)) / (taken * run)
 
 
-# -- layouts other than blocked ones ---------------------------------------------------------------------------------------
+# -- layouts other than blocked ones -----------------------------------------------------------------------------------
 
 def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
     """The cost of loading a region into a layout, for the first warp, in sectors."""
@@ -164,9 +179,9 @@ def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
 def worth_changing_layout(context: Context, call: Call, have: Tile, want: Tile, threads: int) -> bool:
     """Whether a tile should change to the layout `want` before it is stored to a region.
 
-    Nothing merges parts of a sector on the way to the L2 cache, so each part costs as much as a whole sector. On an H200, tiles of 64 x 64 floats
-    are transposed at 4.0 TB/s with the change, and at 1.2 TB/s in parts of sectors; a product of 4096^3 that stores tiles of 128 x 256 halves
-    takes 6 % less time where lanes exchange words first.
+    Nothing merges parts of a sector on the way to the L2 cache, so each part costs as much as a whole sector. On an
+    H200, tiles of 64 x 64 floats are transposed at 4.0 TB/s with the change, and at 1.2 TB/s in parts of sectors; a
+    product of 4096^3 that stores tiles of 128 x 256 halves takes 6 % less time where lanes exchange words first.
     """
     (_, sectors), (_, fewest) = (_traffic(context, call, t, threads) for t in (have, want))
     least = WASTEFUL_FACTOR if register_exchange(have, want) is None else 2
@@ -181,19 +196,23 @@ def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, 
 
 
 @lru_cache(maxsize=4096)
-def _count_traffic(access: Access, layout: TileLayout, domain: tuple[Any, ...], shape: tuple[Any, ...], threads: int, run: int) -> tuple[int, int]:
+def _count_traffic(access: Access, layout: TileLayout, domain: tuple[Any, ...], shape: tuple[Any, ...], threads: int,
+                   run: int) -> tuple[int, int]:
     """The same, where each register takes a vector of `run` elements."""
     table = thread_table(layout, domain, threads)[:LANES]
     at = np.unravel_index(table, domain)
     inside = np.logical_and.reduce([c < extent for c, extent in zip(at, shape)])
     leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
     sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
-    apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)  # numbered per request, so that sectors of different requests differ
-    return len(leaders), len(set(apart[:, leaders][inside[:, leaders]].tolist()))  # np.unique would import numpy.ma, which takes 6 ms
+    # numbered per request, so that sectors of different requests differ
+    apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)
+    # np.unique would import numpy.ma, which takes 6 ms
+    return len(leaders), len(set(apart[:, leaders][inside[:, leaders]].tolist()))
 
 
 def cost_of_change(source: Tile, target: Tile) -> float:
-    """The cost of a layout change for a warp, in sectors: of shuffles, or of stores to and loads from scratch memory."""
+    """The cost of a layout change for a warp, in sectors: of shuffles,
+    or of stores to and loads from scratch memory."""
     moves = register_moves(source, target)
     words, shuffle = source.dtype.nbytes / 4, float(REQUEST + LANES * 4 // SECTOR)
     if moves is not None:
@@ -202,10 +221,11 @@ def cost_of_change(source: Tile, target: Tile) -> float:
     if exchange is not None:  # half of the words are shuffled, with three selections, a quarter of a cycle each
         return exchange.bits * words * len(exchange.order) / 2 * (shuffle + 3)
     registers = [prod(s[0] for s in t.layout.shards if str(s[2]) == "reg") for t in (source, target)]
-    return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1) for n in registers)
+    return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1)
+                          for n in registers)
 
 
-# -- accesses --------------------------------------------------------------------------------------------------------------
+# -- accesses ----------------------------------------------------------------------------------------------------------
 
 def _access_of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
     """The access of a load, a store or an atomic operation, with vectors of at most `most` elements."""
@@ -230,12 +250,14 @@ def _access_to(context: Context, place: Value, mask: Operand = None, most: int =
 
 
 def _strides(context: Context, place: Value) -> list[int | None]:
-    """The distance in elements between neighbours along each dimension of the tile: a guess where the launch decides it, None where it varies."""
+    """The distance in elements between neighbours along each dimension of the tile: a guess where the launch decides
+    it, None where it varies."""
     t: Region | Points = place.type
     if t.scope != "global":
         return [None] * len(t.shape)
     strides, known = t.buffer.strides, 1 in t.buffer.strides
-    strides = [s if isinstance(s, int) else NEAR if not known and d == len(strides) - 1 else FAR * (d + 1) for d, s in enumerate(strides)]
+    strides = [s if isinstance(s, int) else NEAR if not known and d == len(strides) - 1 else FAR * (d + 1)
+               for d, s in enumerate(strides)]
     if isinstance(t, Region):
         return [strides[d] for d in t.kept]
     found = []

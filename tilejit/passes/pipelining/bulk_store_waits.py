@@ -1,9 +1,11 @@
-"""Delay the wait for a bulk store's reads: where a loop ends its trips with one, the next trip's products come before it.
+"""Delay the wait for a bulk store's reads: where a loop ends its trips with one,
+the next trip's products come before it.
 
-A persistent kernel that stores each tile from a staging buffer waits until the copy engine has read the buffer. Only the next store to the
-buffer needs that wait. What comes first in the next trip, its loop of products, touches only memory that copies with barriers fill. So the
-wait, and the scope's barrier after it, move behind the part of the next trip that does not depend on them, and a copy of both stands after
-the loop. In the first trip there is no group yet, and the wait returns at once. PTX ISA, "cp.async.bulk.wait_group" (`.read`).
+A persistent kernel that stores each tile from a staging buffer waits until the copy engine has read the buffer. Only
+the next store to the buffer needs that wait. What comes first in the next trip, its loop of products, touches only
+memory that copies with barriers fill. So the wait, and the scope's barrier after it, move behind the part of the next
+trip that does not depend on them, and a copy of both stands after the loop. In the first trip there is no group yet,
+and the wait returns at once. PTX ISA, "cp.async.bulk.wait_group" (`.read`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from ...ops.structure.ring_release import ring_release
 from ...ops.sync.barriers import bulk_wait, wait_op
 from ..analysis.context import Context, written_by_threads
 
-WAITS = (mma_commit, mma_wait, wait_op, ring_release)  # synchronisation that may come before the wait and its barrier as well
+# synchronisation that may come before the wait and its barrier as well
+WAITS = (mma_commit, mma_wait, wait_op, ring_release)
 
 
 def delay_bulk_store_waits(graph: Graph, facts: Facts) -> Graph:
@@ -60,8 +63,8 @@ class _WaitDelayer:
 
     def independent(self, node: Node) -> bool:
         """Whether a node, with all in it, accesses nothing that threads of the scope have written or will write."""
-        return all(isinstance(n, (For, If)) or isinstance(n, Call) and (n.op.effect == "pure" or n.op in WAITS or self.multiplies(n))
-                   for n in walk(Block((node,))))
+        return all(isinstance(n, (For, If)) or isinstance(n, Call)
+                   and (n.op.effect == "pure" or n.op in WAITS or self.multiplies(n)) for n in walk(Block((node,))))
 
     def multiplies(self, call: Call) -> bool:
         return call.op is mma_async_ and not any(map(self.written, call.args))

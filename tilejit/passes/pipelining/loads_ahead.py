@@ -1,7 +1,7 @@
 """Loads in pipelined loops become asynchronous copies that run ahead, where they can.
 
-The data goes by ``copy_async`` to a shared buffer of the compiler's own, whose layout is chosen by its uses. Products read it there; for all
-other uses it is loaded from there.
+The data goes by ``copy_async`` to a shared buffer of the compiler's own, whose layout is chosen by its uses. Products
+read it there; for all other uses it is loaded from there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
 
 def is_load(node: Node) -> bool:
     """Whether a node loads a tile from global memory."""
-    return isinstance(node, Call) and node.op is load_ and isinstance(node.result.type, Tile) and node.args[0].type.scope == "global"
+    return (isinstance(node, Call) and node.op is load_ and isinstance(node.result.type, Tile)
+            and node.args[0].type.scope == "global")
 
 
 def is_slot(node: Node) -> bool:
@@ -63,7 +64,8 @@ def is_slot(node: Node) -> bool:
 
 
 def observes_other_kernels(context: Context, node: Node) -> bool:
-    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move across it.
+    """Whether accesses after a node may see what other kernels have written meanwhile,
+    so that loads must not move across it.
 
     An atomic operation tells nothing of others whose old value nothing uses, unless it acquires.
     """
@@ -77,7 +79,8 @@ def observes_other_kernels(context: Context, node: Node) -> bool:
 
 @dataclass(eq=False)
 class AheadBuffer:
-    """A buffer that the copies of `loops` fill, one loop after the other, with slots for each of them. `allocations` make it."""
+    """A buffer that the copies of `loops` fill, one loop after the other, with slots for each of them.
+    `allocations` make it."""
 
     buffer: Value
     allocations: list[Node]
@@ -121,23 +124,27 @@ class _LoadsAhead:
         self.allocations: list[Node] = []
         self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # by what they hold and in which scope
         self.ahead_copies: dict[Value, AheadCopy] = {}  # by the loaded tile
-        self.taken_by_products: set[Value] = set()      # values that products no longer use: dead, unless something else does
+        # values that products no longer use: dead, unless something else does
+        self.taken_by_products: set[Value] = set()
         self.warnings: list[Warning_] = []
 
-    # -- choosing ------------------------------------------------------------------------------------------------------------
+    # -- choosing ------------------------------------------------------------------------------------------------------
 
     def plan(self, loop: For) -> bool:
         """Choose the loads of a loop that run ahead, while shared memory lasts; those that feed products come first.
 
-        A load on which the place of another one depends stays: it is done ahead with that one, and again in its own trip for other uses. False if
-        nothing runs ahead: then the loop is not pipelined.
+        A load on which the place of another one depends stays: it is done ahead with that one, and again in its own
+        trip for other uses. False if nothing runs ahead: then the loop is not pipelined.
         """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = "the loop waits for other threads' writes" if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else ""
-        tables = [c for c in reversed(loop.body.nodes) if is_load(c) and c in self.loads_of_places(loop)]  # users come before what they use
+        waits = ("the loop waits for other threads' writes"
+                 if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else "")
+        # users come before what they use
+        tables = [c for c in reversed(loop.body.nodes) if is_load(c) and c in self.loads_of_places(loop)]
         staying, placing = {}, self.loads_of_places(loop, is_staged_copy)
-        for load in (*sorted((n for n in loop.body.nodes if is_load(n) and n not in tables), key=lambda c: c not in multiplied), *tables):
+        for load in (*sorted((n for n in loop.body.nodes if is_load(n) and n not in tables),
+                             key=lambda c: c not in multiplied), *tables):
             if load in placing:
                 continue
             if why := waits or self.why_stays(loop, load, load in multiplied):
@@ -145,11 +152,13 @@ class _LoadsAhead:
             else:
                 placing |= self.loads_of_places(loop, lambda n, load=load: n is load)
         ahead = any(is_staged_copy(n) or isinstance(n, Call) and self.ahead_copy_of(n) for n in loop.body.nodes)
-        self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}", load.loc)
+        self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}",
+                                   load.loc)
                           for load, why in staying.items() if load in multiplied or not ahead)
         if not ahead and not staying:
-            self.warnings.append(Warning_("nothing runs ahead of this pipelined loop, so it is an ordinary one: directly in its body is neither "
-                                          "a load of a tile of an array nor a tile.copy_async from global to shared memory without mbar=",
+            self.warnings.append(Warning_("nothing runs ahead of this pipelined loop, so it is an ordinary one: "
+                                          "directly in its body is neither a load of a tile of an array nor a "
+                                          "tile.copy_async from global to shared memory without mbar=",
                                           loop.loc))
         if not ahead:
             self.warnings += missed_copy_warnings(self.context, loop, ())
@@ -165,7 +174,8 @@ class _LoadsAhead:
         """Why a load cannot run ahead. Empty if it can; its copy is then recorded."""
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
-            return "a copy fills what is out of bounds or masked off with zeros, and cannot apply cache=: use other=0, without cache="
+            return ("a copy fills what is out of bounds or masked off with zeros, and cannot apply cache=: "
+                    "use other=0, without cache=")
         try:
             ahead = self.ahead_copy(load, loop)
         except PatternMismatch as why:
@@ -179,8 +189,10 @@ class _LoadsAhead:
                 return why
         nbytes = load.result.type.size * load.result.type.dtype.nbytes * max(0, loop.pipeline.stages - ahead.to.stages)
         if nbytes > self.left:
-            return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
-        if why := self.why_slow(self.with_likely_layout(ahead.copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
+            return (f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, "
+                    f"of which {max(self.left, 0)} are left")
+        if why := self.why_slow(self.with_likely_layout(ahead.copy),
+                                for_roles=loop.pipeline.warp_specialize and not multiplied):
             return why
         self.left -= nbytes
         self.allocations += ahead.to.allocations if not ahead.to.loops else ()
@@ -205,8 +217,10 @@ class _LoadsAhead:
         return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, to, place.axes)
 
     def buffer(self, g: Writer, shape: tuple[int, ...], source: Value, loop: For) -> AheadBuffer:
-        """A buffer for a copy of `source`: that of a loop before, unless a producer may copy ahead of the loops, or a new one."""
-        alike = self.buffers.setdefault((shape, source.type.dtype, is_column_major(source.type), self.context.scope), [])
+        """A buffer for a copy of `source`: that of a loop before, unless a producer may copy ahead of the loops,
+        or a new one."""
+        alike = self.buffers.setdefault((shape, source.type.dtype, is_column_major(source.type), self.context.scope),
+                                        [])
         own = loop.pipeline.warp_specialize and architecture(self.context.target) >= 90
         found = next((b for b in alike if b.loops and b.free_for(loop) and not own), None)
         if found is None:
@@ -216,7 +230,8 @@ class _LoadsAhead:
         return found
 
     def with_likely_layout(self, copy: Call) -> Call:
-        """The copy with its buffer column-major if the array is, as the layout of its buffer will probably be chosen."""
+        """The copy with its buffer column-major if the array is, as the layout of its buffer will
+        probably be chosen."""
         region, source = copy.args[:2]
         if not is_column_major(source.type):
             return copy
@@ -226,7 +241,8 @@ class _LoadsAhead:
         return replace(copy, args=(turned, *copy.args[1:]))
 
     def why_slow(self, copy: Call, for_roles: bool) -> str:
-        """Why a copy would gain nothing: threads would make it by loads and stores, or a producer could not make it. Empty if it gains."""
+        """Why a copy would gain nothing: threads would make it by loads and stores, or a producer could not make it.
+        Empty if it gains."""
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
@@ -236,9 +252,10 @@ class _LoadsAhead:
             return ""
         sites = {"ldgsts": site} if not for_roles else {}
         sites |= {"tma": site_with_barrier(self.context, copy, kind)} if self.context.target != "sm_80" else {}
-        return "; ".join(f"{v.name} {'; '.join(miss.words for miss in reasons(v, sites[v.name]))}" for v in variants if v.name in sites)
+        return "; ".join(f"{v.name} {'; '.join(miss.words for miss in reasons(v, sites[v.name]))}"
+                         for v in variants if v.name in sites)
 
-    # -- rewriting -------------------------------------------------------------------------------------------------------------
+    # -- rewriting -----------------------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> Block:
         with self.context.in_block(block):
@@ -252,7 +269,8 @@ class _LoadsAhead:
                 return self.dot(node),
             case For():
                 if node.pipeline and not self.plan(node):
-                    node = replace(node, pipeline=None, body=replace(node.body, nodes=tuple(n for n in node.body.nodes if not is_slot(n))))
+                    node = replace(node, pipeline=None,
+                                   body=replace(node.body, nodes=tuple(n for n in node.body.nodes if not is_slot(n))))
         with self.context.in_scope_of(node):
             return with_blocks(node, self.block),
 
@@ -281,7 +299,8 @@ class _LoadsAhead:
         return replace(call, args=tuple(args), attrs=attrs)
 
     def needs_registers(self, call: Call, ahead: AheadCopy, turned: bool) -> bool:
-        """Whether wgmma cannot read an `a` of this dtype from shared memory as it lies there, and takes it from registers instead."""
+        """Whether wgmma cannot read an `a` of this dtype from shared memory as it lies there, and takes it from
+        registers instead."""
         narrow = ahead.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
         k_last = call.attrs["trans_a"] == turned
         return self.context.target == "sm_90a" and narrow and k_last == is_column_major(ahead.copy.args[1].type)

@@ -1,9 +1,11 @@
-"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are slots, less one.
+"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as
+there are slots, less one.
 
-Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a barrier, which also says that
-all threads have read the slot of trip i - 1, then issues the copies of trip i + stages - 1 into that slot. Copies complete by bytes on the
-slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.async. With warp specialization
-(passes/pipelining/warp_specialization.py) only mbarriers are waited for. PTX ISA, "Asynchronous copy completion mechanisms".
+Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a
+barrier, which also says that all threads have read the slot of trip i - 1, then issues the copies of trip i + stages
+- 1 into that slot. Copies complete by bytes on the slots' mbarriers where they can (TMA and bulk copies), else by
+groups of cp.async. With warp specialization (passes/pipelining/warp_specialization.py) only mbarriers are waited for.
+PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
 from __future__ import annotations
@@ -32,5 +34,6 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
         writer = PipelineWriter(context, found.loops)
         body = writer.block(graph.body)
         made = replace(graph, body=writer.g.with_hoisted(body))
-    missed = (w for loop, staged in found.loops.items() for w in missed_copy_warnings(context, loop, found.loops, staged.groups))
+    missed = (w for loop, staged in found.loops.items()
+              for w in missed_copy_warnings(context, loop, found.loops, staged.groups))
     return replace(made, warnings=(*made.warnings, *missed))

@@ -37,17 +37,20 @@ class PipelineWriter:
         self.context, self.loops = context, loops
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: staged buffer -> (ring, slot of the trip)
+        # in the loop at hand: staged buffer -> (ring, slot of the trip)
+        self.slot: dict[Value, tuple[Value, Operand]] = {}
         self.made: dict[Value, Value] = {}                  # staged buffer -> its ring
         for staged in loops.values() if make else ():
             self.allocate(staged)
 
     def allocate(self, staged: StagedLoop) -> None:
-        """Make the rings and barriers of a loop, at the kernel's start. A buffer of several loops has one ring, with slots for each of them."""
+        """Make the rings and barriers of a loop, at the kernel's start. A buffer of several loops has one ring, with
+        slots for each of them."""
         g, g.loc = self.g, staged.loop.loc
         for buffer in dict.fromkeys(map(self.context.buffer_of, (copy.args[0] for copy in staged.copies))):
             if buffer not in self.made:
-                stages = max(s.stages for s in self.loops.values() for c in s.copies if self.context.buffer_of(c.args[0]) is buffer)
+                stages = max(s.stages for s in self.loops.values()
+                             for c in s.copies if self.context.buffer_of(c.args[0]) is buffer)
                 self.made[buffer] = self.ring(self.context.definition(buffer), stages)
             staged.rings[buffer] = self.made[buffer]
         if any(staged.by_bytes):
@@ -76,7 +79,7 @@ class PipelineWriter:
         self.g.hoist(Call(bars.mbarrier_init, (), {"count": count, "n": staged.stages}, (made,), staged.loop.loc))
         return made
 
-    # -- nodes -------------------------------------------------------------------------------------------------------------
+    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def all(self, operands) -> tuple:
         return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
@@ -117,17 +120,20 @@ class PipelineWriter:
             return
         self.g.append(replace(call, args=self.all(call.args)))
 
-    # -- a loop ------------------------------------------------------------------------------------------------------------
+    # -- a loop --------------------------------------------------------------------------------------------------------
 
     def loop(self, staged: StagedLoop, carried: tuple) -> None:
-        """The prologue, which issues the copies of the first trips, then the loop, in which each trip issues those of a later one."""
+        """The prologue, which issues the copies of the first trips, then the loop,
+        in which each trip issues those of a later one."""
         g, loop, ahead = self.g, staged.loop, staged.stages - 1
         g.loc = loop.loc
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
         self.hand_over(staged)
-        if any(by_bytes and c.args[1].type.buffer.arg in self.context.stored for c, by_bytes in zip(staged.copies, staged.by_bytes)):
-            g.call(bars.fence_proxy_async, space="global")  # the kernel's threads may have stored what the copy engines load
+        if any(by_bytes and c.args[1].type.buffer.arg in self.context.stored
+               for c, by_bytes in zip(staged.copies, staged.by_bytes)):
+            # the kernel's threads may have stored what the copy engines load
+            g.call(bars.fence_proxy_async, space="global")
         g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
@@ -152,8 +158,8 @@ class PipelineWriter:
             self.after_loop(staged, deferred)
 
     def trip_without_overlap(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
-        """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own if there is a single
-        slot), and runs the body."""
+        """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own
+        if there is a single slot), and runs the body."""
         if staged.stages > 1:
             self.await_copies(staged, stage, phase, staged.stages - 2)
             self.issue_ahead(staged, stage, phase)
@@ -167,9 +173,10 @@ class PipelineWriter:
             self.commit_slot(staged, stage)
 
     def hand_over(self, staged: StagedLoop) -> None:
-        """Mark that the next barrier frees a slot, which the threads may have read in the trip before or in another loop. Slots that cp.async
-        fills need no mark."""
-        filled = {staged.rings[self.context.buffer_of(c.args[0])]: None for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
+        """Mark that the next barrier frees a slot, which the threads may have read in the trip before or in another
+        loop. Slots that cp.async fills need no mark."""
+        filled = {staged.rings[self.context.buffer_of(c.args[0])]: None
+                  for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
         if filled:
             self.g.call(hand_over, *filled, filled=False)
 
@@ -189,7 +196,8 @@ class PipelineWriter:
         return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
 
     def refill(self, staged: StagedLoop, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
-        """Issue the copies of the trip of `index` into the slot `later` places after `stage`, once the products that read it are over."""
+        """Issue the copies of the trip of `index` into the slot `later` places after `stage`, once the products that
+        read it are over."""
         following = slot_after(self.g, stage, later, staged.stages)
         if staged.by_commit:
             self.await_empty(staged, following, phase_after(self.g, stage, phase, later, staged.stages))
@@ -206,8 +214,9 @@ class PipelineWriter:
         g, slot = self.g, bounded_slot(self.g, stage, staged.stages)
         scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
         if scopes != {("elect",)}:
-            raise CompilationError("the products of a pipelined loop release its slots by a commit: start them in one thread (with "
-                                   "tile.elect(), directly in the loop), or commit and wait in the loop yourself", staged.loop.loc)
+            raise CompilationError("the products of a pipelined loop release its slots by a commit: "
+                                   "start them in one thread (with tile.elect(), directly in the loop), "
+                                   "or commit and wait in the loop yourself", staged.loop.loc)
         self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
 
     def elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
@@ -235,11 +244,13 @@ class PipelineWriter:
         return convert(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
 
     def trip_exists(self, loop: For, index: Operand, later: int) -> Operand | bool:
-        """Whether there is a trip `later` trips after that of `index`. Compares `index`, since a later index may wrap."""
+        """Whether there is a trip `later` trips after that of `index`. Compares `index`,
+        since a later index may wrap."""
         by = later * loop.step.value
         if isinstance(index, Const) and isinstance(loop.stop, Const):
             return index.value + by < loop.stop.value if loop.step.value > 0 else index.value + by > loop.stop.value
-        return compare(self.g, "<" if loop.step.value > 0 else ">", index, short_of(self.g, loop.stop, by) if by else loop.stop)
+        return compare(self.g, "<" if loop.step.value > 0 else ">", index,
+                       short_of(self.g, loop.stop, by) if by else loop.stop)
 
     def issue(self, staged: StagedLoop, index: Operand, stage: Operand) -> None:
         """Issue the copies of the trip of `index` into slot `stage`."""
@@ -254,7 +265,8 @@ class PipelineWriter:
         copier.values.update({**self.new, staged.loop.index: index})
         for node in staged.address_nodes:
             if isinstance(node, Call) and node.op in INDEXED and node.args[0] in staged.rings:
-                copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot, copier.all(node.args[1:]))
+                copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot,
+                                                  copier.all(node.args[1:]))
             else:
                 self.g.append(*copier.node(node))
         for call, by_bytes in zip(staged.copies, staged.by_bytes):
@@ -265,13 +277,15 @@ class PipelineWriter:
         return self.g.call(bars.mbarrier_at, barriers, slot, peer=False)
 
     def close_group(self, staged: StagedLoop) -> None:
-        """Close a group in every trip, also in the last ones, whose groups are empty: so counting groups counts trips."""
+        """Close a group in every trip, also in the last ones, whose groups are empty:
+        so counting groups counts trips."""
         if staged.groups:
             self.append_uncounted(bars.cp_async_commit)
 
-    def await_copies(self, staged: StagedLoop, stage: Operand, phase: Operand, later: int, together: bool = True) -> None:
-        """Wait for the copies into slot `stage`, while those of `later` trips may be in flight. With `together` the threads then meet at a
-        barrier, which also makes copies that complete by groups visible to all of them."""
+    def await_copies(self, staged: StagedLoop, stage: Operand, phase: Operand, later: int,
+                     together: bool = True) -> None:
+        """Wait for the copies into slot `stage`, while those of `later` trips may be in flight. With `together` the
+        threads then meet at a barrier, which also makes copies that complete by groups visible to all of them."""
         if staged.full is not None:
             self.await_full(staged, stage, phase)
         if staged.groups:
@@ -290,24 +304,29 @@ class PipelineWriter:
 
     @staticmethod
     def read_by_tensor_cores(staged: StagedLoop) -> bool:
-        return any(isinstance(n, Call) and n.op.traits.product and n.op.traits.asynchronous for n in walk(staged.loop.body))
+        return any(isinstance(n, Call) and n.op.traits.product and n.op.traits.asynchronous
+                   for n in walk(staged.loop.body))
 
 
 def deferrable_wait_of(staged: StagedLoop) -> Call | None:
-    """The wait for the loop's product if it can be deferred to the next trip, and the loop has slots enough for that."""
+    """The wait for the loop's product if it can be deferred to the next trip,
+    and the loop has slots enough for that."""
     if staged.stages < 2 or not any(c.inner is staged.slot.args[0] for c in staged.loop.carried):
         return None
     return deferrable_wait(staged.loop, {staged.slot, *staged.copies})
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
-    """CompilationError for cp.async groups of the author's in the loop, which would upset the counting of the loop's own."""
+    """CompilationError for cp.async groups of the author's in the loop,
+    which would upset the counting of the loop's own."""
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
-            old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}" if architecture(target) < 90 else ""
-            raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, and no others may come between: "
-                                   f"commit and wait for other copies before or after the loop{old}", node.loc)
+            old = (f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
+                   if architecture(target) < 90 else "")
+            raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
+                                   "and no others may come between: commit and wait for other copies before or "
+                                   f"after the loop{old}", node.loc)
 
 
 def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
@@ -330,7 +349,8 @@ def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
         return Const((stage.value + by) % stages, int32)
     if by % stages == 0:
         return stage
-    return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by), binary(g, "-", stage, stages - by))
+    return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by),
+                          binary(g, "-", stage, stages - by))
 
 
 def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:

@@ -1,4 +1,5 @@
-"""Loops that are not pipelined but could be: everything that their products load could be copied ahead. `.explain()` tells of them."""
+"""Loops that are not pipelined but could be: everything that their products load could be copied ahead.
+`.explain()` tells of them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def candidate_loops(graph: Graph) -> list[For]:
     """The innermost loops that both load and multiply, and are not inside a pipelined loop."""
     loops = [n for n in walk(graph.body) if isinstance(n, For)]
     ahead = {n for loop in loops if loop.pipeline for n in (loop, *walk(loop.body))}
-    found = [n for n in loops if n in ahead or n.unroll == 1 and any(map(is_load, n.body.nodes)) and any(map(_is_dot, walk(n.body)))]
+    found = [n for n in loops
+             if n in ahead or n.unroll == 1 and any(map(is_load, n.body.nodes)) and any(map(_is_dot, walk(n.body)))]
     return [loop for loop in found if loop not in ahead and not any(n in found for n in walk(loop.body))]
 
 
@@ -40,18 +42,21 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     context, found = Context(graph, facts), {}
     def behind(loop):
         return {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
-    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in candidate_loops(graph) if (made := behind(loop))}
+    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made]
+             for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
         with facts.without_recording():
             copied = _loads_that_become_copies(graph, facts, left, stages)
-        found |= {loop: LoopRecord(loop.loc.line, loop.loc.source_line.strip(), tuple(sorted({c.loc.line for c in ahead})), stages)
+        found |= {loop: LoopRecord(loop.loc.line, loop.loc.source_line.strip(),
+                                   tuple(sorted({c.loc.line for c in ahead})), stages)
                   for loop, ahead in left.items() if all(c.loc in copied for c in ahead)}
     return tuple(found[loop] for loop in loads if loop in found)
 
 
 def _loads_that_become_copies(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set[Any]:
-    """The locations of the loads that become copies if `loops` are pipelined; none where the compiler would refuse that."""
+    """The locations of the loads that become copies if `loops` are pipelined;
+    none where the compiler would refuse that."""
     try:
         made = send_loads_ahead(replace(graph, body=_pipeline_loops(graph.body, loops, stages)), facts)
         StagedLoopFinder(Context(made, facts)).block(made.body)

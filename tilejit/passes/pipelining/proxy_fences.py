@@ -4,8 +4,8 @@ or arrival that hands the buffer over to copies through the async proxy.
 Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the
 products and copies that read their slots through that proxy. The pass follows which buffers the threads may have
 accessed since their last fence, through branches, loops and scopes; the kernel's own fences count. What only wgmma,
-tcgen05 or copy engines read, and what only ``cp.async`` refills, needs no fence and gets none. ops/sync/proxies.py says why
-a barrier alone is not enough.
+tcgen05 or copy engines read, and what only ``cp.async`` refills, needs no fence and gets none. ops/sync/proxies.py
+says why a barrier alone is not enough.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class _FenceInserter:
             case Scope(body=body):
                 inner = threads.inside(node)
                 body = self.block(body, inner, pending)
-                if inner.place is not None and inner.place != threads.place:  # the value may name another place in another trip
+                # the value may name another place in another trip
+                if inner.place is not None and inner.place != threads.place:
                     left = {p for p in pending if p[1].place == inner.place}
                     pending -= left
                     pending |= {(a, replace(t, place=node)) for a, t in left}

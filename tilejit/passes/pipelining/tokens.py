@@ -1,16 +1,19 @@
-"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by, each wait what waits for that.
+"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by,
+each wait what waits for that.
 
-``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise. Copies that complete by
-bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread waits until the slot's last phase is over, announces
-the bytes and issues; the wait is for the parity that follows from the number. Copies to tensor memory get such a slot as well, on which a commit
-arrives, and a fence after the wait.
+``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise.
+Copies that complete by bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread
+waits until the slot's last phase is over, announces the bytes and issues; the wait is for the parity that follows
+from the number. Copies to tensor memory get such a slot as well, on which a commit arrives, and a fence after the
+wait.
 
-Where a path waits in the issuing threads only, a barrier of the waiting scope makes the bytes visible to all of it, with a proxy fence before
-it if products or copy engines read the buffer. Where more warps wait than issue, and slots are reused, the warps meet after the wait (at the
-kernel's own barrier, if one follows): a warp that lags behind would otherwise see the phase of a later copy.
+Where a path waits in the issuing threads only, a barrier of the waiting scope makes the bytes visible to all of it,
+with a proxy fence before it if products or copy engines read the buffer. Where more warps wait than issue, and slots
+are reused, the warps meet after the wait (at the kernel's own barrier, if one follows): a warp that lags behind would
+otherwise see the phase of a later copy.
 
-A multicast is issued by all CTAs of the cluster together: they meet at the cluster's barrier before it, and each announces the bytes that all of
-them bring it. PTX ISA, "Asynchronous copy completion mechanisms".
+A multicast is issued by all CTAs of the cluster together: they meet at the cluster's barrier before it, and each
+announces the bytes that all of them bring it. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrie
 class TokenPool:
     """The copies of one scope that give tokens, and the waits for them.
 
-    `block` is their block of barriers, with `slots` slots. Where several warpgroups run one text, `warpgroup_loop` is the loop over them, and each
-    has slots of its own.
+    `block` is their block of barriers, with `slots` slots. Where several warpgroups run one text, `warpgroup_loop` is
+    the loop over them, and each has slots of its own.
     """
 
     copies: list[Call] = field(default_factory=list)
@@ -58,7 +61,8 @@ class TokenPool:
     slots: int = 1
     warpgroup_loop: For | None = None
     fenced: bool = False  # whether the async proxy reads what threads have written
-    lagging_waits: set[Call] = field(default_factory=set)  # waits of more warps than issue: a warp that lags may miss a phase
+    # waits of more warps than issue: a warp that lags may miss a phase
+    lagging_waits: set[Call] = field(default_factory=set)
 
     @property
     def kinds(self) -> set[str]:
@@ -67,7 +71,8 @@ class TokenPool:
 
 
 def complete_tokens(graph: Graph, facts: Facts) -> Graph:
-    """The graph with the waits of its tokens written out. Also checks the transaction counts of barriers armed by hand."""
+    """The graph with the waits of its tokens written out. Also checks the transaction counts of
+    barriers armed by hand."""
     graph = check_transaction_counts(graph)
     pools: dict[str, TokenPool] = {}
     for node in walk(graph.body):
@@ -82,17 +87,21 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     read = _read_by_engines(context)
     differences, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
-        pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read for c in pool.copies)
+        pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read
+                          for c in pool.copies)
         if not pool.kinds & ON_BARRIERS:
             continue
         if CHOSEN in name:
             pool.warpgroup_loop = _warpgroup_loop(graph, pool) if name.count(CHOSEN) == 1 else None
         if CHOSEN in name and pool.warpgroup_loop is None:
-            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a separate barrier for each of "
-                                   "them: make these barriers yourself, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
-                                   "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
+            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a "
+                                   "separate barrier for each of them: make these barriers yourself, "
+                                   "one for each warpgroup w as in bars = tile.mbarrier(n=2), "
+                                   "arm it by bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase",
+                                   pool.copies[0].loc)
         pool.slots = _slots(pool, differences)
-        n = pool.slots * (1 if pool.warpgroup_loop is None else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
+        n = pool.slots * (1 if pool.warpgroup_loop is None
+                          else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
@@ -106,10 +115,12 @@ def _token(call: Call) -> bool:
 
 
 def _read_by_engines(context: Context) -> set[Operand]:
-    """The shared buffers that products and copies read through the async proxy. Copies with tokens have a fence of their own."""
+    """The shared buffers that products and copies read through the async proxy.
+    Copies with tokens have a fence of their own."""
     readers = (c for c in context.calls if c.op.traits.product and c.op.traits.asynchronous
                or c.op is copy_async_ and not _token(c) and c.choice.plan.completion in ON_ENGINES)
-    return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
+    return {context.bytes_of(a)[0] for c in readers
+            for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
 
 def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
@@ -118,7 +129,8 @@ def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
     It carries nothing, so the warpgroup of each trip counts its copies from the same number.
     """
     for node in walk(graph.body):
-        if isinstance(node, For) and not node.carried and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes):
+        if (isinstance(node, For) and not node.carried
+            and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes)):
             inside = set(walk(node.body))
             if inside.issuperset((*pool.copies, *pool.waits)):
                 return node
@@ -132,8 +144,9 @@ def _refuse_manual_groups(body: Block) -> None:
     for call, where in calls:
         copy = scopes.get((where, MANUAL.get(call.op)))
         if copy is not None and call.choice is None:
-            raise CompilationError(f"{call.op.name} counts groups by hand, in a scope whose copies give tokens (line {copy.loc.line}): "
-                                   "wait for the tokens, or leave the results of copy_async unused", call.loc)
+            raise CompilationError(f"{call.op.name} counts groups by hand, in a scope whose copies give tokens (line "
+                                   f"{copy.loc.line}): wait for the tokens, or leave the results of copy_async unused",
+                                   call.loc)
 
 
 def _with_scopes(block: Block, where: tuple[Any, ...]) -> Iterator[tuple[Call, tuple[Any, ...]]]:
@@ -147,20 +160,23 @@ def _with_scopes(block: Block, where: tuple[Any, ...]) -> Iterator[tuple[Call, t
 
 
 def _slots(pool: TokenPool, differences: DifferenceBounds) -> int:
-    """How many slots a pool needs: the most copies that may be issued from one until its wait, rounded up to a power of two."""
+    """How many slots a pool needs: the most copies that may be issued from one until its wait,
+    rounded up to a power of two."""
     wanted = 1
     for wait in pool.waits:
         apart = differences(wait.args[1], wait.args[0])
         if apart is None or apart[1] > MAX_SLOTS:
-            raise CompilationError("the number of copies issued between this token's copy and its wait is not known to be at most "
-                                   f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
+            raise CompilationError("the number of copies issued between this token's copy and its wait is "
+                                   f"not known to be at most {MAX_SLOTS}: "
+                                   "wait for it in the loop that issues them, or give mbar=", wait.loc)
         wanted = max(wanted, apart[1])
     return 1 << (wanted - 1).bit_length()
 
 
 def _lagging_waits(graph: Graph, pool: TokenPool) -> set[Call]:
     """The waits by several warps, on slots that are reused by copies of a narrower scope."""
-    repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop) for n in walk(block)}
+    repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop)
+                for n in walk(block)}
     again = len(pool.copies) > pool.slots or not repeated.isdisjoint(pool.copies)
     where = dict(_with_scopes(graph.body, ()))
     narrowest = max(len(where[c]) for c in pool.copies)
@@ -172,11 +188,12 @@ def _threads(graph: Graph, where: tuple[Any, ...]) -> int:
     return UNIT.get(kind, 1) * count
 
 
-# -- rewriting -----------------------------------------------------------------------------------------------------------
+# -- rewriting ---------------------------------------------------------------------------------------------------------
 
 @dataclass
 class Multicasts:
-    """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the definitions of values."""
+    """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the
+    definitions of values."""
 
     ranks: int
     alike: set[Block]
@@ -191,28 +208,31 @@ class Multicasts:
         """The bytes that the copies of all CTAs bring to the one at hand."""
         mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
         if self.ranks > 1 and block not in self.alike:
-            raise CompilationError("a multicast whose token is waited for must be made by every CTA of the cluster, and a condition or a "
-                                   "loop bound around this one may differ between CTAs: give mbar=, which each receiving CTA arms itself", loc)
+            raise CompilationError("a multicast whose token is waited for must be made by every CTA of the cluster, "
+                                   "and a condition or a loop bound around this one may differ between CTAs: "
+                                   "give mbar=, which each receiving CTA arms itself", loc)
         if self.ranks * nbytes > MAX_PENDING:
-            raise CompilationError(f"{self.ranks} CTAs that send {nbytes} bytes each exceed the {MAX_PENDING} bytes that a barrier "
-                                   "counts: give mbar=", loc)
+            raise CompilationError(f"{self.ranks} CTAs that send {nbytes} bytes each exceed the {MAX_PENDING} bytes "
+                                   "that a barrier counts: give mbar=", loc)
         masks = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
         if None not in masks:
             senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
             if len(senders) == 1:
                 return Const(senders.pop() * nbytes, int32)
         if not is_cluster_uniform(mask):
-            raise CompilationError("how many CTAs send bytes to each one is not known, since this mask differs between CTAs: compute it "
-                                   "from the rank and constants, so that all receive equally often, or give mbar=, which each receiving "
-                                   "CTA arms itself", loc)
+            raise CompilationError("how many CTAs send bytes to each one is not known, since this mask differs between "
+                                   "CTAs: compute it from the rank and constants, so that all receive equally often, "
+                                   "or give mbar=, which each receiving CTA arms itself", loc)
         rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
         nodes.append(Call(cta_rank, (), {}, (rank,), loc))
-        return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
+        return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc),
+                      self.ranks * nbytes, nodes, loc)
 
 
 def _add_global_fence(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
-    """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a copy engine accesses. It
-    stands in the CTA of the copy, after the barrier: there it also covers what other CTAs have stored."""
+    """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a
+    copy engine accesses. It stands in the CTA of the copy, after the barrier: there it also covers what other CTAs
+    have stored."""
     copy = next(n for n in nodes if n.op is copy_async_)
     arrays = {getattr(getattr(a.type, "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
     if copy.choice.plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
@@ -221,7 +241,8 @@ def _add_global_fence(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
     return [*nodes[:at], Call(bars.fence_proxy_async, (), {"space": "global"}, (), copy.loc), *nodes[at:]]
 
 
-def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts, stored: frozenset[int]) -> Block:
+def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts,
+                   stored: frozenset[int]) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
@@ -230,9 +251,11 @@ def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: Diffe
                 nodes += _add_global_fence(issued, stored)
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
-                nodes += _wait_for_copy(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
+                nodes += _wait_for_copy(node, pool, differences,
+                                        node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
             case _:
-                nodes.append(with_blocks(node, lambda inner: _rewrite_block(inner, pools, differences, multicasts, stored)))
+                nodes.append(with_blocks(node,
+                                         lambda inner: _rewrite_block(inner, pools, differences, multicasts, stored)))
     return replace(block, nodes=tuple(nodes))
 
 
@@ -243,7 +266,8 @@ def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Bloc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
     if kind in ON_ENGINES and not mask:  # order the copy after the scope's own accesses
-        last = next((n for n in reversed(range(len(before))) if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
+        last = next((n for n in reversed(range(len(before)))
+                     if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
         if last is not None and isinstance(before[last], Call) and before[last].op is sync:
             before.insert(last, _effect(bars.fence_proxy_async, loc))
         else:
@@ -254,7 +278,8 @@ def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Bloc
             before = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
             nodes.append(_effect(bars.wait_op, loc, ref, before))
     if mask:  # order the copy after all CTAs' accesses and waits for their slots
-        nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc), _effect(bars.cluster_wait, loc)]
+        nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc),
+                  _effect(bars.cluster_wait, loc)]
     if kind == "bytes":
         nbytes = multicasts.received_bytes(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
         nodes += [_effect(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
@@ -280,8 +305,8 @@ def _sync_follows(following: tuple[Any, ...], pool: TokenPool) -> bool:
 
 
 def _wait_for_copy(wait: Call, pool: TokenPool, differences: DifferenceBounds, meet: bool) -> list[Call]:
-    """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so that none is left behind
-    by the slot's next phase."""
+    """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so
+    that none is left behind by the slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []
     apart = differences(now, count)
@@ -306,7 +331,9 @@ def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc) -> tuple[Valu
     """The barrier of the copy with number `count`, and how many times its slot was used before."""
     slot = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc)
     if pool.warpgroup_loop is not None:
-        first = _int32(ew.mul, _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc), pool.slots, nodes, loc)
+        first = _int32(ew.mul,
+                       _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc),
+                       pool.slots, nodes, loc)
         slot = _int32(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
     ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
     nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))

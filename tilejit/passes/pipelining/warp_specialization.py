@@ -1,9 +1,9 @@
-"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's own warps (the consumers)
-do the rest.
+"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's
+own warps (the consumers) do the rest.
 
-The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The producer runs what decides
-where the copies go: the same loops and branches, with waits for empty slots. Its warps come after the consumers', so that these keep their
-ids.
+The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The
+producer runs what decides where the copies go: the same loops and branches, with waits for empty slots. Its warps
+come after the consumers', so that these keep their ids.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
 from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
 
-# {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators take most of the 64 K
-# registers of a multiprocessor.
+# {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators
+# take most of the 64 K registers of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
@@ -63,16 +63,18 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     warps, loc = launch.num_warps, first.loc
     groups = warps % 4 == 0
     if not groups and warps not in (1, 2):
-        raise CompilationError("warp_specialize takes 1, 2 or a multiple of 4 warps, since whole warpgroups release the slots, and "
-                               f"num_warps is {warps}", loc)
+        raise CompilationError("warp_specialize takes 1, 2 or a multiple of 4 warps, "
+                               f"since whole warpgroups release the slots, and num_warps is {warps}", loc)
     added = 4 if groups else 1
     if warps + added > 32:
-        raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
+        raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, "
+                               "and a CTA has at most 32", loc)
     meets = next((c for c in context.calls if launch.cluster and _synchronises_cluster(c)), None)
     if meets is not None:
-        raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: assign the roles by hand "
-                               "(tile.warpgroup, tile.ring)", meets.loc)
-    regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups else (None, None)
+        raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: "
+                               "assign the roles by hand (tile.warpgroup, tile.ring)", meets.loc)
+    regs = (_registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups
+            else (None, None))
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
@@ -89,14 +91,16 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
 
 
 def unused_reads(context: Context) -> set[Value]:
-    """The results of reads and products that the kernel does not use. They stay: where a slot is released, its warps have met if they read it."""
+    """The results of reads and products that the kernel does not use. They stay: where a slot is released, its warps
+    have met if they read it."""
     return {r for c in context.calls if c.op.effect == "reads" for r in c.results} - live_values(context.graph.body)
 
 
 def _synchronises_cluster(call: Call) -> bool:
     """Whether all threads of the cluster meet at a call: its barrier, or a multicast whose token is waited for."""
     options = call.attrs.get("options") or {}
-    return call.op in (bars.cluster_arrive, bars.cluster_wait) or bool(options.get("multicast") and options.get("token"))
+    return (call.op in (bars.cluster_arrive, bars.cluster_wait)
+            or bool(options.get("multicast") and options.get("token")))
 
 
 def _registers(target: str, launch, warps: int, asked: list[Any]) -> tuple[int | None, int | None]:
@@ -118,11 +122,13 @@ class Consumer(PipelineWriter):
     def by_warp(self, staged: StagedLoop) -> bool:
         """Whether each warp releases a slot for itself: where the threads read it, which takes a proxy fence."""
         rings = set(staged.rings)
-        return any(self.context.buffer_of(place) in rings for n in walk(staged.loop.body) if isinstance(n, Call) and n not in staged.copies
+        return any(self.context.buffer_of(place) in rings
+                   for n in walk(staged.loop.body) if isinstance(n, Call) and n not in staged.copies
                    for place in accessed_by_threads(n) if isinstance(place, Value))
 
     def threads_release(self, staged: StagedLoop) -> bool:
-        """Whether threads arrive on the empty barriers. Where products into tensor memory alone read the slots, their commits do."""
+        """Whether threads arrive on the empty barriers. Where products into tensor memory alone read the slots,
+        their commits do."""
         return not staged.by_commit or any(self.reads(n, staged) for n in walk(staged.loop.body))
 
     def reads(self, node, staged: StagedLoop) -> bool:
@@ -151,7 +157,8 @@ class Consumer(PipelineWriter):
             elif deferred is not None:
                 nodes[:] = with_deferred_wait(nodes, deferred)
                 before = slot_after(g, stage, staged.stages - 1, staged.stages)
-                g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
+                g.when(compare(g, "!=", loop.index, loop.start),
+                       lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
         if deferred is not None:
             self.after_loop(staged, deferred)
@@ -169,17 +176,20 @@ class Consumer(PipelineWriter):
         """Arrive on a slot's empty barrier."""
         met = met_in(self.g, staged.loop.body.nodes, staged.rings)
         by_warp = dict(by_warp=True) if self.by_warp(staged) else {}
-        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met, **by_warp)
+        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met,
+                    **by_warp)
 
 
 def only_elected_thread(staged: StagedLoop) -> bool:
     """Whether the elected thread does all of a trip but its arithmetic."""
     rest = (n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies)
-    return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure" for n in rest)
+    return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure"
+               for n in rest)
 
 
 class Producer:
-    """The thread that issues the copies of all loops: it runs the kernel's control flow, and of the rest only what they need."""
+    """The thread that issues the copies of all loops: it runs the kernel's control flow,
+    and of the rest only what they need."""
 
     def __init__(self, context: Context, loops: dict[For, StagedLoop]):
         self.context, self.loops = context, loops
@@ -189,9 +199,10 @@ class Producer:
         """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
         for call in self.calls_before_loops(body, False):
             if call.op is ordered_load:
-                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other threads' writes, and the "
-                                       "producer, which runs ahead of the other warps, would not wait for it: assign the roles by hand "
-                                       "(tile.warpgroup, tile.ring)", call.loc)
+                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other "
+                                       "threads' writes, and the producer, which runs ahead of the other warps, "
+                                       "would not wait for it: assign the roles by hand (tile.warpgroup, tile.ring)",
+                                       call.loc)
         self.check_stores(body)
         copier = Copier(self.kept)
         sliced = without_dead_code(self.slice_block(copier, body), has_effect)  # such as what comes after the last copy
@@ -199,21 +210,24 @@ class Producer:
         return sliced
 
     def check_stores(self, block: Block) -> None:
-        """CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer would not wait for it."""
+        """CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer
+        would not wait for it."""
         for n, node in enumerate(block.nodes):
             later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
             loaded = {copy.args[1].type.buffer.arg: staged.loop for staged in later for copy in staged.copies}
             for call in walk(Block((node,))):
                 for argument in written_arguments([call]) & loaded.keys() if isinstance(call, Call) else ():
                     name, line = self.context.graph.params[argument].name, loaded[argument].loc.line
-                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line {line} loads, and the "
-                                           "producer, which runs ahead of the other warps, would not wait for it: leave out "
-                                           "warp_specialize, or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
+                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line "
+                                           f"{line} loads, and the producer, which runs ahead of the other warps, "
+                                           "would not wait for it: leave out warp_specialize, "
+                                           "or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
             for inner in blocks(node):
                 self.check_stores(inner)
 
     def calls_before_loops(self, block: Block, again: bool) -> Iterator[Call]:
-        """The calls at CTA scope that run before a pipelined loop, perhaps in an earlier trip of a loop around both (`again`)."""
+        """The calls at CTA scope that run before a pipelined loop,
+        perhaps in an earlier trip of a loop around both (`again`)."""
         holds = [any(n in self.loops for n in walk(Block((node,)))) for node in block.nodes]
         for n, node in enumerate(block.nodes):
             before = again or any(holds[n + 1:])
@@ -224,7 +238,8 @@ class Producer:
                     yield from self.calls_before_loops(inner, before or holds[n] and not isinstance(node, If))
 
     def kept(self, call: Call):
-        """The nodes for a call in the producer: it computes and loads, and waits for the preceding grids as the others do."""
+        """The nodes for a call in the producer: it computes and loads,
+        and waits for the preceding grids as the others do."""
         computes = call.op.effect in ("pure", "reads") and not call.op.traits.product
         return (call,) if computes or bars.waits_for_grids(call) else ()
 
@@ -264,22 +279,27 @@ class Producer:
 
     def check_dependencies(self, body: Block) -> None:
         """CompilationError where the copies depend on something that the producer does not run."""
-        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates for r in n.results}
-        known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
+        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
+                 for r in n.results}
+        known |= (set(self.context.graph.params)
+                  | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)})
         there = known | {r for n in walk(body) for r in defined_values(n)}
         changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
         made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
             place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
             if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
-                raise CompilationError(f"the producer, which runs ahead of the other warps, depends on this {node.op.name}, and the kernel "
-                                       "writes the memory that it reads; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
+                                       f"{node.op.name}, and the kernel writes the memory that it reads; "
+                                       "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
                 if isinstance(o, Value) and o not in there:
                     made = self.context.definitions.get(o)
-                    what = f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None else o.name
-                    raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps "
-                                           "and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                    what = (f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None
+                            else o.name)
+                    raise CompilationError(f"the loops around the copies depend on {what}: "
+                                           "the producer runs ahead of the other warps and cannot wait for it; "
+                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
 def _with_blocks(copier: Copier, node, block) -> list[Any]:

@@ -1,4 +1,5 @@
-"""Place shared memory: user buffers side by side, the compiler's scratch overlapping where its uses cannot be live at once."""
+"""Place shared memory: user buffers side by side, the compiler's scratch overlapping where its uses
+cannot be live at once."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SHARED_LIMIT = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 103
 def place_shared(graph: Graph) -> Graph:
     """The graph with a byte offset for every allocation, barrier and scratch.
 
-    SharedMemoryError, at the line of the largest and with a table of all, where they exceed the target's limit or the kernel's own `max_shared`.
+    SharedMemoryError, at the line of the largest and with a table of all, where they exceed the target's limit or the
+    kernel's own `max_shared`.
     """
     offsets: dict[Value, int] = {}
     rows: list[tuple[str, int, object]] = []
@@ -43,7 +45,8 @@ def place_shared(graph: Graph) -> Graph:
         what = f"{graph.target} allows {limit}" if total > limit else f"max_shared allows {own}"
         table = "\n".join(f"  {n:>8} bytes  {name}" + (f"  (line {loc.line})" if loc else "") for name, n, loc in rows)
         largest = max(rows, key=lambda row: row[1])
-        raise SharedMemoryError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", largest[2] or graph.loc)
+        raise SharedMemoryError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}",
+                                largest[2] or graph.loc)
     return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides,
                    scratch_unused=frozenset(places.unused))
 
@@ -60,7 +63,8 @@ def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
 
 
 def _placement_order(named: tuple[Any, ...]) -> tuple[int, int]:
-    """The sort key that leaves few holes: largest alignment first, and among equals first those that end at a multiple of it."""
+    """The sort key that leaves few holes: largest alignment first,
+    and among equals first those that end at a multiple of it."""
     align, nbytes = named[:2]
     return -align, nbytes % align
 
@@ -72,8 +76,8 @@ SMALL_SCRATCH = 1024  # the most bytes of scratch for which a call has a place t
 class _ScratchPlaces:
     """Where scratch is, by the first result of the call that uses it.
 
-    `strides` are added to the offset for each place that a scope may have; `unused` are calls whose scratch nobody still reads when they begin, so
-    that they need no barrier first.
+    `strides` are added to the offset for each place that a scope may have; `unused` are calls whose scratch nobody
+    still reads when they begin, so that they need no barrier first.
     """
 
     offsets: dict[Value, int]
@@ -81,13 +85,15 @@ class _ScratchPlaces:
     unused: set[Value]
 
 
-def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int, small: int, places: _ScratchPlaces) -> int:
+def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int, small: int,
+                   places: _ScratchPlaces) -> int:
     """Place the scratch of the calls of one scope from `base` on. Returns the end of the highest.
 
-    Calls that need more than `small` bytes share their scratch: each begins with a barrier of the scope. The others have their own, or that of a
-    call from which other barriers part them, and need that barrier only where they may run again with no other barrier in between. Scopes inside
-    have scratch of their own, since they may run beside each other, and beside threads that still read from before. A scope whose place is known at
-    run time only has scratch for each place it may take.
+    Calls that need more than `small` bytes share their scratch: each begins with a barrier of the scope. The others
+    have their own, or that of a call from which other barriers part them, and need that barrier only where they may
+    run again with no other barrier in between. Scopes inside have scratch of their own, since they may run beside
+    each other, and beside threads that still read from before. A scope whose place is known at run time only has
+    scratch for each place it may take.
     """
     calls, scopes, owners = [], [], {}
     _collect_scratch_uses(body, trip, calls, scopes, owners)
@@ -130,8 +136,9 @@ def _scratch_bytes(node) -> int:
 def _owners(block: Block, looped: bool) -> dict[Call, Call]:
     """{call: the earlier call of the block whose small scratch it takes over}.
 
-    Between the two a third call, or a barrier, has seen all threads behind their reads of the first. In a loop another one must stand behind the
-    later call or ahead of the earlier one, since that writes again in the next trip.
+    Between the two a third call, or a barrier, has seen all threads behind their reads of the first. In a loop
+    another one must stand behind the later call or ahead of the earlier one, since that writes again in the next
+    trip.
     """
     barriers = [n for n in block.nodes if isinstance(n, Call) and (n.op is sync or _scratch_bytes(n))]
     idle, read, found = [], [], {}
@@ -145,9 +152,10 @@ def _owners(block: Block, looped: bool) -> dict[Call, Call]:
     return found
 
 
-def _collect_scratch_uses(block: Block, trip: list[Any] | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list[Any] | None]],
-                          owners: dict[Call, Call]) -> None:
-    """Collect (call, bytes, whether it may run again before any other barrier) for the scratch of one scope, the scopes in it, and `_owners`.
+def _collect_scratch_uses(block: Block, trip: list[Any] | None, calls: list[tuple[Call, int, bool]],
+                          scopes: list[tuple[Scope, list[Any] | None]], owners: dict[Call, Call]) -> None:
+    """Collect (call, bytes, whether it may run again before any other barrier) for the scratch of one scope, the
+    scopes in it, and `_owners`.
 
     `trip` has the nodes that each trip of the innermost loop around passes, None outside of loops.
     """
@@ -159,7 +167,8 @@ def _collect_scratch_uses(block: Block, trip: list[Any] | None, calls: list[tupl
             case Call():
                 if nbytes := _scratch_bytes(node):
                     others = (n for n in trip or () if n is not node and isinstance(n, Call))
-                    calls.append((node, nbytes, trip is not None and not any(n.op is sync or _scratch_bytes(n) for n in others)))
+                    calls.append((node, nbytes,
+                                  trip is not None and not any(n.op is sync or _scratch_bytes(n) for n in others)))
             case For() | While():
                 nodes = [n for inner in blocks(node) for n in inner.nodes]
                 for inner in blocks(node):

@@ -1,7 +1,8 @@
-"""Place buffers in tensor memory: side by side in one allocation, except those that the kernel deallocates itself, which have their own.
+"""Place buffers in tensor memory: side by side in one allocation, except those that the kernel deallocates itself,
+which have their own.
 
-An allocation has a power of two of columns, at least 32. Larger ones are allocated first, since the number of columns may not grow from one
-``tcgen05.alloc`` of a kernel to the next. PTX ISA, "tcgen05.alloc".
+An allocation has a power of two of columns, at least 32. Larger ones are allocated first, since the number of columns
+may not grow from one ``tcgen05.alloc`` of a kernel to the next. PTX ISA, "tcgen05.alloc".
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ...ops.tmem.alloc import COLUMNS, alloc_tmem, columns_of, dealloc_tmem
 
 
 def place_tensor_memory(graph: Graph) -> Graph:
-    """The graph with a place for every buffer in tensor memory. CompilationError with a table of them if they do not fit."""
+    """The graph with a place for every buffer in tensor memory.
+    CompilationError with a table of them if they do not fit."""
     calls = [n for n in walk(graph.body) if isinstance(n, Call)]
     made = [c for c in calls if c.op is alloc_tmem]
     if not made:
@@ -32,10 +34,11 @@ def place_tensor_memory(graph: Graph) -> Graph:
             inside += _columns(call)
         top += columns
     if top > COLUMNS:
-        table = "\n".join(f"  {_columns(c):>4} columns  {c.result.name}: {c.result.type}  (line {c.loc.line})" for c in made)
+        table = "\n".join(f"  {_columns(c):>4} columns  {c.result.name}: {c.result.type}  (line {c.loc.line})"
+                          for c in made)
         most = max(made, key=_columns)
-        raise CompilationError(f"the kernel needs {top} columns of tensor memory, allocated in powers of two, and a CTA has "
-                               f"{COLUMNS}:\n{table}", most.loc)
+        raise CompilationError(f"the kernel needs {top} columns of tensor memory, allocated in powers of two, "
+                               f"and a CTA has {COLUMNS}:\n{table}", most.loc)
     return replace(graph, tensor_memory=places)
 
 
@@ -59,7 +62,8 @@ def _power(columns: int) -> int:
 def columns_needed(buffers: list[tuple[Any, ...]]) -> int:
     """The columns that buffers occupy; each is given as (dtype, layout, whether the kernel deallocates it)."""
     together = sum(_columns_of(layout, dtype) for dtype, layout, freed in buffers if not freed)
-    return sum(_power(_columns_of(layout, dtype)) for dtype, layout, freed in buffers if freed) + (_power(together) if together else 0)
+    return (sum(_power(_columns_of(layout, dtype)) for dtype, layout, freed in buffers if freed)
+            + (_power(together) if together else 0))
 
 
 def leaders(graph: Graph) -> list[tuple[Value, TensorPlace]]:

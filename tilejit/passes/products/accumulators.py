@@ -1,8 +1,10 @@
-"""Pinned registers: which register tiles are accumulators of asynchronous products, and which of them share a set of registers.
+"""Pinned registers: which register tiles are accumulators of asynchronous products,
+and which of them share a set of registers.
 
-The result of an asynchronous product exists before its data does, so it is kept in registers that are known by name. Tiles that are one
-accumulator at different times (operand and result of a product; initial value, inside and result of what a loop carries) are coalesced into one
-set wherever their live ranges do not overlap; where they do, the emitter copies.
+The result of an asynchronous product exists before its data does, so it is kept in registers that are known by name.
+Tiles that are one accumulator at different times (operand and result of a product; initial value, inside and result
+of what a loop carries) are coalesced into one set wherever their live ranges do not overlap; where they do, the
+emitter copies.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class _LiveRanges:
     loops: list[Interval] = field(default_factory=list)
     branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
     products: list[tuple[Value, Operand]] = field(default_factory=list)      # (result, accumulator); also of `renewed`
-    carries: list[tuple[Any, ...]] = field(default_factory=list)                       # (inner, result, init, following)
+    # (inner, result, init, following)
+    carries: list[tuple[Any, ...]] = field(default_factory=list)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
     taken: set[Operand] = field(default_factory=set)  # operands of calls, and what a loop takes over
@@ -88,7 +91,8 @@ class _LiveRanges:
         if isinstance(node, While):
             self.block(node.test)
             self.step()
-            self.use((c.inner for c in node.carried), certain=False)  # where the test ends the loop, they become its results
+            # where the test ends the loop, they become its results
+            self.use((c.inner for c in node.carried), certain=False)
         self.block(node.body)
         self.step()
         self.use(node.body.yields)
@@ -137,8 +141,8 @@ class PinnedRegisters:
         for result, yields in lives.joins:
             for y in yields:
                 self._coalesce(result, y)
-        # Let consecutive products share a set where they can. Otherwise the assembler starts one while registers of the last are still read,
-        # and takes part of a second set beside them.
+        # Let consecutive products share a set where they can. Otherwise the assembler starts one while registers of the
+        # last are still read, and takes part of a second set beside them.
         for i, (result, _) in enumerate(lives.products):
             for before, _ in lives.products[:i]:
                 self._coalesce(result, before)
@@ -149,7 +153,8 @@ class PinnedRegisters:
 
     @staticmethod
     def _tiles(lives: _LiveRanges) -> dict[Value, None]:
-        """The pinned tiles: results of products, and what control flow passes them on as or turns into their accumulators."""
+        """The pinned tiles: results of products, and what control flow passes them on as or turns into
+        their accumulators."""
         found = dict.fromkeys(r for r, _ in lives.products)
         taken = {a for _, a in lives.products}
         size = -1
@@ -182,7 +187,8 @@ class PinnedRegisters:
             self._merge(a, b)
 
     def _overlap(self, x: Value, y: Value) -> bool:
-        """Whether two values are live at once. Values that control flow passes on together are, even if only to be passed on again."""
+        """Whether two values are live at once. Values that control flow passes on together are,
+        even if only to be passed on again."""
         start, live_after = self.lives.start, self.lives.live_after
         return start[x] == start[y] or live_after(x, start[y]) and live_after(y, start[x])
 

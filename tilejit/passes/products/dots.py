@@ -38,8 +38,8 @@ from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
 
 OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
-# Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that left, it serialises the
-# products (notes C7511, C7512).
+# Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that
+# left, it serialises the products (notes C7511, C7512).
 OTHER_REGISTERS = 24
 
 
@@ -61,10 +61,12 @@ class _Dots(TensorDots):
         self.new: dict[Value, Operand] = {}
         self.registers = context.graph.launch.registers
         self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
-        self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
+        self.by_rows |= {c.args[1].type.shape for c in context.calls
+                         if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
         self.operands = StagedOperands(context, self.g, self.all)
-        self.buffers: dict[tuple[Any, ...], Value] = {}  # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
+        # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
+        self.buffers: dict[tuple[Any, ...], Value] = {}
         self.prepare()
 
     def block(self, block: Block) -> Block:
@@ -108,7 +110,8 @@ class _Dots(TensorDots):
         call = replace(made, args=self.all(made.args))
         choice = self.chosen_for(call)
         self.operands.store(stored)
-        lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
+        lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps,
+                     "fma": self.by_threads}
         return lowerings[choice.variant](call, choice)
 
     def staged(self, call: Call) -> tuple[Call, tuple[Any, ...]]:
@@ -124,8 +127,8 @@ class _Dots(TensorDots):
             self.g.call(fence_proxy_async)
         if self.order_operands(call.args[1], b) or moved:
             self.g.call(sync)
-        result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
-                             precision=t["precision"], options={"variant": "wgmma"})
+        result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"],
+                             dtype=t["dtype"], precision=t["precision"], options={"variant": "wgmma"})
         self.set_origin(choice)
         self.g.call(mma_commit)
         self.g.call(mma_wait, n=0)
@@ -158,16 +161,17 @@ class _Dots(TensorDots):
             width = min(step, k - first)
             x = a if isinstance(a.type, Tile) else self.loaded("a", a, t["trans_a"], first, width, kinds[0])
             y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width, kinds[1])
-            acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype, k=width,
-                              a_at=first if x is a else 0, b_at=first if y is b else 0, warps=warps)
+            acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"],
+                              dtype=result.dtype, k=width, a_at=first if x is a else 0, b_at=first if y is b else 0,
+                              warps=warps)
             self.set_origin(choice)
         return acc
 
     def warps(self, call: Call) -> tuple[int, int]:
         """How many warps divide the rows and the columns of the result.
 
-        Warps make whole rows where `a` comes row by row from registers, or where the result is reduced along rows or is itself shaped like such an
-        `a`.
+        Warps make whole rows where `a` comes row by row from registers, or where the result is reduced along rows or
+        is itself shaped like such an `a`.
         """
         result = call.result.type
         rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
@@ -183,7 +187,8 @@ class _Dots(TensorDots):
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
-        return self.in_memory(operand, x)[0] if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
+        return (self.in_memory(operand, x)[0]
+                if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x)
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
@@ -193,11 +198,12 @@ class _Dots(TensorDots):
         return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
 
     def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
-        """Part of a matrix in shared memory, `width` of its k from `first` on, loaded as an instruction's operand "a" or "b"."""
+        """Part of a matrix in shared memory, `width` of its k from `first` on,
+        loaded as an instruction's operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
         return convert(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
 
-    # -- by threads ------------------------------------------------------------------------------------------------------
+    # -- by threads ----------------------------------------------------------------------------------------------------
 
     def by_threads(self, call: Call, choice: Choice) -> Value:
         """By multiplications and additions of the threads, a step of k at a time from shared memory."""
@@ -211,13 +217,15 @@ class _Dots(TensorDots):
 
         def product(acc, first, width):
             x, y = self.part(a, not t["trans_a"], first, width), self.part(b, t["trans_b"], first, width)
-            acc = g.call(thread_product, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype)
+            acc = g.call(thread_product, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"],
+                         dtype=result.dtype)
             self.set_origin(choice)
             return acc
 
         whole_steps = k // step * step
         if whole_steps > step:
-            acc, = g.loop(Const(0, int32), Const(whole_steps, int32), step, [acc], lambda i, c: [product(c[0], i, step)], name="k")
+            acc, = g.loop(Const(0, int32), Const(whole_steps, int32), step, [acc], lambda i,
+                          c: [product(c[0], i, step)], name="k")
         elif whole_steps:
             acc = product(acc, 0, step)
         return product(acc, whole_steps, k - whole_steps) if k > whole_steps else acc
@@ -229,12 +237,14 @@ class _Dots(TensorDots):
         return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
 
     def in_memory(self, first: object, *operands: Value) -> list[Value]:
-        """Operands in shared memory, where all threads of the scope can read them. Register tiles are stored to it between two barriers, each in the
-        buffer of all operands of its shape that are stored for the same `first`: what reads them is over at the next one's barrier."""
+        """Operands in shared memory, where all threads of the scope can read them. Register tiles are stored to it
+        between two barriers, each in the buffer of all operands of its shape that are stored for the same `first`:
+        what reads them is over at the next one's barrier."""
         new = list(dict.fromkeys(x for x in operands if isinstance(x.type, Tile)))
         if new and self.unknown_place():
-            raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
-                                   "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
+            raise CompilationError("threads make this product from operands in shared memory, "
+                                   "and a scope whose place is known at run time only has none to itself: "
+                                   "store them to a buffer of its own, and multiply that", self.g.loc)
         regions = {x: whole_region(self.g, self.buffer((first, n), x.type)) for n, x in enumerate(new)}
         if new:
             self.g.call(sync)

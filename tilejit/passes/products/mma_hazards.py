@@ -1,4 +1,5 @@
-"""Hazards of asynchronous products: nothing reads a result, or writes registers that a product still reads, before the wait."""
+"""Hazards of asynchronous products: nothing reads a result, or writes registers that a product still reads,
+before the wait."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ ROUNDS = 12  # the most iterations of a loop's analysis towards its fixed point
 class _PendingState:
     """What is pending at one place in the program.
 
-    `results` are tiles that products are writing, `operands` are tiles in registers that products are reading; both with (the number of groups closed
-    since the product was issued, the product): 0 if its own group is still open. `moves` are tiles on their way from tensor memory.
+    `results` are tiles that products are writing, `operands` are tiles in registers that products are reading; both
+    with (the number of groups closed since the product was issued, the product): 0 if its own group is still open.
+    `moves` are tiles on their way from tensor memory.
     """
 
     results: dict[Value, tuple[int, Call]] = field(default_factory=dict)
@@ -43,16 +45,18 @@ class _PendingState:
 
     def ages(self) -> dict[Any, Any]:
         """What the analysis of loops compares: the pending tiles and their ages."""
-        return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
+        return ({v: age for table in (self.results, self.operands) for v, (age, _) in table.items()}
+                | dict.fromkeys(self.moves, 0))
 
 
 def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
-    """The graph unchanged. CompilationError where a product's registers are accessed too early, or where the kernel may end before its wait."""
+    """The graph unchanged. CompilationError where a product's registers are accessed too early, or where the kernel
+    may end before its wait."""
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
         left = _HazardChecker(PinnedRegisters(graph)).block(graph.body, _PendingState())
         for _, product in left.results.values():
-            raise CompilationError("this product may still be in flight where the kernel ends: call tile.mma_wait(0) after it on every path "
-                                   "through the kernel", product.loc)
+            raise CompilationError("this product may still be in flight where the kernel ends: "
+                                   "call tile.mma_wait(0) after it on every path through the kernel", product.loc)
     return graph
 
 
@@ -89,8 +93,9 @@ class _HazardChecker:
         for result in call.results:
             if result in state.operands:
                 other = state.operands[result][1]
-                raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still read: it was started in "
-                                       f"the previous iteration, and no mma_wait has waited for it since", call.loc)
+                raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still "
+                                       "read: it was started in the previous iteration, "
+                                       "and no mma_wait has waited for it since", call.loc)
         if is_product(call):
             acc, a, b = call.args[:3]
             self.read((a, b), state, call)
@@ -118,19 +123,22 @@ class _HazardChecker:
     def read(self, operands: tuple[Operand, ...], state: _PendingState, node) -> None:
         for o in operands:
             if o in state.moves:
-                raise CompilationError(f"the tile that line {state.moves[o].loc.line} loads from tensor memory is used before "
+                raise CompilationError(f"the tile that line {state.moves[o].loc.line} loads from tensor "
+                                       "memory is used before "
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is complete; {_missing_wait(age)}",
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is "
+                                       f"complete; {_missing_wait(age)}",
                                        node.loc)
 
     def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc=None) -> None:
         """CompilationError for a pending result that would be copied to other registers."""
         age, call = state.results[result]
-        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is complete: {where}, in other "
-                               f"registers, since its own are still needed; {_missing_wait(age)}. A name needs no copy if it is assigned its own "
-                               "product and its previous value is not read again", loc or call.loc)
+        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is complete: "
+                               f"{where}, in other registers, since its own are still needed; {_missing_wait(age)}. "
+                               "A name needs no copy if it is assigned its own product and its previous value "
+                               "is not read again", loc or call.loc)
 
     def hand_over(self, operands, targets, state: _PendingState, where: str) -> None:
         """Control flow passes `operands` on as `targets`."""
@@ -165,4 +173,5 @@ class _HazardChecker:
 
 def _missing_wait(age: int) -> str:
     """What would wait for a group that was closed `age` groups ago."""
-    return "its group is still open: call mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would wait for its group"
+    return ("its group is still open: call mma_commit(), then mma_wait(0)" if age == 0
+            else f"mma_wait({age - 1}) or less would wait for its group")

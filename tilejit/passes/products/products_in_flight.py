@@ -16,14 +16,15 @@ from ...types import Tile
 from ..analysis.program_slices import without_dead_code
 
 PRODUCT = [mma_async_, mma_commit, mma_wait]
-STAGE_OPERANDS = [sync, store_, fence_proxy_async, sync]  # how operands in registers are staged; several stores count as one
+# how operands in registers are staged; several stores count as one
+STAGE_OPERANDS = [sync, store_, fence_proxy_async, sync]
 
 
 def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
     """The wait for a loop's product if it can be deferred to the next trip, else None.
 
-    It can if the loop only hands the result on to its next trip, no trip writes registers that the product reads, and nothing follows the wait.
-    The nodes in `apart` are left out of account.
+    It can if the loop only hands the result on to its next trip, no trip writes registers that the product reads, and
+    nothing follows the wait. The nodes in `apart` are left out of account.
     """
     rest = without_dead_code(replace(loop.body, nodes=tuple(n for n in loop.body.nodes if n not in apart)))
     others = [n for n in rest.nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
@@ -32,7 +33,8 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
         return None
     inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
     changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
-    if inner is None or product.args[0] is not inner or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed:
+    if (inner is None or product.args[0] is not inner
+        or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed):
         return None
     used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
     handed = [y for y in loop.body.yields if y is inner or y is product.result]
@@ -49,8 +51,8 @@ def _significant_ops(nodes: list[Node]) -> list[Op | None]:
 def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
     """The nodes of a trip that leaves its product in flight.
 
-    It waits until all products but the newest are done. Where it stages operands from registers through shared memory, it instead waits, before
-    it overwrites them, for the product of the trip before.
+    It waits until all products but the newest are done. Where it stages operands from registers through shared
+    memory, it instead waits, before it overwrites them, for the product of the trip before.
     """
     meets = next((n for n, node in enumerate(nodes) if isinstance(node, Call) and node.op is sync), None)
     if meets is None:
@@ -60,14 +62,16 @@ def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
 
 
 def defer_waits(block: Block) -> Block:
-    """A block in which loops that are not pipelined leave their products in flight under the next trip's loads, if `dot` has written them so
-    that they can."""
+    """A block in which loops that are not pipelined leave their products in flight under the next trip's loads, if
+    `dot` has written them so that they can."""
     nodes = []
     for node in block.nodes:
         node = with_blocks(node, defer_waits)
         nodes.append(node)
-        deferred = deferrable_wait(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1 else None
-        if deferred is not None and any(isinstance(n, Call) and n.op is sync and n.loc == deferred.loc for n in node.body.nodes):
+        deferred = (deferrable_wait(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1
+                    else None)
+        if (deferred is not None
+            and any(isinstance(n, Call) and n.op is sync and n.loc == deferred.loc for n in node.body.nodes)):
             body = replace(node.body, nodes=tuple(with_deferred_wait(list(node.body.nodes), deferred)))
             nodes[-1:] = replace(node, body=body), replace(deferred, results=())
     return replace(block, nodes=tuple(nodes))

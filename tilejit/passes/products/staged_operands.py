@@ -1,8 +1,8 @@
 """Stage the operands of products in shared memory, where they come to registers from global memory.
 
-The tensor cores of a warpgroup, or ``ldmatrix``, read them there, and the loads from global memory go by whole rows. An `a` that a product has
-computed, or that is loaded from shared memory, stays in registers. An operand of several products, or one that a loop uses in every trip, is
-stored once.
+The tensor cores of a warpgroup, or ``ldmatrix``, read them there, and the loads from global memory go by whole rows.
+An `a` that a product has computed, or that is loaded from shared memory, stays in registers. An operand of several
+products, or one that a loop uses in every trip, is stored once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ ASYNC_PROXY_ARCHITECTURES = 90, 100, 103  # whose tensor cores read shared memor
 class StagedOperand:
     """What is stored to shared memory for a product: `tile`, or its transpose, to `buffer`.
 
-    `persistent` if the buffer holds nothing else, so that its contents stay valid. `nodes` make `region`, by which the product reads it.
+    `persistent` if the buffer holds nothing else, so that its contents stay valid. `nodes` make `region`, by which
+    the product reads it.
     """
 
     tile: Value
@@ -48,7 +49,8 @@ class StagedOperand:
 class StagedOperands:
     """The staged operands of one graph. Operands that are used once share the buffer of their shape and dtype.
 
-    Tiles are those of the graph before the pass; ``renewed([tile])`` gives what stands for them in the one that `g` builds.
+    Tiles are those of the graph before the pass; ``renewed([tile])`` gives what stands for them in the
+    one that `g` builds.
     """
 
     def __init__(self, context: Context, g: Builder, renewed: Callable[[Iterable[Value]], tuple[Any, ...]]):
@@ -60,7 +62,8 @@ class StagedOperands:
         self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
         self.home_block: dict[object, Block] = {}         # the block that defines each value
         self._note(context.graph.body)
-        self.use_counts = Counter(self._strip_transpose(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
+        self.use_counts = Counter(self._strip_transpose(x)[0] for c in context.calls if c.op is dot_
+                                  for x in c.args[1:])
 
     def _note(self, block: Block) -> None:
         for node in block.nodes:
@@ -83,14 +86,18 @@ class StagedOperands:
             x, transposed = self._strip_transpose(args[n])
             transposed ^= attrs[flag]
             by_threads = x.type.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
-            if by_threads and loads_behind(self.context, x) is None or not self._belongs_in_memory(args[n], n, transposed):
+            if (by_threads and loads_behind(self.context, x) is None
+                or not self._belongs_in_memory(args[n], n, transposed)):
                 continue
             columns = self._is_column_major(x)
             transposed ^= columns
             if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
-                continue  # wgmma takes only k-major operands of these types; transposing one took longer than mma.sync from registers (H200)
+                # wgmma takes only k-major operands of these types; transposing one took longer than mma.sync
+                # from registers (H200)
+                continue
             persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
-            buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if persistent else n))
+            buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type,
+                                  (self.context.scope, x if persistent else n))
             if buffer is not None:
                 with self.g.block() as nodes:
                     args[n] = whole_region(self.g, buffer)
@@ -100,7 +107,8 @@ class StagedOperands:
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
     def _buffer(self, t: Tile, what: tuple[Any, ...]) -> Value | None:
-        """The buffer for an operand, the same for equal `what`. None if there is no room, or if the operand is too small to be worth one."""
+        """The buffer for an operand, the same for equal `what`. None if there is no room, or if the operand is too
+        small to be worth one."""
         what = t.dtype, t.shape, *what
         nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)
         if what not in self.buffers and nbytes >= LEAST_BYTES and layout is not None and nbytes <= self.left:
@@ -109,8 +117,8 @@ class StagedOperands:
         return self.buffers.get(what)
 
     def store(self, stored: tuple[StagedOperand, ...]) -> None:
-        """Store operands for a product, unless they are in memory already, between two barriers: one after earlier reads of the buffers, one
-        before the product's."""
+        """Store operands for a product, unless they are in memory already, between two barriers: one after earlier
+        reads of the buffers, one before the product's."""
         new = [s for s in stored if s.buffer not in self.present]
         if new:
             self.g.call(sync)
@@ -131,21 +139,24 @@ class StagedOperands:
     def from_outside(self, node: For | While) -> tuple[StagedOperand, ...]:
         """What the products in a loop, of its own scope, use of tiles defined outside of it."""
         inside = {id(b) for b in _blocks_of_scope(node)}
-        found = [s for b in _blocks_of_scope(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
+        found = [s for b in _blocks_of_scope(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_
+                 for s in self.of(n)[1]]
         return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
 
     def _strip_transpose(self, x: Value) -> tuple[Value, bool]:
         """(operand, whether `x` is its transpose)."""
         made = self.context.definitions.get(x)
-        return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
+        return ((made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
+                else (x, False))
 
     def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
         """Whether a tile is better read from shared memory.
 
-        One that is computed from global memory is. One that is computed from shared memory, or by a product, is if it is a `b`, which warps share and
-        the tensor cores of a warpgroup read only there. A product's result is also if it is transposed, which threads would do element by element. A
-        tile that is merely loaded from shared memory is loaded as the product takes it. The loads that count are those of most bytes: a word may
-        hold many elements of an operand, and what scales or shifts it is smaller.
+        One that is computed from global memory is. One that is computed from shared memory, or by a product, is if it
+        is a `b`, which warps share and the tensor cores of a warpgroup read only there. A product's result is also if
+        it is transposed, which threads would do element by element. A tile that is merely loaded from shared memory
+        is loaded as the product takes it. The loads that count are those of most bytes: a word may hold many elements
+        of an operand, and what scales or shifts it is smaller.
         """
         loads = loads_behind(self.context, x)
         if loads is None:

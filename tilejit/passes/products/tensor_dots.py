@@ -1,9 +1,9 @@
 """Write out the products of ``dot`` that go through tensor memory.
 
-One thread of the scope issues the product and commits it; the commit arrives on a barrier of the scope, and all threads load the accumulator
-once they have waited for that. An accumulator that a loop only hands from product to product stays in tensor memory until the loop is over. A
-pipelined loop that does nothing but multiply waits only at its end; passes/pipelining/pipeline.py adds the commits
-that release its slots. PTX ISA, "tcgen05.mma".
+One thread of the scope issues the product and commits it; the commit arrives on a barrier of the scope, and all
+threads load the accumulator once they have waited for that. An accumulator that a loop only hands from product to
+product stays in tensor memory until the loop is over. A pipelined loop that does nothing but multiply waits only at
+its end; passes/pipelining/pipeline.py adds the commits that release its slots. PTX ISA, "tcgen05.mma".
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MOVE = {"shape": None, "pack": None, "wait": True}
 
 @dataclass(eq=False)
 class KeptAccumulator:
-    """An accumulator that stays in tensor memory over a loop: its `place`, whether the product at hand adds to what is there (`adds`), and
-    whether the loop waits for it."""
+    """An accumulator that stays in tensor memory over a loop: its `place`, whether the product at hand adds to what
+    is there (`adds`), and whether the loop waits for it."""
 
     place: Value
     adds: Callable[[], Operand]
@@ -58,7 +58,8 @@ class TensorDots:
         self.context.tensor_room = self.room
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
         self.freed = {c.args[0] for c in self.context.calls if c.op is dealloc_tmem}
-        self.places: dict[tuple, list[Value]] = {}     # the compiler's own allocations, by scope and (role, dtype, shape, layout)
+        # the compiler's own allocations, by scope and (role, dtype, shape, layout)
+        self.places: dict[tuple, list[Value]] = {}
         self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
         self.commit_barriers: dict[tuple[Any, ...], Value] = {}  # by scope
         self.kept: dict[Value, KeptAccumulator] = {}   # by the result of a product
@@ -75,8 +76,9 @@ class TensorDots:
         if isinstance(s.a, Tile):
             wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
         new = [w for w in wanted if self.unused_allocation(w) is None]
-        columns = columns_needed([(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
-                                 + [(dtype, layout, False) for _, dtype, _, layout in new])
+        columns = columns_needed(
+            [(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
+            + [(dtype, layout, False) for _, dtype, _, layout in new])
         return columns <= COLUMNS or f"{columns} columns together with the kernel's own, of {COLUMNS}"
 
     def unused_allocation(self, what: tuple[Any, ...]) -> Value | None:
@@ -105,12 +107,13 @@ class TensorDots:
         self.g.call(tmem_store, whole_region(self.g, place), tile, **{**MOVE, "shape": shape})
         self.set_origin(Choice("dot", None))
 
-    # -- order -----------------------------------------------------------------------------------------------------------
+    # -- order ---------------------------------------------------------------------------------------------------------
 
     def scope_barrier(self) -> tuple[Value, Operand]:
         """The barrier on which the scope's commits arrive, and the parity of the phase that the next commit completes.
 
-        No commit is outstanding, so the barrier itself tells the parity: it is 1 if the last completed phase has parity 0.
+        No commit is outstanding, so the barrier itself tells the parity:
+        it is 1 if the last completed phase has parity 0.
         """
         place = _place(self.context.scope)
         if place not in self.commit_barriers:
@@ -137,16 +140,18 @@ class TensorDots:
         self.g.call(tcgen05_fence, side="after_thread_sync")
 
     def order_operands(self, *matrices: Value) -> bool:
-        """Fence what threads have written for the tensor cores, before the scope's next barrier. Whether that was needed."""
+        """Fence what threads have written for the tensor cores, before the scope's next barrier.
+        Whether that was needed."""
         if any(map(self.written, matrices)):
             self.g.call(fence_proxy_async)
             return True
         return False
 
-    # -- one product -----------------------------------------------------------------------------------------------------
+    # -- one product ---------------------------------------------------------------------------------------------------
 
     def by_tensor_memory(self, call: Call, choice: Choice) -> Value | None:
-        """Issue a product and wait for it. Returns the accumulator in registers, or None where a loop keeps it in tensor memory."""
+        """Issue a product and wait for it. Returns the accumulator in registers,
+        or None where a loop keeps it in tensor memory."""
         acc, a, b = call.args
         kept = self.kept.get(call.result)
         if kept is not None and not kept.waits:
@@ -184,8 +189,8 @@ class TensorDots:
         for first in range(0, m, LANES):
             rows = slice(first, first + LANES) if m > LANES else slice(None)
             part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
-            self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"], trans_b=t["trans_b"], kind=kind,
-                        types=types, block=None, options={"variant": "tcgen05"})
+            self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"],
+                        trans_b=t["trans_b"], kind=kind, types=types, block=None, options={"variant": "tcgen05"})
             self.set_origin(choice)
 
     def chosen_for(self, call: Call) -> Choice:
@@ -195,10 +200,11 @@ class TensorDots:
         site = dot_.rules.site(self.context, self.staged(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
-    # -- accumulators that stay over a loop -------------------------------------------------------------------------------
+    # -- accumulators that stay over a loop ----------------------------------------------------------------------------
 
     def loop(self, node: For | While) -> None:
-        """A loop. Accumulators that it only hands from product to product stay in tensor memory, instead of being carried."""
+        """A loop. Accumulators that it only hands from product to product stay in tensor memory,
+        instead of being carried."""
         self.g.loc = node.loc
         kept, adds = {}, {}
         for n, dots in self.chains(node).items():
@@ -219,7 +225,8 @@ class TensorDots:
             adds[n] = not begins
         after = self.without_waits(node) if kept else None
         rest = [n for n in range(len(node.carried)) if n not in kept]
-        carried = tuple(Carry(self.all([node.carried[n].init])[0], node.carried[n].inner, node.carried[n].result) for n in rest)
+        carried = tuple(Carry(self.all([node.carried[n].init])[0], node.carried[n].inner, node.carried[n].result)
+                        for n in rest)
         self.g.append(self.with_body(node, carried, rest))
         if after is not None:
             after()
@@ -238,9 +245,11 @@ class TensorDots:
     def chains(self, node: For | While) -> dict[int, list[Call]]:
         """{number of a carried value: products}, for values that the loop only hands from product to product.
 
-        Those products stand directly in its body, each consumes the result of the one before, and the last one's is yielded.
+        Those products stand directly in its body, each consumes the result of the one before,
+        and the last one's is yielded.
         """
-        by_acc = {n.args[0]: n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_ and isinstance(n.args[0], Value)}
+        by_acc = {n.args[0]: n for n in node.body.nodes
+                  if isinstance(n, Call) and n.op is dot_ and isinstance(n.args[0], Value)}
         found = {}
         for number, (c, following) in enumerate(zip(node.carried, node.body.yields)):
             dots, at = [], c.inner
@@ -256,7 +265,8 @@ class TensorDots:
         return call is not None and call.op is splat and isinstance(call.args[0], Const) and call.args[0].value == 0
 
     def without_waits(self, node: For | While) -> Callable[[], None] | None:
-        """Let a pipelined loop that does nothing but multiply matrices in shared memory wait for its products at its end only.
+        """Let a pipelined loop that does nothing but multiply matrices in shared memory wait for its
+        products at its end only.
 
         Returns what writes that wait behind the loop; None for any other loop.
         """
@@ -284,7 +294,8 @@ class TensorDots:
         return after
 
     def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
-        """The accumulator that a loop leaves in tensor memory. If the initial value is not `stored` there and the loop runs no trip, it is that."""
+        """The accumulator that a loop leaves in tensor memory. If the initial value is not `stored` there and the
+        loop runs no trip, it is that."""
         g = self.g
         if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const) and isinstance(node.step, Const)
                       and len(range(node.start.value, node.stop.value, node.step.value))):
@@ -301,7 +312,8 @@ class TensorDots:
 
 def _is_staged(call: Call) -> bool:
     """Whether a call is a copy that its pipelined loop issues ahead."""
-    return call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token") and call.args[1].type.scope == "global"
+    return (call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token")
+            and call.args[1].type.scope == "global")
 
 
 def _read(node) -> list[Any]:

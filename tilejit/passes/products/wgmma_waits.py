@@ -1,8 +1,10 @@
-"""Insert waits for wgmma where paths of control flow merge: for products in flight on one path, into registers that another one accesses.
+"""Insert waits for wgmma where paths of control flow merge: for products in flight on one path, into registers that
+another one accesses.
 
-The hardware needs none, since a thread takes one path. But ptxas 13.0 treats wgmma as one pipeline stage, from the fence to the wait, across all
-paths that merge; where other instructions write an accumulator's registers within the stage, or read them, it serialises all products of the
-kernel (notes C7515, C7514). Nor does it count groups from one trip of a loop to the next. A wait ends the stage before.
+The hardware needs none, since a thread takes one path. But ptxas 13.0 treats wgmma as one pipeline stage, from the
+fence to the wait, across all paths that merge; where other instructions write an accumulator's registers within the
+stage, or read them, it serialises all products of the kernel (notes C7515, C7514). Nor does it count groups from one
+trip of a loop to the next. A wait ends the stage before.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from ...ops.mma import mma_commit, mma_wait, renew_registers
 from .accumulators import PinnedRegisters, is_product
 from .mma_hazards import ROUNDS
 
-REASON = ("all products in flight are waited for {}, so that every product ends before the next begins: write mma_wait(0) at this place if "
-          "that is intended")
+REASON = ("all products in flight are waited for {}, so that every product ends before the next begins: "
+          "write mma_wait(0) at this place if that is intended")
 
 
 @dataclass
@@ -43,7 +45,8 @@ class _State:
     either: set[int] = field(default_factory=set)
 
     def copy(self) -> _State:
-        return _State(dict(self.flight), set(self.before), dict(self.counted), *map(set, (self.written, self.products, self.early, self.either)))
+        return _State(dict(self.flight), set(self.before), dict(self.counted),
+                      *map(set, (self.written, self.products, self.early, self.either)))
 
     def inside(self) -> _State:
         """The state at the start of a loop's or branch's block."""
@@ -58,9 +61,10 @@ class _State:
     def join(self, other: _State) -> _State:
         """What may be true where two paths merge."""
         flight = {s: min(x.flight[s] for x in (self, other) if s in x.flight) for s in {**self.flight, **other.flight}}
-        counted = {s: self.counted.get(s, frozenset()) | other.counted.get(s, frozenset()) for s in {**self.counted, **other.counted}}
-        return _State(flight, self.before | other.before, counted, self.written | other.written, self.products | other.products,
-                      self.early | other.early, self.either | other.either)
+        counted = {s: self.counted.get(s, frozenset()) | other.counted.get(s, frozenset())
+                   for s in {**self.counted, **other.counted}}
+        return _State(flight, self.before | other.before, counted, self.written | other.written,
+                      self.products | other.products, self.early | other.early, self.either | other.either)
 
     def start(self, product: int) -> None:
         self.flight[product] = 0
@@ -103,12 +107,14 @@ def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
 
 
 class _WaitInserter:
-    """Rewrites a graph while it follows the state of pinned registers. Waits in `widened` become waits for all groups."""
+    """Rewrites a graph while it follows the state of pinned registers.
+    Waits in `widened` become waits for all groups."""
 
     def __init__(self, sets: Mapping[Value, int], widened: frozenset[Call]):
         self.sets, self.widened = sets, widened
         self.relevant: dict[Node, bool] = {}    # the cache of `is_relevant`
-        self.counted: set[Call] = set()         # waits that leave groups pending, whose count the assembler would not follow
+        # waits that leave groups pending, whose count the assembler would not follow
+        self.counted: set[Call] = set()
         self.reasons: dict[Node, str] = {}      # the waits that this pass writes, with its warnings
 
     def block(self, block: Block, state: _State) -> tuple[Block, _State]:
@@ -135,7 +141,8 @@ class _WaitInserter:
     def is_relevant(self, node: Node) -> bool:
         """Whether a node involves products or their registers. Others leave the state as it is."""
         if node not in self.relevant:
-            inside = [n for block in blocks(node) for n in (*map(self.is_relevant, block.nodes), *(y in self.sets for y in block.yields))]
+            inside = [n for block in blocks(node)
+                      for n in (*map(self.is_relevant, block.nodes), *(y in self.sets for y in block.yields))]
             own = is_product(node) or isinstance(node, Call) and node.op in (mma_commit, mma_wait)
             self.relevant[node] = own or any(inside) or any(v in self.sets for v in (*operands(node), *results(node)))
         return self.relevant[node]
@@ -146,7 +153,8 @@ class _WaitInserter:
             self.access({self.sets[v] for v in read if v in self.sets} - {self.sets[v] for v in own}, state)
         if call in self.widened:
             call = replace(call, attrs={"n": 0})
-            self.reasons[call] = REASON.format("by this wait, since the assembler does not count groups across iterations of a loop")
+            self.reasons[call] = REASON.format("by this wait, since the assembler does not count groups across "
+                                               "iterations of a loop")
         if is_product(call):
             state.start(self.sets[call.result])
         elif call.op is mma_commit:
@@ -161,12 +169,14 @@ class _WaitInserter:
 
     def sets_copied(self, operands: tuple[Operand, ...], targets: tuple[Value, ...], state: _State) -> set[int]:
         """The sets written where `operands` are passed on as `targets` in other registers."""
-        moves = [(self.sets.get(o), self.sets.get(t)) for o, t in zip(operands, targets) if self.sets.get(o) != self.sets.get(t)]
+        moves = [(self.sets.get(o),
+                  self.sets.get(t)) for o, t in zip(operands, targets) if self.sets.get(o) != self.sets.get(t)]
         self.access({s for move in moves for s in move}, state)
         return {target for _, target in moves if target is not None}
 
     def branch(self, node: If, state: _State) -> tuple[If, _State]:
-        """A branch. If a side has a product in flight into registers that it copies, or that the other side writes, the sides wait at their ends."""
+        """A branch. If a side has a product in flight into registers that it copies, or that the other side writes,
+        the sides wait at their ends."""
         inner = (node.then, node.orelse)
         blocks, paths = zip(*(self.block(block, state.inside()) for block in inner))
         moved = [self.sets_copied(block.yields, node.results, path) for block, path in zip(inner, paths)]
@@ -176,8 +186,8 @@ class _WaitInserter:
         ends = []
         for block, path, own in zip(blocks, paths, moved):
             if wait and path.flight:
-                block = self.with_wait(block, path, node.loc, "where one path of this branch ends, since the assembler would see the other one write "
-                                                              "their registers")
+                block = self.with_wait(block, path, node.loc, "where one path of this branch ends, since the assembler "
+                                                              "would see the other one write their registers")
             ends.append(block)
             path.write(own)
         after = paths[0].join(paths[1])
@@ -185,13 +195,16 @@ class _WaitInserter:
         return replace(node, then=ends[0], orelse=ends[1]), after
 
     def loop(self, node: For | While, state: _State) -> tuple[list[Node], _State]:
-        """A loop, after a wait if it writes registers of a product in flight, and after `renewed` where the assembler needs that."""
+        """A loop, after a wait if it writes registers of a product in flight,
+        and after `renewed` where the assembler needs that."""
         inner = tuple(c.inner for c in node.carried)
-        begins, met = self.sets_copied(tuple(c.init for c in node.carried), inner, state), {self.sets[v] for v in inner if v in self.sets}
+        begins, met = (self.sets_copied(tuple(c.init for c in node.carried), inner, state),
+                       {self.sets[v] for v in inner if v in self.sets})
         made, first, left, back = self.trips(node, state, begins)
         waits: list[Node] = []
         if state.flight.keys() & (begins | back.written & met) or back.flight.keys() & first.early & met:
-            waits = self.wait_nodes(state, node.loc, "before this loop, since the assembler would see it write their registers")
+            waits = self.wait_nodes(state, node.loc,
+                                    "before this loop, since the assembler would see it write their registers")
             made, first, left, back = self.trips(node, state, begins)
         anew = {s for s in state.either - begins if s in back.flight and s not in state.flight}
         left.behind(state, back.written)
@@ -202,8 +215,8 @@ class _WaitInserter:
     def written_anew(self, loop: For | While, sets: set[int]) -> list[Node]:
         """A loop, after instructions that rewrite its initial values in `sets`.
 
-        ptxas 13.0 takes a register that either a product or another instruction has written, depending on the path, for one that is written while the
-        loop's products are in flight (C7515).
+        ptxas 13.0 takes a register that either a product or another instruction has written, depending on the path,
+        for one that is written while the loop's products are in flight (C7515).
         """
         nodes, carried = [], []
         for c in loop.carried:
@@ -214,7 +227,8 @@ class _WaitInserter:
         return [*nodes, replace(loop, carried=tuple(carried))]
 
     def trips(self, node: For | While, state: _State, begins: set[int]) -> tuple[For | While, _State, _State, _State]:
-        """A loop with the waits in it, and the states where its first trip starts, where it is left, and where a trip ends."""
+        """A loop with the waits in it, and the states where its first trip starts, where it is left,
+        and where a trip ends."""
         first = state.copy()
         first.write(begins)
         first = head = first.inside()
@@ -226,8 +240,8 @@ class _WaitInserter:
             body, path = self.block(node.body, path)
             ends = self.sets_copied(node.body.yields, tuple(c.inner for c in node.carried), path)
             if path.flight.keys() & ends:
-                body = self.with_wait(body, path, node.loc, "where an iteration of this loop ends, since the assembler would see it "
-                                      "write their registers")
+                body = self.with_wait(body, path, node.loc, "where an iteration of this loop ends, "
+                                                            "since the assembler would see it write their registers")
             path.write(ends)
             following = head.join(path)
             following.before |= path.flight.keys()

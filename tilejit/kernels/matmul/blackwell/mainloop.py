@@ -1,4 +1,5 @@
-"""What the matrix products on Blackwell are made of: a ring of slots that a thread fills by TMA, and products of slots by tcgen05."""
+"""What the matrix products on Blackwell are made of: a ring of slots that a thread fills by TMA, and products of
+slots by tcgen05."""
 
 from __future__ import annotations
 
@@ -8,26 +9,29 @@ from tilejit import TileLayout
 from ..hopper.mainloop import operand
 
 ROWS = 128             # of each CTA's sums: one for each lane of tensor memory
-UNIT = 512             # bytes of the factors of 128 rows and 4 blocks along k: 16 bytes each for the rows r, r + 32, r + 64 and r + 96
+# bytes of the factors of 128 rows and 4 blocks along k: 16 bytes each for the rows r, r + 32, r + 64 and r + 96
+UNIT = 512
 PRODUCER, MULTIPLIER = 4, 5  # warps; warps 0 to 3 are the warpgroup that stores
 NUM_WARPS = 6
 
 
 @tile.jit
 def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, PLAN: tile.constexpr):
-    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`, and with `block` their factors:
-    those of the rows, and of all columns of the tile, which begins at `column`."""
+    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`, and with
+    `block` their factors: those of the rows, and of all columns of the tile, which begins at `column`."""
     GROUP = 2 if PLAN.pair else None
     ROUNDED = "tf32" if A.dtype == tile.float32 else None  # TMA rounds to nearest, the tensor cores would truncate
     for i in range(first, stop):
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, i * PLAN.bk, slot.A.shape, PLAN.a_km), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
-                            prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, i * PLAN.bk, slot.B.shape, PLAN.b_kn), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
-                            prefetch_map=True)
+            tile.copy_async(slot.A, operand(A, z, m, i * PLAN.bk, slot.A.shape, PLAN.a_km), mbar=slot.full,
+                            precision=ROUNDED, cta_group=GROUP, prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, i * PLAN.bk, slot.B.shape, PLAN.b_kn), mbar=slot.full,
+                            precision=ROUNDED, cta_group=GROUP, prefetch_map=True)
             if PLAN.block:
-                tile.copy_async(slot.SA, units(SA, m, i, slot.SA.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
-                tile.copy_async(slot.SB, units(SB, column, i, slot.SB.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
+                tile.copy_async(slot.SA, units(SA, m, i, slot.SA.shape), mbar=slot.full, cta_group=GROUP,
+                                prefetch_map=True)
+                tile.copy_async(slot.SB, units(SB, column, i, slot.SB.shape), mbar=slot.full, cta_group=GROUP,
+                                prefetch_map=True)
 
 
 @tile.jit
@@ -78,10 +82,11 @@ def multiply(ring, sums, fA, fB, steps, PLAN: tile.constexpr):
 
 @tile.jit
 def slots(A, B, SA, SB, GROUP: tile.constexpr, PLAN: tile.constexpr):
-    """The ring: each slot has elements along k of the CTA's rows of A and columns of B, and the factors of these rows and of all
-    columns of the tile."""
+    """The ring: each slot has elements along k of the CTA's rows of A and columns of B, and the factors of these rows
+    and of all columns of the tile."""
     COLUMNS = PLAN.bn // GROUP  # columns of B that this CTA loads
-    a, b = ((PLAN.bk, ROWS) if PLAN.a_km else (ROWS, PLAN.bk), A.dtype), ((PLAN.bk, COLUMNS) if PLAN.b_kn else (COLUMNS, PLAN.bk), B.dtype)
+    a, b = (((PLAN.bk, ROWS) if PLAN.a_km else (ROWS, PLAN.bk), A.dtype),
+            ((PLAN.bk, COLUMNS) if PLAN.b_kn else (COLUMNS, PLAN.bk), B.dtype))
     if PLAN.block:
         across, along = PLAN.bn // ROWS, PLAN.bk // PLAN.block // 4
         return tile.ring(PLAN.stages, A=a, B=b, SA=((1, along, UNIT), SA.dtype, row_major(1, along)),

@@ -1,9 +1,10 @@
 """A matrix product on Blackwell (sm_100a, sm_103a), whose sums are in tensor memory.
 
-One thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup loads the sums from tensor memory and
-stores them. Two accumulators alternate, if tensor memory has room for both, so that the products of the next tile run while the last one's sums
-are stored. The two CTAs of a pair multiply a tile of twice the rows together: each loads its own rows of A and half of the columns of B, and the
-even one starts the products of both."""
+One thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup loads
+the sums from tensor memory and stores them. Two accumulators alternate, if tensor memory has room for both, so that
+the products of the next tile run while the last one's sums are stored. The two CTAs of a pair multiply a tile of
+twice the rows together: each loads its own rows of A and half of the columns of B, and the even one starts the
+products of both."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 @tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """``C = A @ B``, with A as [M, K] or [K, M] and B as [N, K] or [K, N], each one matrix or several: tiles of 128 rows, or 256 for a pair of CTAs.
-    With `block`, SA and SB hold a factor for every `block` elements along k, as [M / 128, K / (4 block), UNIT] and [N / 128, ..], rounded up. `PLAN`
-    is a `BlackwellPersistentConstants`."""
+    """``C = A @ B``, with A as [M, K] or [K, M] and B as [N, K] or [K, N], each one matrix or several: tiles of 128
+    rows, or 256 for a pair of CTAs. With `block`, SA and SB hold a factor for every `block` elements along k, as [M /
+    128, K / (4 block), UNIT] and [N / 128, ..], rounded up. `PLAN` is a `BlackwellPersistentConstants`."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if PLAN.a_km else -1]
     GROUP = 2 if PLAN.pair else 1
     COLUMNS = PLAN.bn // GROUP  # columns of B that this CTA loads
@@ -37,7 +38,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
     sums = tile.ring(PLAN.places, D=((ROWS, PLAN.bn), PLAN.sums), filled="products", cta_group=GROUP)
     if PLAN.by_tma:
         staged = PLAN.buffers, ROWS, PLAN.width
-        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(PLAN.width * C.dtype.nbytes, 128)))
+        stage = tile.alloc(staged, C.dtype,
+                           layout=tile.swizzled(C.dtype, staged, min(PLAN.width * C.dtype.nbytes, 128)))
     how = Finishing(SA, SB, (E0, E1, E2, E3)[:PLAN.epilogue.extras], PLAN.epilogue)
     half = tile.cta_rank() % 2 if PLAN.pair else 0
     if PLAN.dependent:
@@ -47,7 +49,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
         with tile.elect():
             for i, n in my_tiles(rows, across, PLAN.order, PLAN.pair):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, SA, SB, z, (m * GROUP + half) * ROWS, n * PLAN.bn + half * COLUMNS, n * PLAN.bn, 0, steps, PLAN)
+                fill(ring, A, B, SA, SB, z, (m * GROUP + half) * ROWS, n * PLAN.bn + half * COLUMNS, n * PLAN.bn, 0,
+                     steps, PLAN)
     if half == 0:
         with tile.warp(MULTIPLIER):
             with tile.elect():

@@ -1,4 +1,5 @@
-"""A matrix product on Blackwell for few tiles: the CTAs of a cluster share one tile's slots of k and add up their partial sums."""
+"""A matrix product on Blackwell for few tiles: the CTAs of a cluster share one tile's slots of k and add up
+their partial sums."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from .mainloop import MULTIPLIER, PRODUCER, ROWS, factors, fill, multiply, slots
 
 @tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """The same product for few tiles, one for each cluster of `splits` CTAs. CTA `rank` multiplies its part of the slots of k, then adds up
-    its share of the columns over all CTAs, in the order of their ranks. `PLAN` is a `BlackwellSplitConstants`."""
+    """The same product for few tiles, one for each cluster of `splits` CTAs. CTA `rank` multiplies its part of the
+    slots of k, then adds up its share of the columns over all CTAs, in the order of their ranks. `PLAN` is a
+    `BlackwellSplitConstants`."""
     down, steps = tile.cdiv(C.shape[-2], ROWS), tile.cdiv(A.shape[-2 if PLAN.a_km else -1], PLAN.bk)
     t, rank, z = tile.program_id(0) // PLAN.splits, tile.cta_rank(), tile.program_id(1)
     m, n = t % down * ROWS, t // down * PLAN.bn

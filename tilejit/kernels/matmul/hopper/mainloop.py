@@ -1,5 +1,6 @@
-"""The main loop of a matrix product on Hopper: a ring of slots in shared memory that holds operands, a producer thread that fills it by
-TMA, and consumer warpgroups, each of which multiplies 64 rows of a tile by wgmma (128 in tiles of 256 rows)."""
+"""The main loop of a matrix product on Hopper: a ring of slots in shared memory that holds operands, a producer
+thread that fills it by TMA, and consumer warpgroups, each of which multiplies 64 rows of a tile by wgmma (128 in
+tiles of 256 rows)."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ BLOCK = 128  # rows, and elements along k, of a block that has a scale
 
 @dataclass(frozen=True)
 class Grid:
-    """The tiles of a result: rows of tiles of all matrices (`rows`) and of one (`down`), columns of tiles (`across`), and the slots along k of
-    each (`steps`)."""
+    """The tiles of a result: rows of tiles of all matrices (`rows`) and of one (`down`), columns of tiles (`across`),
+    and the slots along k of each (`steps`)."""
 
     rows: Any
     down: Any
@@ -53,35 +54,41 @@ def corner(i, n, w, down, SEVERAL: tile.constexpr, PLAN: tile.constexpr):
 
 @tile.jit
 def slots(A, B, PLAN: tile.constexpr):
-    """The ring: each slot has elements along k of the tile's rows of A and columns of B. The rings of a pair of CTAs advance together."""
+    """The ring: each slot has elements along k of the tile's rows of A and columns of B. The rings of a pair of CTAs
+    advance together."""
     CONSUMERS: tile.constexpr = PLAN.bm // rows_of(PLAN.bm)
-    a, b = ((PLAN.bk, PLAN.bm) if PLAN.a_km else (PLAN.bm, PLAN.bk), A.dtype), ((PLAN.bk, PLAN.bn) if PLAN.b_kn else (PLAN.bn, PLAN.bk), B.dtype)
+    a, b = (((PLAN.bk, PLAN.bm) if PLAN.a_km else (PLAN.bm, PLAN.bk), A.dtype),
+            ((PLAN.bk, PLAN.bn) if PLAN.b_kn else (PLAN.bn, PLAN.bk), B.dtype))
     return tile.ring(PLAN.stages, A=a, B=b, consumers=CONSUMERS, multicast=PLAN.pair)
 
 
 @tile.jit
 def rounded(X):
-    """How TMA converts an operand while it copies. The tensor cores truncate float32 to TF32 (10 bits of mantissa). With rounding to
-    nearest, the error at 8192^3 is 2.9e-4 of the result's norm instead of 7.9e-4, and the product takes 3 % less time."""
+    """How TMA converts an operand while it copies. The tensor cores truncate float32 to TF32 (10 bits of mantissa).
+    With rounding to nearest, the error at 8192^3 is 2.9e-4 of the result's norm instead of 7.9e-4, and the product
+    takes 3 % less time."""
     return "tf32" if X.dtype == tile.float32 else None
 
 
 @tile.jit
 def fill(ring, A, B, z, m, n, first, stop, turn, PLAN: tile.constexpr, PASSING: tile.constexpr = False):
-    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`. If `turn` is not -1 it goes
-    backwards along k: step i loads slot ``turn - i``. Where alternate tiles go backwards, a tile finds in L2 what the tile before loaded last
-    of the data that they share. `PASSING`: B is not read again later, so its lines may leave L2 first. The CTAs of a pair have the same
-    columns, and each loads half of B's box for both."""
+    """The producer: loads slots `first` to `stop` along k of the rows from `m` and the columns from `n`. If `turn` is
+    not -1 it goes backwards along k: step i loads slot ``turn - i``. Where alternate tiles go backwards, a tile finds
+    in L2 what the tile before loaded last of the data that they share. `PASSING`: B is not read again later, so its
+    lines may leave L2 first. The CTAs of a pair have the same columns, and each loads half of B's box for both."""
     KEPT, ROUNDED = "evict_first" if PASSING else None, rounded(A)
     for i in range(first, stop):
         k = (turn - i if turn >= 0 else i) * PLAN.bk
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, PLAN.a_km), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
+            tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, PLAN.a_km), mbar=slot.full, precision=ROUNDED,
+                            prefetch_map=True)
             if PLAN.pair:
                 HALF: tile.constexpr = slot.B.shape[0] // 2
                 at = tile.cta_rank() * HALF
-                half = operand(B, z, n if PLAN.b_kn else n + at, k + at if PLAN.b_kn else k, (HALF, slot.B.shape[1]), PLAN.b_kn)
-                tile.copy_async(slot.B[at:at + HALF, :], half, mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True, multicast=0b11)
+                half = operand(B, z, n if PLAN.b_kn else n + at, k + at if PLAN.b_kn else k, (HALF, slot.B.shape[1]),
+                               PLAN.b_kn)
+                tile.copy_async(slot.B[at:at + HALF, :], half, mbar=slot.full, precision=ROUNDED, cache=KEPT,
+                                prefetch_map=True, multicast=0b11)
             else:
                 tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, PLAN.b_kn), mbar=slot.full, precision=ROUNDED,
                                 cache=KEPT, prefetch_map=True)
@@ -89,27 +96,30 @@ def fill(ring, A, B, z, m, n, first, stop, turn, PLAN: tile.constexpr, PASSING: 
 
 @tile.jit
 def entering(part):
-    """64 rows of a float32 operand [k, rows] as a register tile [64, k] with permuted rows: wgmma takes float32 A only K-major, or from
-    registers. In the row order of wgmma's fragments (PTX ISA, "wgmma", the A fragment of .tf32), the lanes of a load would read 8 adjacent
-    rows, which are 32 bytes, at four k, and the swizzle moves these within one half of the banks only. So the bits of the row index are
-    permuted: a lane's two rows are adjacent, and the eight of a group differ in bits 1, 2 and 4, so that the 8-byte loads of half a warp
-    touch each bank once. `in_order` undoes the permutation."""
+    """64 rows of a float32 operand [k, rows] as a register tile [64, k] with permuted rows: wgmma takes float32 A
+    only K-major, or from registers. In the row order of wgmma's fragments (PTX ISA, "wgmma", the A fragment of
+    .tf32), the lanes of a load would read 8 adjacent rows, which are 32 bytes, at four k, and the swizzle moves these
+    within one half of the banks only. So the bits of the row index are permuted: a lane's two rows are adjacent, and
+    the eight of a group differ in bits 1, 2 and 4, so that the 8-byte loads of half a warp touch each bank once.
+    `in_order` undoes the permutation."""
     bits = tile.reshape(tile.load(part), (part.shape[0], 2, 2, 2, 2, 2, 2))
     return tile.reshape(tile.transpose(bits, (1, 3, 6, 4, 2, 5, 0)), (64, part.shape[0]))
 
 
 @tile.jit
 def product(acc, slot, w, PLAN: tile.constexpr, accumulate=True):
-    """Start ``acc + A @ B`` for the rows of consumer `w`, and commit it; the accumulator starts at zero if not `accumulate`."""
+    """Start ``acc + A @ B`` for the rows of consumer `w`, and commit it;
+    the accumulator starts at zero if not `accumulate`."""
     BM, rows = slot.A.shape[1 if PLAN.a_km else 0], slot.A
     ROWS: tile.constexpr = rows_of(BM)
     if BM > ROWS:
         rows = slot.A[:, w * ROWS:w * ROWS + ROWS] if PLAN.a_km else slot.A[w * ROWS:w * ROWS + ROWS, :]
     if PLAN.a_km and slot.A.dtype == tile.float32:
-        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not PLAN.b_kn, precision="tf32", accumulate=accumulate)
-    else:
-        acc = tile.mma_async(acc, rows, slot.B, trans_a=PLAN.a_km, trans_b=not PLAN.b_kn, precision="tf32" if slot.A.dtype == tile.float32 else None,
+        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not PLAN.b_kn, precision="tf32",
                              accumulate=accumulate)
+    else:
+        acc = tile.mma_async(acc, rows, slot.B, trans_a=PLAN.a_km, trans_b=not PLAN.b_kn,
+                             precision="tf32" if slot.A.dtype == tile.float32 else None, accumulate=accumulate)
     tile.mma_commit()
     return acc
 
@@ -125,10 +135,10 @@ def begun(ring, w, PLAN: tile.constexpr):
 
 @tile.jit
 def multiplied(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexpr = False, FRESH: tile.constexpr = False):
-    """A consumer: adds the products of `steps` slots to `acc`. With `behind` a product is still in flight while the next slot is awaited.
-    Tiles with a single consumer need this to keep the tensor cores busy; others have another consumer for that, and need every free slot.
-    With `behind`, `MIXED` operands (those of `entering`) alternate between two sets of registers. `FRESH`: the first product overwrites
-    `acc`."""
+    """A consumer: adds the products of `steps` slots to `acc`. With `behind` a product is still in flight while the
+    next slot is awaited. Tiles with a single consumer need this to keep the tensor cores busy; others have another
+    consumer for that, and need every free slot. With `behind`, `MIXED` operands (those of `entering`) alternate
+    between two sets of registers. `FRESH`: the first product overwrites `acc`."""
     TURNS: tile.constexpr = 2 if PLAN.behind and MIXED else 1
     for i in range(steps // 2 if TURNS == 2 else steps):
         for turn in tile.static_range(TURNS):
@@ -147,8 +157,9 @@ def multiplied(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexpr 
 
 @tile.jit
 def multiplied_in_turn(acc, ring, w, steps, baton, PLAN: tile.constexpr):
-    """A consumer's last `steps` slots, all of which fit in the ring, staggered: one consumer at a time multiplies them, as fast as all
-    together would, while those before it store their results and those after it wait. Nothing happens if `steps` is 0."""
+    """A consumer's last `steps` slots, all of which fit in the ring, staggered: one consumer at a time multiplies
+    them, as fast as all together would, while those before it store their results and those after it wait. Nothing
+    happens if `steps` is 0."""
     if steps > 0:
         baton.take(w)
     for i in range(steps):
@@ -164,13 +175,15 @@ def multiplied_in_turn(acc, ring, w, steps, baton, PLAN: tile.constexpr):
 
 @tile.jit
 def none(PLAN: tile.constexpr):
-    """The sums of a consumer before the first product: one tile, or for `promoted` one tile for each block of columns with a scale."""
+    """The sums of a consumer before the first product: one tile,
+    or for `promoted` one tile for each block of columns with a scale."""
     COLUMNS = min(PLAN.bn, BLOCK) if PLAN.promoted else PLAN.bn
     return (tile.zeros((rows_of(PLAN.bm), COLUMNS), PLAN.sums),) * (PLAN.bn // COLUMNS)
 
 
 @tile.jit
-def added(sums, ring, w, first, stop, scales, PLAN: tile.constexpr, MIXED: tile.constexpr, FRESH: tile.constexpr = False):
+def added(sums, ring, w, first, stop, scales, PLAN: tile.constexpr, MIXED: tile.constexpr,
+          FRESH: tile.constexpr = False):
     """A consumer: adds the products of slots `first` to `stop` along k to `sums`. `scales` as in `promoted`."""
     if PLAN.promoted:
         return promoted(sums, ring, w, first, stop, scales, PLAN)
@@ -183,8 +196,8 @@ def promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
     the products of each slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if
     there are block scales. `scales` are those of A and of B, and the row and column where the sums begin.
 
-    Threads load the scales from global memory to registers, under the products of the slot before. In shared memory, where TMA would
-    overwrite them, each slot would need a proxy fence before its release."""
+    Threads load the scales from global memory to registers, under the products of the slot before. In shared memory,
+    where TMA would overwrite them, each slot would need a proxy fence before its release."""
     COLUMNS = sums[0].shape[1]
     following = factors(scales, first, len(sums), COLUMNS, PLAN.blocks)
     for i in range(first, stop):
@@ -207,8 +220,8 @@ def promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
 
 @tile.jit
 def factors(scales, k, PARTS: tile.constexpr, COLUMNS: tile.constexpr, BLOCKS: tile.constexpr):
-    """A consumer's scales at slot `k`: those of its rows of A, and a tuple with those of each of PARTS times COLUMNS columns of B; zeros
-    beyond the last slot."""
+    """A consumer's scales at slot `k`: those of its rows of A, and a tuple with those of each of PARTS times COLUMNS
+    columns of B; zeros beyond the last slot."""
     if not BLOCKS:
         return (), ()
     SA, SB, row, column = scales
@@ -220,7 +233,8 @@ def factors(scales, k, PARTS: tile.constexpr, COLUMNS: tile.constexpr, BLOCKS: t
 
 @tile.jit
 def along(S, row, k, extent: tile.constexpr, BY_ROW: tile.constexpr):
-    """The scales at slot `k` for `extent` rows of an operand from `row` on, of those given as [k / 128, rows] or [rows / 128, k / 128]."""
+    """The scales at slot `k` for `extent` rows of an operand from `row` on, of those given as [k / 128, rows] or
+    [rows / 128, k / 128]."""
     return tile.load(S[k, row:row + extent]) if BY_ROW else tile.load(S[row // BLOCK, k])
 
 
@@ -239,22 +253,25 @@ def scaled(part, a, b, BLOCKS: tile.constexpr):
 
 @tile.jit
 def one_loop(PLAN: tile.constexpr):
-    """Whether the first slot's product is in the same loop as the others, with a run-time condition for its zero accumulator: each wgmma of
-    256 columns in the code costs the assembler 10 ms. The accumulator then keeps its registers until the next tile, with which a user's
-    epilogue, or three consumers (which have fewer registers), would spill."""
+    """Whether the first slot's product is in the same loop as the others, with a run-time condition for its zero
+    accumulator: each wgmma of 256 columns in the code costs the assembler 10 ms. The accumulator then keeps its
+    registers until the next tile, with which a user's epilogue, or three consumers (which have fewer registers),
+    would spill."""
     return PLAN.bm < 192 and not (PLAN.behind or PLAN.promoted) and PLAN.epilogue.function is None
 
 
 @tile.jit
 def by_thread(sums):
-    """The sums of 64 rows as a vector in which each of 128 threads has 4 adjacent elements at a time, from the registers that it holds.
-    wgmma gives thread ``32 w + 4 r + c`` the elements 2 c and 2 c + 1 of each 8 columns in the rows 16 w + r and 16 w + r + 8 (PTX ISA,
-    "wgmma", the D fragment)."""
-    return tile.reshape(tile.transpose(tile.reshape(sums, (4, 2, 8, sums.shape[1] // 8, 4, 2)), (3, 0, 2, 4, 1, 5)), (64 * sums.shape[1],))
+    """The sums of 64 rows as a vector in which each of 128 threads has 4 adjacent elements at a time, from the
+    registers that it holds. wgmma gives thread ``32 w + 4 r + c`` the elements 2 c and 2 c + 1 of each 8 columns in
+    the rows 16 w + r and 16 w + r + 8 (PTX ISA, "wgmma", the D fragment)."""
+    return tile.reshape(tile.transpose(tile.reshape(sums, (4, 2, 8, sums.shape[1] // 8, 4, 2)), (3, 0, 2, 4, 1, 5)),
+                        (64 * sums.shape[1],))
 
 
 @tile.jit
 def by_row(values):
     """The inverse of `by_thread`."""
     eights = values.shape[0] // 512
-    return tile.reshape(tile.transpose(tile.reshape(values, (eights, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5)), (64, eights * 8))
+    return tile.reshape(tile.transpose(tile.reshape(values, (eights, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5)),
+                        (64, eights * 8))

@@ -1,7 +1,9 @@
-"""What a consumer does with a finished tile during the products of its next tile, so that the tensor cores wait little between two tiles.
+"""What a consumer does with a finished tile during the products of its next tile, so that the tensor cores wait
+little between two tiles.
 
-Either the whole tile is converted, kept in registers and sent part by part (`kept`); or, with an epilogue, the first columns are finished
-at once, and the sums of the last columns are deferred and finished under the next tile's products (`begun_over`)."""
+Either the whole tile is converted, kept in registers and sent part by part (`kept`); or, with an epilogue, the first
+columns are finished at once, and the sums of the last columns are deferred and finished under the next tile's
+products (`begun_over`)."""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from .mainloop import corner, product
 
 @tile.jit
 def kept(values, place, turn, WIDTH: tile.constexpr):
-    """The finished `values` of the tile at `place`, to be sent under the products of the next one: (parts of WIDTH columns, how many parts
-    have been sent, the place, the staging buffer to use next)."""
+    """The finished `values` of the tile at `place`, to be sent under the products of the next one: (parts of WIDTH
+    columns, how many parts have been sent, the place, the staging buffer to use next)."""
     parts = ()
     for part in tile.static_range(values.shape[1] // WIDTH):
         parts = (*parts, values[:, part * WIDTH:part * WIDTH + WIDTH])
@@ -39,9 +41,9 @@ def send_next(before, w, stage, C, down, PLAN: tile.constexpr):
 
 @tile.jit
 def multiplied_over(acc, before, ring, w, steps, t, stage, C, grid, PLAN: tile.constexpr):
-    """Consumer `w` multiplies the `steps` slots of tile number `t`, and meanwhile sends what it has kept of the tile `before`: (its sums,
-    the tile's place, the staging buffer to use next). Consumers send their parts under products in turn, since sending a part takes longer
-    than the products in flight."""
+    """Consumer `w` multiplies the `steps` slots of tile number `t`, and meanwhile sends what it has kept of the tile
+    `before`: (its sums, the tile's place, the staging buffer to use next). Consumers send their parts under products
+    in turn, since sending a part takes longer than the products in flight."""
     place, PARTS = (0, 0), PLAN.bn // stage.shape[2]
     for i in range(steps):
         with ring.consume(behind=PLAN.behind) as slot:
@@ -72,8 +74,9 @@ def left_over(acc, PLAN: tile.constexpr):
 
 @tile.jit
 def begun_over(before, ring, w, stage, C, down, how, PLAN: tile.constexpr):
-    """A consumer's first slots, `under(LATE)` of them; its accumulator starts at zero. Under their products it sends the first columns of
-    the tile before, then finishes and sends that tile's deferred columns, one piece per slot, if there are any."""
+    """A consumer's first slots, `under(LATE)` of them; its accumulator starts at zero. Under their products it sends
+    the first columns of the tile before, then finishes and sends that tile's deferred columns, one piece per slot, if
+    there are any."""
     last, there, place = before
     z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
     LATE: tile.constexpr = last.shape[1]
@@ -98,8 +101,8 @@ def under(late: int) -> int:
 
 
 def most_late(slots: int, width: int, late: int) -> int:
-    """How many of `late` columns a consumer with `slots` slots can defer: it needs one slot for `begun_over`'s first, one in which it requests
-    the epilogue's tiles, and one for the end."""
+    """How many of `late` columns a consumer with `slots` slots can defer: it needs one slot for `begun_over`'s first,
+    one in which it requests the epilogue's tiles, and one for the end."""
     return whole(min(late, max(slots - 3, 0) * PIECE), width)
 
 
@@ -110,8 +113,8 @@ def whole(columns: int, width: int) -> int:
 
 @tile.jit
 def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, at, PLAN: tile.constexpr):
-    """A consumer: adds the products of `steps` slots to `acc`. Under the product of slot `when` it requests the epilogue's tiles that TMA
-    loads."""
+    """A consumer: adds the products of `steps` slots to `acc`. Under the product of slot `when` it requests the
+    epilogue's tiles that TMA loads."""
     z, row, column = at
     for i in range(steps):
         with ring.consume() as slot:
@@ -126,16 +129,16 @@ def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, at, PLA
 
 @tile.jit
 def time_of(p, steps):
-    """The number of slots, of a tile's `steps`, after which a CTA requests the epilogue's tiles. It differs between CTAs, since otherwise
-    memory would have to deliver the tiles of all of them at once."""
+    """The number of slots, of a tile's `steps`, after which a CTA requests the epilogue's tiles. It differs between
+    CTAs, since otherwise memory would have to deliver the tiles of all of them at once."""
     return steps * (p % 8 + 1) // 16
 
 
 @tile.jit
 def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, PLAN: tile.constexpr):
-    """A consumer's last slot, after which all but the deferred last columns are finished, but not sent yet: (the deferred columns, the
-    next phase). The slot is released only after that, so that the loads from shared memory for these columns are issued while
-    its product runs."""
+    """A consumer's last slot, after which all but the deferred last columns are finished, but not sent yet: (the
+    deferred columns, the next phase). The slot is released only after that, so that the loads from shared memory for
+    these columns are issued while its product runs."""
     z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
     with ring.consume(behind=True) as slot:
         acc = product(acc, slot, w, PLAN)

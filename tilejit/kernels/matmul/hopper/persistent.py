@@ -1,5 +1,5 @@
-"""A matrix product on Hopper by a warp-specialised kernel with one producer and several consumer warpgroups. Each CTA computes several tiles in
-turn, and stores one while the ring already fills for the next."""
+"""A matrix product on Hopper by a warp-specialised kernel with one producer and several consumer warpgroups. Each CTA
+computes several tiles in turn, and stores one while the ring already fills for the next."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ from .overlap import (
 
 @tile.jit
 def in_turn(t, total, slots, ALONE: tile.constexpr):
-    """How many of tile `t`'s last `slots` slots the consumers multiply one after the other: up to ALONE in a CTA's last tile, whose stores
-    no products of a next tile hide; otherwise none."""
+    """How many of tile `t`'s last `slots` slots the consumers multiply one after the other: up to ALONE in a CTA's
+    last tile, whose stores no products of a next tile hide; otherwise none."""
     return max(min(slots, ALONE), 0) if t + tile.num_programs(0) >= total else 0
 
 
 @tile.jit
 def store_under_next(ring, w, stage, C, grid, how, PLAN: tile.constexpr):
-    """A consumer that keeps a tile's results in registers until the first products of its next tile run. Between the products of two tiles it only
-    converts the sums."""
+    """A consumer that keeps a tile's results in registers until the first products of its next tile run. Between the
+    products of two tiles it only converts the sums."""
     acc, before = tile.zeros((64, PLAN.bn), PLAN.sums), none_kept(C.dtype, PLAN.bn, stage.shape[2])
     # a last turn without slots sends the last tile
     for t in range(tile.program_id(0), grid.rows * grid.across + tile.num_programs(0), tile.num_programs(0)):
-        acc, place, turn = multiplied_over(acc, before, ring, w, grid.steps if t < grid.rows * grid.across else 0, t, stage, C, grid, PLAN)
+        acc, place, turn = multiplied_over(acc, before, ring, w, grid.steps if t < grid.rows * grid.across else 0, t,
+                                           stage, C, grid, PLAN)
         values = finished(acc, *corner(*place, w, grid.down, len(C.shape) == 3, PLAN), how)
         before = kept(tile.cast(values, C.dtype), place, turn, stage.shape[2])
 
@@ -59,8 +60,8 @@ def finish_under_next(ring, w, stage, ready, C, grid, how, PLAN: tile.constexpr)
     for t in range(tile.program_id(0), grid.rows * grid.across, tile.num_programs(0)):
         acc = begun_over(before, ring, w, stage, C, grid.down, how, PLAN)
         place, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), grid.steps - under(PLAN.late) - 1
-        acc = multiplied_bringing(acc, ring, w, more, min(time_of(tile.program_id(0), grid.steps), more - 1), stage, ready, C, how,
-                                  corner(*place, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
+        acc = multiplied_bringing(acc, ring, w, more, min(time_of(tile.program_id(0), grid.steps), more - 1), stage,
+                                  ready, C, how, corner(*place, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         before, phase = finish_but_last(acc, ring, w, stage, ready, phase, place, grid.down, C, how, PLAN)
     finish_left_over(before, w, stage, C, grid.down, how, PLAN)
 
@@ -111,11 +112,13 @@ def load(ring, A, B, C, grid, PLAN: tile.constexpr):
 
 @tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """``C = A @ B``, with A as [M, K] or [K, M] and B as [N, K] or [K, N], each one matrix or several. `PLAN` is a `PersistentConstants`.
+    """``C = A @ B``, with A as [M, K] or [K, M] and B as [N, K] or [K, N], each one matrix or several. `PLAN` is a
+    `PersistentConstants`.
 
-    Of the epilogue's tiles that TMA loads during the products, one of the result's shape goes to the staging buffers. With block scales, SA and SB
-    hold them. The tiles of a pair of CTAs are neighbours in a column: the order puts them one after the other, and each matrix has an even number
-    of rows of tiles, of which the last may lie below the matrix."""
+    Of the epilogue's tiles that TMA loads during the products, one of the result's shape goes to the staging buffers.
+    With block scales, SA and SB hold them. The tiles of a pair of CTAs are neighbours in a column: the order puts
+    them one after the other, and each matrix has an even number of rows of tiles, of which the last may lie below the
+    matrix."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if PLAN.a_km else -1]
     down, across, steps = tile_rows(M, PLAN.bm, PLAN.pair), tile.cdiv(N, PLAN.bn), tile.cdiv(K, PLAN.bk)
     grid = Grid(down * C.shape[0] if len(C.shape) == 3 else down, down, across, steps)

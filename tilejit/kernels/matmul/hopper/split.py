@@ -1,4 +1,5 @@
-"""A matrix product on Hopper for few tiles: several CTAs, of a cluster or any number, share one tile's slots of k and add up their partial sums."""
+"""A matrix product on Hopper for few tiles: several CTAs, of a cluster or any number, share one tile's slots of k and
+add up their partial sums."""
 
 from __future__ import annotations
 
@@ -7,22 +8,25 @@ import tilejit as tile
 from ..epilogue import Finishing, columns, store_finished
 from .mainloop import added, by_row, by_thread, fill, none, slots, tile_rows
 
-PATIENCE = 4000   # polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
-COLUMN = 128      # rows of tiles up to which `split` goes column by column, without an integer division if their number is a power of 2
+# polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
+PATIENCE = 4000
+# rows of tiles up to which `split` goes column by column, without an integer division if their number is a power of 2
+COLUMN = 128
 COUNTED = 30      # low bits of a flag, which count CTAs
 
 
 @tile.jit
 def through_cluster(own, parts, arrived, w, rank, SPLITS: tile.constexpr):
-    """Consumer `w`'s share of the tile's columns, summed over all CTAs of a cluster, which send each other their sums through shared
-    memory."""
+    """Consumer `w`'s share of the tile's columns, summed over all CTAs of a cluster, which send each other their sums
+    through shared memory."""
     PART: tile.constexpr = parts.shape[2] // 64
     total = columns(own, 0, PART)
     for s in tile.static_range(SPLITS):
         if s == rank:
             total = columns(own, s * PART, PART)
         else:
-            place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)  # the limits change nothing, but prove that `parts` holds it
+            # the limits change nothing, but prove that `parts` holds it
+            place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)
             tile.store_async(parts.peer(s)[w, place], by_thread(columns(own, s * PART, PART)), mbar=arrived[w])
     arrived[w].wait(phase=0)
     for s in tile.static_range(SPLITS - 1):
@@ -41,13 +45,13 @@ def leave_all(own, room, w, rank):
 
 @tile.jit
 def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """A bit mask of the shares, of SHARES, that this CTA finishes, once it has written its sums: its own, if it has one, when all CTAs of
-    the tile have written theirs. It polls `patience` times, then gives its share up and goes on. The last CTA to arrive waits for nobody,
-    and also does the shares that were given up until then.
+    """A bit mask of the shares, of SHARES, that this CTA finishes, once it has written its sums: its own, if it has
+    one, when all CTAs of the tile have written theirs. It polls `patience` times, then gives its share up and goes
+    on. The last CTA to arrive waits for nobody, and also does the shares that were given up until then.
 
-    The flag counts the CTAs that have arrived in its low COUNTED bits, and has a bit above these for each share whose CTA has decided. Rank
-    0 adds its 1 minus all that the CTAs add together, so the count is 0 exactly when all have arrived, and the whole flag is 0 at the end,
-    in any order of arrival."""
+    The flag counts the CTAs that have arrived in its low COUNTED bits, and has a bit above these for each share whose
+    CTA has decided. Rank 0 adds its 1 minus all that the CTAs add together, so the count is 0 exactly when all have
+    arrived, and the whole flag is 0 at the end, in any order of arrival."""
     ALL: tile.constexpr = (1 << SHARES) - 1
     COUNT: tile.constexpr = (1 << COUNTED) - 1
     here, todo = tile.cast(1 - SPLITS - (ALL << COUNTED) if rank == 0 else 1, tile.int64), tile.cast(0, tile.int64)
@@ -61,15 +65,16 @@ def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.cons
         if here & COUNT == 0:
             tile.atomic_add(flag, own << COUNTED)
             todo = todo | own
-        elif tile.atomic_add(flag, own << COUNTED, sem="acquire") & COUNT == 0:  # the last CTA came meanwhile, and did not take this share
+        # the last CTA came meanwhile, and did not take this share
+        elif tile.atomic_add(flag, own << COUNTED, sem="acquire") & COUNT == 0:
             todo = own
     return tile.cast(todo, tile.uint32)
 
 
 @tile.jit
 def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """One share, of PART columns, of the sums of consumer `w`, added up over all CTAs of the tile, which have written theirs to global
-    memory."""
+    """One share, of PART columns, of the sums of consumer `w`, added up over all CTAs of the tile, which have written
+    theirs to global memory."""
     tile.assume((share >= 0) & (share < SHARES))
     at = share * (64 * PART)
     total = by_row(tile.load(room[0, w, at:at + 64 * PART]))
@@ -84,12 +89,14 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
     part of the slots of k, then adds up one of `shares` shares of the columns over all CTAs, in an order that is the
     same each time.
 
-    CTAs of a cluster (`clustered`) send each other their sums. Others write them to `partial`, which has room for a tile from each, and
-    wait for the rest of their tile's CTAs, for at most `patience` polls (`taken`). `flags`, of 64 bits, are 0 before and after the launch.
-    Neighbours then have the same slots of neighbouring tiles, so that L2 serves what they share once, or, as a pair, each loads half of
-    their columns of B for both. `PLAN` is a `SplitConstants`."""
+    CTAs of a cluster (`clustered`) send each other their sums. Others write them to `partial`, which has room for a
+    tile from each, and wait for the rest of their tile's CTAs, for at most `patience` polls (`taken`). `flags`, of 64
+    bits, are 0 before and after the launch. Neighbours then have the same slots of neighbouring tiles, so that L2
+    serves what they share once, or, as a pair, each loads half of their columns of B for both. `PLAN` is a
+    `SplitConstants`."""
     tiles_m = tile_rows(C.shape[-2], PLAN.bm, PLAN.pair)
-    steps, tiles, z = tile.cdiv(A.shape[-2 if PLAN.a_km else -1], PLAN.bk), tile.num_programs(0) // PLAN.splits, tile.program_id(1)
+    steps, tiles, z = (tile.cdiv(A.shape[-2 if PLAN.a_km else -1], PLAN.bk), tile.num_programs(0) // PLAN.splits,
+                       tile.program_id(1))
     if PLAN.clustered:
         t, rank = tile.program_id(0) // PLAN.splits, tile.cta_rank()
     else:
@@ -106,7 +113,8 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
     else:
         number = z * tiles + t
         tile.assume((number >= 0) & (number < flags.shape[0]) & (number < partial.shape[0]) & (flags.shape[1] == 3))
-        tile.assume((partial.shape[1] == PLAN.splits) & (partial.shape[2] == PLAN.bm // 64) & (partial.shape[3] == 64 * PLAN.bn))
+        tile.assume((partial.shape[1] == PLAN.splits) & (partial.shape[2] == PLAN.bm // 64)
+                    & (partial.shape[3] == 64 * PLAN.bn))
         room = partial[number, 0:PLAN.splits, 0:PLAN.bm // 64, 0:64 * PLAN.bn]
         doing = tile.alloc((PLAN.bm // 64,), tile.uint32)
     extra = (E0, E1, E2, E3)[:PLAN.epilogue.extras]
@@ -131,7 +139,8 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
         else:
             leave_all(own, room, w, rank)
             with tile.elect():
-                share = (rank + w * (PLAN.splits - PLAN.shares)) % PLAN.splits  # if some CTAs have no share, these differ between consumers
+                # if some CTAs have no share, these differ between consumers
+                share = (rank + w * (PLAN.splits - PLAN.shares)) % PLAN.splits
                 tile.store(doing[w], taken(flags[number, w], rank, share, PLAN.patience, PLAN.splits, PLAN.shares))
             tile.sync()
             todo = tile.load(doing[w])

@@ -1,11 +1,12 @@
-"""A matrix product on Hopper in which all CTAs share the last partial round of tiles (stream-K), so that few are idle, and go through the full
-rounds in lockstep.
+"""A matrix product on Hopper in which all CTAs share the last partial round of tiles (stream-K), so that few are
+idle, and go through the full rounds in lockstep.
 
-Each tile of the last round has a CTA of its own, which begins with the first slots of k. The other CTAs, the helpers, take the last slots of all
-these tiles and write their sums to global memory; the tile's own CTA adds them up in the order of the slots, so that the result has the same bits
-each time. CTAs at the same slots find each other's operands in L2. Therefore helpers take the rests of neighbouring tiles at the same time,
-alternate rounds go backwards along k, and a CTA begins a round when nearly all operands of the round before have been loaded by all CTAs. A CTA
-waits for sums of CTAs with lower numbers only, which have started before it, and for rounds no longer than that can pay."""
+Each tile of the last round has a CTA of its own, which begins with the first slots of k. The other CTAs, the helpers,
+take the last slots of all these tiles and write their sums to global memory; the tile's own CTA adds them up in the
+order of the slots, so that the result has the same bits each time. CTAs at the same slots find each other's operands
+in L2. Therefore helpers take the rests of neighbouring tiles at the same time, alternate rounds go backwards along k,
+and a CTA begins a round when nearly all operands of the round before have been loaded by all CTAs. A CTA waits for
+sums of CTAs with lower numbers only, which have started before it, and for rounds no longer than that can pay."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ PATIENCE = 100    # polls, of about a microsecond each, by a CTA that waits unti
 
 
 class Shares(NamedTuple):
-    """How CTAs share tiles: the `whole` rounds, the tiles `left` after them, and the CTAs that have none of these (`idle`). So many of the CTAs are
-    `helpers`, which take the last `rest` slots of the tiles left: each of them the rests of `each` tiles; the `few` that remain, fewer than the
-    helpers, are cut into `parts`."""
+    """How CTAs share tiles: the `whole` rounds, the tiles `left` after them, and the CTAs that have none of these
+    (`idle`). So many of the CTAs are `helpers`, which take the last `rest` slots of the tiles left: each of them the
+    rests of `each` tiles; the `few` that remain, fewer than the helpers, are cut into `parts`."""
 
     whole: Any
     left: Any
@@ -52,8 +53,8 @@ class Shares(NamedTuple):
 
 @tile.jit
 def whole_groups(t, tiles_m, tiles_n, group):
-    """The order "grouped", always by divisions. The rounds here are long, and the branch in "grouped" keeps more values in registers: with it an
-    epilogue spilled 52 bytes."""
+    """The order "grouped", always by divisions. The rounds here are long, and the branch in "grouped" keeps more
+    values in registers: with it an epilogue spilled 52 bytes."""
     above, m, n = group_by_divisions(t, tiles_m, tiles_n, group)
     return above + m, n
 
@@ -62,14 +63,15 @@ def whole_groups(t, tiles_m, tiles_n, group):
 def pieces(shared):
     """The number of pieces of tiles that a CTA has after its whole tiles."""
     p = tile.program_id(0)
-    return (shared.each + (1 if p < shared.few * shared.parts else 0)) if p < shared.helpers else 1 if p >= shared.idle else 0
+    return ((shared.each + (1 if p < shared.few * shared.parts else 0)) if p < shared.helpers else 1 if p >= shared.idle
+            else 0)
 
 
 @tile.jit
 def piece(x, steps, shared):
-    """The `x`-th piece of work of a CTA: (tile, first slot, slot after the last, place in `partial` for the sums if they are not the
-    tile's). Each helper takes the rests of `each` tiles, all helpers at neighbouring tiles at the same time; the last `few` rests, fewer
-    than there are helpers, are cut into `parts`."""
+    """The `x`-th piece of work of a CTA: (tile, first slot, slot after the last, place in `partial` for the sums if
+    they are not the tile's). Each helper takes the rests of `each` tiles, all helpers at neighbouring tiles at the
+    same time; the last `few` rests, fewer than there are helpers, are cut into `parts`."""
     rest, parts, few = shared.rest, shared.parts, shared.few
     p, ctas = tile.program_id(0), tile.num_programs(0)
     t, begin, end, place = x * ctas + p, 0, steps, 0
@@ -81,7 +83,8 @@ def piece(x, steps, shared):
                 last = place + few - shared.left
                 tile.assume((last >= 0) & (few > 0) & (parts > 0))
                 part = last // few
-                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # max() for the compiler
+                # max() for the compiler
+                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts
                 t = t - part * few
         else:
             t, end = t - shared.idle, steps - rest
@@ -100,7 +103,8 @@ def leave(sums, partial, flags, w, place):
 
 @tile.jit
 def together(sums, partial, flags, w, is_shared, shared):
-    """The sums of consumer `w`; if the tile `is_shared`, with those of the helpers that have slots of it added, once they are there."""
+    """The sums of consumer `w`; if the tile `is_shared`, with those of the helpers that have slots of it added,
+    once they are there."""
     few = shared.few
     t, count = 0, 0  # t: the tile's number among those that are `left`
     if is_shared:
@@ -123,7 +127,8 @@ def together(sums, partial, flags, w, is_shared, shared):
 def store_under_next(ring, w, stage, C, grid, how, partial, flags, shared, PLAN: tile.constexpr):
     """A consumer that keeps a tile's results in registers until the first products of its next piece run."""
     steps = grid.steps
-    acc, before, count = tile.zeros((64, PLAN.bn), PLAN.sums), none_kept(C.dtype, PLAN.bn, stage.shape[2]), shared.whole + pieces(shared)
+    acc, before, count = (tile.zeros((64, PLAN.bn), PLAN.sums), none_kept(C.dtype, PLAN.bn, stage.shape[2]),
+                          shared.whole + pieces(shared))
     for x in range(count + 1):  # a last turn without slots sends the last tile
         t, begin, end, place = 0, 0, 0, 0
         if x < count:
@@ -132,7 +137,8 @@ def store_under_next(ring, w, stage, C, grid, how, partial, flags, shared, PLAN:
         if begin > 0:
             leave(acc, partial, flags, w, place)
             parts, sent, at, turn = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
-            before = parts, len(parts), at, turn  # nothing to send; keeping the old `before` would hold its registers during the products
+            # nothing to send; keeping the old `before` would hold its registers during the products
+            before = parts, len(parts), at, turn
         else:
             acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
             values = finished(acc, *corner(*at, w, grid.down, len(C.shape) == 3, PLAN), how)
@@ -141,19 +147,21 @@ def store_under_next(ring, w, stage, C, grid, how, partial, flags, shared, PLAN:
 
 @tile.jit
 def finish_under_next(ring, w, stage, ready, C, grid, how, partial, flags, shared, PLAN: tile.constexpr):
-    """A consumer that finishes the last columns of a tile, which are deferred, under the first products of its next piece."""
+    """A consumer that finishes the last columns of a tile, which are deferred,
+    under the first products of its next piece."""
     steps = grid.steps
     before, phase = none_left_over(PLAN), 0
     for x in range(shared.whole + pieces(shared)):
         acc = begun_over(before, ring, w, stage, C, grid.down, how, PLAN)
         t, begin, end, place = piece(x, steps, shared)
         at, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), end - begin - under(PLAN.late) - 1
-        acc = multiplied_bringing(acc, ring, w, more, min(time_of(t, end - begin), more - 1) if begin == 0 else -1, stage, ready, C, how,
-                                  corner(*at, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
+        acc = multiplied_bringing(acc, ring, w, more, min(time_of(t, end - begin), more - 1) if begin == 0 else -1,
+                                  stage, ready, C, how, corner(*at, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         if begin > 0:
             acc = multiplied(acc, ring, w, 1, PLAN)
             leave(acc, partial, flags, w, place)
-            before = left_over(acc, PLAN), False, at  # keeping the old `before` would hold its registers during the products
+            # keeping the old `before` would hold its registers during the products
+            before = left_over(acc, PLAN), False, at
         else:
             acc = together(acc, partial, flags, w, end < steps, shared)
             before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, grid.down, C, how, PLAN)
@@ -198,8 +206,9 @@ def store_at_once(ring, w, stage, ready, C, SEVERAL: tile.constexpr, grid, how, 
 
 @tile.jit
 def keep_pace(flags, rounds, patience):
-    """Wait until all CTAs have loaded the operands of `rounds` rounds, for at most `patience` polls. Returns the patience for the next time: 0 if
-    it did not suffice, since then other kernels keep some CTAs from running at all."""
+    """Wait until all CTAs have loaded the operands of `rounds` rounds, for at most `patience` polls. Returns the
+    patience for the next time: 0 if it did not suffice, since then other kernels keep some CTAs from running at
+    all."""
     asked, last = 0, flags.shape[0] - 1
     while (asked < patience) & (tile.load(flags[last, 0], sem="acquire") < rounds * tile.num_programs(0)):
         asked = asked + 1
@@ -236,11 +245,11 @@ def load(ring, A, B, flags, grid, shared, SEVERAL: tile.constexpr, PLAN: tile.co
 @tile.jit
 def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags,
            PLAN: tile.constexpr):
-    """``C = A @ B``, where the CTAs share the tiles after the last whole round: `helpers` CTAs take the last `rest` slots of each, of some in
-    `parts` (see `shares`).
+    """``C = A @ B``, where the CTAs share the tiles after the last whole round: `helpers` CTAs take the last `rest`
+    slots of each, of some in `parts` (see `shares`).
 
-    `partial` has room for the sums of a tile of each CTA. `flags`, one for each consumer of each CTA and a last row for the pace, are 0 before
-    and after the launch. `PLAN` is a `PersistentConstants`."""
+    `partial` has room for the sums of a tile of each CTA. `flags`, one for each consumer of each CTA and a last row
+    for the pace, are 0 before and after the launch. `PLAN` is a `PersistentConstants`."""
     down, across = tile.cdiv(C.shape[-2], PLAN.bm), tile.cdiv(C.shape[-1], PLAN.bn)
     steps = max(tile.cdiv(A.shape[-2 if PLAN.a_km else -1], PLAN.bk), 1)
     grid = Grid(down * C.shape[0] if len(C.shape) == 3 else down, down, across, steps)
@@ -251,7 +260,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
     extra = (E0, E1, E2, E3)[:PLAN.epilogue.extras]
     room = rooms(extra, PLAN.epilogue, PLAN.ahead, PLAN.bm // 64, PLAN.bn)
     shared = Shares(whole, left, idle, rest, helpers, parts, each, few)
-    tile.assume((partial.shape[1] == PLAN.bm // 64) & (partial.shape[2] == 64 * PLAN.bn) & (flags.shape[1] == 3) & (down > 0) & (across > 0))
+    tile.assume((partial.shape[1] == PLAN.bm // 64) & (partial.shape[2] == 64 * PLAN.bn) & (flags.shape[1] == 3)
+                & (down > 0) & (across > 0))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
             load(ring, A, B, flags, grid, shared, len(C.shape) == 3, PLAN)
@@ -261,7 +271,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
         if PLAN.kept:
             store_under_next(ring, w, stage[w], C, grid, how, partial, flags, shared, PLAN)
         elif PLAN.late:
-            finish_under_next(ring, w, stage[w], ready[w] if PLAN.ahead else None, C, grid, how, partial, flags, shared, PLAN)
+            finish_under_next(ring, w, stage[w], ready[w] if PLAN.ahead else None, C, grid, how, partial, flags, shared,
+                              PLAN)
         else:
             store_at_once(ring, w, stage, ready, C, SEVERAL, grid, how, partial, flags, shared, PLAN)
         if PLAN.width:

@@ -38,8 +38,9 @@ def copy_async_(dst: Writes, src: Reads, mbar: Signals, mask: Registers = None, 
                 partial=None):
     """Start copying the region `src` to the region `dst`.
 
-    `mask` is the multicast mask of ranks; `count` is the number of a copy with a token, and its last operand. `partial` names the
-    condition on which the threads of the scope diverge: each thread that reaches the call then makes a copy of its own.
+    `mask` is the multicast mask of ranks; `count` is the number of a copy with a token, and its last operand.
+    `partial` names the condition on which the threads of the scope diverge: each thread that reaches the call then
+    makes a copy of its own.
     """
 
 
@@ -64,40 +65,47 @@ def _(e, call, dst, src, mbar, *mask):
 
 
 copy_async_.rules.by_threads = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
-copy_async_.rules.by_engines = lambda call: (call.args[:1], call.args[1:2]) if call.choice.plan.completion in ON_ENGINES else ((), ())
+copy_async_.rules.by_engines = (lambda call: (call.args[:1], call.args[1:2])
+                                if call.choice.plan.completion in ON_ENGINES else ((), ()))
 
 
 @builtin
 def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0, prefetch=None, l2_promotion=None,
                multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False, shape=None):
-    """Start an asynchronous copy of the region `src` to the region `dst`. The compiler chooses the hardware path for each call.
+    """Start an asynchronous copy of the region `src` to the region `dst`.
+    The compiler chooses the hardware path for each call.
 
-    Both sides have the same dtype and, apart from extents of 1, the same shape. Elements read out of bounds are `fill` (0 or
-    "nan"); writes out of bounds are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a matrix into shared memory.
+    Both sides have the same dtype and, apart from extents of 1, the same shape. Elements read out of bounds are
+    `fill` (0 or "nan"); writes out of bounds are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a
+    matrix into shared memory.
 
     If the result is used, it is a completion token: ``done.wait()`` waits for the copy, whichever path it took;
-    ``done.wait(read=True)`` waits only until the source of a store may be overwritten. Otherwise the kernel waits explicitly: for
-    a copy with `mbar`, on that barrier, which counts its bytes; without `mbar`, for its group (``cp_async_commit``,
-    ``bulk_commit``); for a copy to tensor memory, on the barrier of a ``tcgen05_commit``.
+    ``done.wait(read=True)`` waits only until the source of a store may be overwritten. Otherwise the kernel waits
+    explicitly: for a copy with `mbar`, on that barrier, which counts its bytes; without `mbar`, for its group
+    (``cp_async_commit``, ``bulk_commit``); for a copy to tensor memory, on the barrier of a ``tcgen05_commit``.
 
-    `variant` names the path. `cache` is the operator of ``cp.async``, "ca" or "cg", or an L2 policy: "evict_first", "evict_last",
-    "evict_normal"; ("evict_last", 0.5) applies it to half of the lines, and ("evict_last", 0.5, "evict_first") gives the others
-    a second policy. `prefetch` (64, 128 or 256) is the number of bytes around its own that a ``cp.async`` may prefetch into L2,
-    `l2_promotion` (0, 64, 128 or 256; 128 by default) the same for a tensor map; ``prefetch_map=True`` prefetches the map at the
-    kernel's entry. ``precision="tf32"`` rounds float32 to TF32 on a load. `reduce` ("add", "min", "max", "inc", "dec", "and",
-    "or", "xor") combines the elements with those of the destination.
+    `variant` names the path. `cache` is the operator of ``cp.async``, "ca" or "cg", or an L2 policy: "evict_first",
+    "evict_last", "evict_normal"; ("evict_last", 0.5) applies it to half of the lines, and ("evict_last", 0.5,
+    "evict_first") gives the others a second policy. `prefetch` (64, 128 or 256) is the number of bytes around its own
+    that a ``cp.async`` may prefetch into L2, `l2_promotion` (0, 64, 128 or 256; 128 by default) the same for a tensor
+    map; ``prefetch_map=True`` prefetches the map at the kernel's entry. ``precision="tf32"`` rounds float32 to TF32
+    on a load. `reduce` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines the elements with those of
+    the destination.
 
-    `multicast` is a mask of ranks in the cluster: a load writes the same offset in the shared memory of each of these CTAs, and
-    completes on the barrier of each; if its token is used, every CTA of the cluster must make the call. A copy to
-    ``buf.peer(rank)`` completes on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is that of the products
-    which read the copy: with 2, the bytes complete in the CTA of the pair that `mbar` names (``bar.peer(rank)``).
+    `multicast` is a mask of ranks in the cluster: a load writes the same offset in the shared memory of each of these
+    CTAs, and completes on the barrier of each; if its token is used, every CTA of the cluster must make the call. A
+    copy to ``buf.peer(rank)`` completes on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is
+    that of the products which read the copy: with 2, the bytes complete in the CTA of the pair that `mbar` names
+    (``bar.peer(rank)``).
 
-    Copies from shared to tensor memory use ``tcgen05.cp``; `shape` ("128x256b", "4x256b", "128x128b", "64x128b", "32x128b") and
-    `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") can select its form, and it expands padded 4- and 6-bit elements to
-    bytes. A register tile as `src` is stored to tensor memory by ``tcgen05_st``, and is complete after ``tcgen05_wait("st")``.
+    Copies from shared to tensor memory use ``tcgen05.cp``; `shape` ("128x256b", "4x256b", "128x128b", "64x128b",
+    "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") can select its form, and it expands padded
+    4- and 6-bit elements to bytes. A register tile as `src` is stored to tensor memory by ``tcgen05_st``, and is
+    complete after ``tcgen05_wait("st")``.
     """
-    options = {"cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion, "multicast": multicast, "reduce": reduce,
-               "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map, "shape": shape}
+    options = {"cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion, "multicast": multicast,
+               "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map,
+               "shape": shape}
     if moves_tile(g, "copy_async", dst, src, False, variant, mbar, **options):
         return None
     dst, src = checked_sides(g, "copy_async", dst, src)
@@ -106,16 +114,18 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     known = names(VARIANTS)
     options = {"variant": asked_variant(g, variant, known), **options}
     if isinstance(multicast, str) and dst.type.scope != "tmem":
-        raise g.error(f"multicast={multicast!r} is for copies to tensor memory; for the CTAs of a cluster give a mask of their ranks")
+        raise g.error(f"multicast={multicast!r} is for copies to tensor memory; "
+                      "for the CTAs of a cluster give a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    extra = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),)
+    extra = (() if multicast is None or isinstance(multicast, str)
+             else (uniform_scalar(g, multicast, "a multicast mask"),))
     options = checked_options(options, known)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
     if isinstance(token, Token):
         if extra and g.scope.kind != "cta":
-            raise g.error("a multicast whose token is waited for must be made by every CTA of the cluster, whose threads synchronise before "
-                          f"it, and this is one {g.scope.kind} of them: make the call in the CTA's scope, or give mbar=, which each receiving "
-                          "CTA arms itself")
+            raise g.error("a multicast whose token is waited for must be made by every CTA of the cluster, "
+                          f"whose threads synchronise before it, and this is one {g.scope.kind} of them: "
+                          "make the call in the CTA's scope, or give mbar=, which each receiving CTA arms itself")
         extra, options = (*extra, g.operand(token.count, int32)), {**options, "token": token.pool}
     _check_cluster(g, mbar, options)
     if isinstance(src.type, Rows) and (options.get("variant") == "ldgsts" or not _by_engine(g, mbar, token)):
@@ -125,22 +135,24 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
 
 
 def _by_engine(g: Builder, mbar, token) -> bool:
-    """Whether TMA may gather the rows: one thread makes the call, or the copy completes on a barrier (`mbar`, a token, or the body
-    of a pipelined loop)."""
+    """Whether TMA may gather the rows: one thread makes the call, or the copy completes on a barrier (`mbar`, a
+    token, or the body of a pipelined loop)."""
     ahead = any(isinstance(n, Call) and n.op is pipeline_slot for n in g.blocks[-1])
     return mbar is not None or token is not None or ahead or g.scope.threads == 1 or g.scope.partial is not None
 
 
 def _check_cluster(g: Builder, mbar, options: dict) -> None:
-    """CompilationError for a multicast mask or cta_group that the cluster does not allow, or a barrier that the bytes cannot
-    complete on."""
+    """CompilationError for a multicast mask or cta_group that the cluster does not allow, or a barrier that the bytes
+    cannot complete on."""
     ranks, mask, paired = prod(g.launch.cluster or (1,)), options.get("multicast"), options.get("cta_group") == 2
     if isinstance(mask, int) and mask is not True:
         check_mask(mask, ranks)
     if paired and ranks % 2:
-        raise g.error(f"cta_group=2 is for pairs of CTAs, and the cluster has {ranks}: give cluster=(2, 1, 1) to @tile.jit or at the launch")
+        raise g.error(f"cta_group=2 is for pairs of CTAs, and the cluster has {ranks}: "
+                      "give cluster=(2, 1, 1) to @tile.jit or at the launch")
     if mbar is not None and type_of(mbar).peer and not paired:
-        raise g.error("the bytes complete in the CTA that receives them, on its instance of the barrier: give the CTA's own barrier as mbar=")
+        raise g.error("the bytes complete in the CTA that receives them, on its instance of the barrier: "
+                      "give the CTA's own barrier as mbar=")
 
 
 __all__ = ["copy_async", "copy_async_", "VARIANTS", "CopySite"]

@@ -1,8 +1,10 @@
-"""bulk: one thread copies runs of bytes that are contiguous in both memories, global to shared or back, without a tensor map.
+"""bulk: one thread copies runs of bytes that are contiguous in both memories, global to shared or back,
+without a tensor map.
 
-``cp.async.bulk`` copies a multiple of 16 bytes between addresses that are multiples of 16, and does not clip. A load completes by
-bytes on the call's barrier (with `multicast`, on the barrier of every CTA in the mask), a store or reduction by a bulk group of
-the thread. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", ``cp.async.bulk`` and ``cp.reduce.async.bulk``.
+``cp.async.bulk`` copies a multiple of 16 bytes between addresses that are multiples of 16, and does not clip. A load
+completes by bytes on the call's barrier (with `multicast`, on the barrier of every CTA in the mask), a store or
+reduction by a bulk group of the thread. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy",
+``cp.async.bulk`` and ``cp.reduce.async.bulk``.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from .site import SM90, CopySite
 class Plan:
     """`chunks` copies of `chunk_bytes` bytes each.
 
-    `places` are their starts: (coordinates in the region, byte offset in shared memory from the region's first element). `reduce`
-    is the operator and type of a reduction.
+    `places` are their starts: (coordinates in the region, byte offset in shared memory from the region's first
+    element). `reduce` is the operator and type of a reduction.
     """
 
     chunk_bytes: int
@@ -93,7 +95,8 @@ def plan(site: CopySite) -> Plan:
     places = tuple((at, steps[shared] * nbytes) for at, steps in runs.places(len(site.shape)))
     kind = site.options.get("reduce")
     reduce = (kind, TYPES["global", kind][site.src.dtype.name]) if kind else None
-    return Plan(runs.elements * nbytes, runs.count, places, store, policy_of(site.options), reduce, site.partial is not None)
+    return Plan(runs.elements * nbytes, runs.count, places, store, policy_of(site.options), reduce,
+                site.partial is not None)
 
 
 def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
@@ -122,13 +125,15 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
         for at, step in plan.places:
             own = iter(at)
             inner = [next(own) if n != 1 else 0 for n in array.type.extents]
-            pointer = sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides)) * array.type.dtype.nbytes
+            pointer = (sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides))
+                       * array.type.dtype.nbytes)
             if plan.store:
-                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes, kind=plan.reduce and plan.reduce[0],
-                            positions=positions)
+                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes,
+                            kind=plan.reduce and plan.reduce[0], positions=positions)
             else:
                 m.bulk_copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
-                            multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions), positions=positions)
+                            multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions),
+                            positions=positions)
 
 
 VARIANT = Variant("bulk", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,

@@ -14,8 +14,8 @@ from .tma.selections import Taken
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
-    """Both sides of a copy as regions. CompilationError if one is not memory, if dtypes or extents differ, or if a region differs
-    between the threads that share the copy."""
+    """Both sides of a copy as regions. CompilationError if one is not memory, if dtypes or extents differ, or if a
+    region differs between the threads that share the copy."""
     for x in (dst, src):
         if isinstance(type_of(x), Selected) and name == "copy_async":
             continue
@@ -27,10 +27,12 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     padding = (name == "copy_async" and dst.type.dtype.padded == src.type.dtype.name and isinstance(src.type, Region)
                and src.type.buffer.map is None)
     if dst.type.dtype != src.type.dtype and not padding:
-        raise g.error(f"a copy keeps the dtype, and {src.type.dtype} is not {dst.type.dtype}: load, cast and store instead")
+        raise g.error(f"a copy keeps the dtype, and {src.type.dtype} is not {dst.type.dtype}: load, "
+                      "cast and store instead")
     shapes = [shape_of(x.type.dtype, tuple(x.type.extents)) for x in (dst, src)]
     if [n for n in shapes[0] if n != 1] != [n for n in shapes[1] if n != 1]:
-        raise g.error(f"a copy's sides have equal extents (other than 1), and {list(shape_of(src.type.dtype, src.type.shape))} is not "
+        raise g.error("a copy's sides have equal extents (other than 1), "
+                      f"and {list(shape_of(src.type.dtype, src.type.shape))} is not "
                       f"{list(shape_of(dst.type.dtype, dst.type.shape))}")
     for side in (dst, src):
         if g.scope.partial is None:
@@ -46,7 +48,8 @@ def _instead(name: str, x) -> str:
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
     if isinstance(type_of(x), Points) and name == "copy_async":
         return ": rows of a matrix are named by A.take(rows)[:, k:k + BLOCK], and other elements are loaded and stored"
-    return ": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))" if isinstance(type_of(x), (Points, Rows)) else ""
+    return (": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
+            if isinstance(type_of(x), (Points, Rows)) else "")
 
 
 def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, **options) -> bool:
@@ -57,10 +60,13 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, 
     if getattr(type_of(dst), "scope", None) != "tmem" or not isinstance(type_of(src), Tile):
         return False
     given = checked_options(options, ())
-    if asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or mbar is not None or not HINTS.keys() >= given.keys():
-        raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, and has no other options than hints")
+    if (asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or mbar is not None
+        or not HINTS.keys() >= given.keys()):
+        raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, "
+                      "and has no other options than hints")
     region = check_region(g, name, dst, None, None, wait)
     if (src.type.dtype, src.type.shape) != (region.type.dtype, region.type.shape):
-        raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not {region.type.dtype}{list(region.type.shape)}")
+        raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not "
+                      f"{region.type.dtype}{list(region.type.shape)}")
     g.call(tmem_store, region, src, shape=None, pack=None, wait=wait, options=given or None)
     return True

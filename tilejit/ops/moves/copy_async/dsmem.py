@@ -1,10 +1,10 @@
 """dsmem: one thread copies shared memory to the shared memory of another CTA of its cluster.
 
-``mapa`` gives the addresses of the destination and of its barrier in the other CTA, and ``cp.async.bulk.shared::cluster`` copies
-each run of bytes that is contiguous on both sides. The copy completes by bytes on the destination CTA's instance of the barrier:
-the hardware signals that one even if the barrier of another CTA is named. Regions with the same swizzle, at the same position
-within its period, are copied by whole rows of the swizzle atom. PTX ISA, "Data Movement and Conversion Instructions: mapa",
-"cp.async.bulk" and "cp.reduce.async.bulk".
+``mapa`` gives the addresses of the destination and of its barrier in the other CTA, and
+``cp.async.bulk.shared::cluster`` copies each run of bytes that is contiguous on both sides. The copy completes by
+bytes on the destination CTA's instance of the barrier: the hardware signals that one even if the barrier of another
+CTA is named. Regions with the same swizzle, at the same position within its period, are copied by whole rows of the
+swizzle atom. PTX ISA, "Data Movement and Conversion Instructions: mapa", "cp.async.bulk" and "cp.reduce.async.bulk".
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .site import SM90, CopySite
 class Plan:
     """`chunks` copies of `chunk_bytes` bytes each.
 
-    `places` are their byte offsets from the first elements of the regions: (destination, source). `reduce` is the operator and
-    type of a reduction.
+    `places` are their byte offsets from the first elements of the regions: (destination, source). `reduce` is the
+    operator and type of a reduction.
     """
 
     chunk_bytes: int
@@ -44,11 +44,13 @@ def _own_barrier(s: CopySite) -> bool | str:
         return True
     if s.mbar is None:
         return "no mbar="
-    return not s.mbar.type.peer or "a peer's barrier: name the CTA's own, whose instance in the other CTA the copy finds"
+    return (not s.mbar.type.peer
+            or "a peer's barrier: name the CTA's own, whose instance in the other CTA the copy finds")
 
 
 def _swizzles(s: CopySite) -> bool | str:
-    """Whether both sides have the same swizzle, and each run consists of whole rows of its atom, at equal positions in its period."""
+    """Whether both sides have the same swizzle, and each run consists of whole rows of its atom,
+    at equal positions in its period."""
     swizzles = [r.buffer.layout.swizzle for r in (s.dst, s.src)]
     one, other = (None if w is None or not w.swizzle_len else w for w in swizzles)
     if one != other:
@@ -69,9 +71,11 @@ def _swizzles(s: CopySite) -> bool | str:
 
 
 NEEDS = (
-    Need("shared memory on both sides", lambda s: s.scopes == ("shared", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    Need("shared memory on both sides", lambda s: s.scopes == ("shared", "shared") or f"{s.scopes[0]} to {s.scopes[1]}",
+         gate=True),
     Need("the shared memory of a peer as the destination, as buf.peer(rank) names it, and the CTA's own as the source",
-         lambda s: (s.dst.buffer.peer and not s.src.buffer.peer) or ("a peer's source" if s.src.buffer.peer else "no peer="), gate=True),
+         lambda s: (s.dst.buffer.peer and not s.src.buffer.peer)
+         or ("a peer's source" if s.src.buffer.peer else "no peer="), gate=True),
     SM90,
     ONE_THREAD,
     Need("mbar=, the CTA's own instance of the barrier that the destination waits on", _own_barrier),
@@ -81,7 +85,8 @@ NEEDS = (
     Need("at most 256 such runs", few, gate=True),
     Need("runs that begin at multiples of 16 bytes on both sides", aligned),
     Need("the same swizzle on both sides, and runs of whole rows of its atoms at the same places in it", _swizzles),
-    Need("no cache option, since the copy passes no cache", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
+    Need("no cache option, since the copy passes no cache",
+         lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
     Need("no multicast=", lambda s: not s.options.get("multicast")),
     Need("a reduction that the hardware has", reduction),
 )
@@ -114,8 +119,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
         if to is None or of is None:
             continue
         for there, here in plan.places:
-            m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar, kind=plan.reduce and plan.reduce[0],
-                        positions=positions)
+            m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar,
+                        kind=plan.reduce and plan.reduce[0], positions=positions)
 
 
 VARIANT = Variant("dsmem", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,

@@ -1,8 +1,8 @@
-"""ldgsts for rows that an index selects: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes from rows whose indices
-it holds.
+"""ldgsts for rows that an index selects: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes from rows
+whose indices it holds.
 
-Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement and
-Conversion Instructions: cp.async".
+Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement
+and Conversion Instructions: cp.async".
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from .site import OWN_MEMORY, CopySite
 class Plan(ldgsts.Plan):
     """A partition in which `lanes` neighbouring threads share a row.
 
-    In step ``f * across + j``, a thread copies vector ``j * lanes + thread % lanes`` of row ``f * (threads // lanes) + thread // lanes``.
-    `shape` is (rows, vectors per row); a thread whose row or vector is beyond it copies nothing in that step.
+    In step ``f * across + j``, a thread copies vector ``j * lanes + thread % lanes`` of row ``f * (threads // lanes)
+    + thread // lanes``. `shape` is (rows, vectors per row); a thread whose row or vector is beyond it copies nothing
+    in that step.
     """
 
     lanes: int = 1
@@ -44,7 +45,8 @@ class Plan(ldgsts.Plan):
 
     def place(self, thread, step: int) -> tuple:
         """(row, vector within the row) of a thread's step."""
-        return step // self.across * self.at_once + thread // self.lanes, step % self.across * self.lanes + thread % self.lanes
+        return (step // self.across * self.at_once + thread // self.lanes,
+                step % self.across * self.lanes + thread % self.lanes)
 
     def coordinates(self, thread, first: int) -> list:
         row, vector = self.place(thread, first // self.threads)
@@ -56,7 +58,7 @@ class Plan(ldgsts.Plan):
         return (row < self.shape[0]) & (vector < self.shape[1])
 
 
-# -- what the need and the plan share ---------------------------------------------------------------------------------------
+# -- what the need and the plan share ----------------------------------------------------------------------------------
 
 def starts(site: CopySite) -> tuple:
     """The starts of the gathered region: one of its row indices as a stand-in for all, and its first column."""
@@ -69,15 +71,18 @@ def width(site: CopySite) -> int | None:
     def search() -> int | None:
         for nbytes in ldgsts.WIDTHS:
             vec = nbytes // site.itemsize
-            if vec * site.itemsize == nbytes and vec and site.src.extents[1] % vec == 0 and (vec == 1 or _runs(site, vec)):
+            if (vec * site.itemsize == nbytes and vec and site.src.extents[1] % vec == 0
+                and (vec == 1 or _runs(site, vec))):
                 return nbytes
         return None
     return site.memoize("gathered", search)
 
 
 def _runs(site: CopySite, vec: int) -> bool:
-    """Whether, on both sides, vectors of `vec` elements along a row are contiguous, aligned, and in or out of bounds as a whole."""
-    return region_fits(site, site.src, starts(site), 1, vec) and region_fits(site, site.dst, site.dst_starts, site.dims(site.dst)[-1], vec)
+    """Whether, on both sides, vectors of `vec` elements along a row are contiguous, aligned,
+    and in or out of bounds as a whole."""
+    return (region_fits(site, site.src, starts(site), 1, vec)
+            and region_fits(site, site.dst, site.dst_starts, site.dims(site.dst)[-1], vec))
 
 
 def _aligned(site: CopySite) -> bool | str:
@@ -86,9 +91,11 @@ def _aligned(site: CopySite) -> bool | str:
     by_hand = "store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
     stride = site.src.buffer.strides[1]
     if not isinstance(stride, int) or stride != 1:
-        return f"columns that lie {stride} elements apart, of {site.itemsize} bytes each: give an array whose rows are contiguous, or {by_hand}"
-    return (f"elements of {site.itemsize} bytes, and no run of 4 bytes is provable: let the first column (tile.assume(k % 8 == 0) "
-            f"promises it), the number of columns and the row pitch of the array be multiples of 4 bytes (pad the array), or {by_hand}")
+        return (f"columns that lie {stride} elements apart, of {site.itemsize} bytes each: "
+                f"give an array whose rows are contiguous, or {by_hand}")
+    return (f"elements of {site.itemsize} bytes, and no run of 4 bytes is provable: "
+            "let the first column (tile.assume(k % 8 == 0) promises it), the number of columns and the row pitch of "
+            f"the array be multiples of 4 bytes (pad the array), or {by_hand}")
 
 
 def plan(site: CopySite) -> Plan:
@@ -98,11 +105,11 @@ def plan(site: CopySite) -> Plan:
     order = tuple(d for d, n in enumerate(site.src.extents) if n != 1)
     bounds = (0, *(d for d in unbounded_dimensions(site.src, starts(site)) if d == 1))
     past_l1 = nbytes == 16 and site.options.get("cache") != "ca"
-    return Plan(nbytes, nbytes // site.itemsize, -(-rows // at_once) * -(-vectors // lanes), site.threads, order, (rows, vectors),
-                bool(rows % at_once or vectors % lanes), bounds, (), "cg" if past_l1 else "ca", lanes)
+    return Plan(nbytes, nbytes // site.itemsize, -(-rows // at_once) * -(-vectors // lanes), site.threads, order,
+                (rows, vectors), bool(rows % at_once or vectors % lanes), bounds, (), "cg" if past_l1 else "ca", lanes)
 
 
-# -- simulation -------------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def simulate(m, plan: Plan, call, dst, src, mbar):
     thread, first = np.arange(plan.threads)[None, :, None], np.arange(plan.outer)[None, None, :] * plan.threads
@@ -119,7 +126,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
     if m.in_buffer(dst):
-        m.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside, active=active)
+        m.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside,
+                   active=active)
 
 
 def numbers(src) -> np.ndarray:
@@ -131,7 +139,7 @@ def numbers(src) -> np.ndarray:
     return np.concatenate([np.broadcast_to(x[:, :1], (batch, 1)) for x in given], axis=1).astype(np.int64)
 
 
-# -- emission ---------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, dst, src, mbar):
     options, thread = call.attrs["options"], e.thread_id()
@@ -146,8 +154,8 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 class Rows:
     """Emits the addresses and bounds checks of a thread's vectors.
 
-    The part of an address that depends on the row is computed apart from that of the first column, so that it is invariant in a loop
-    over the columns.
+    The part of an address that depends on the row is computed apart from that of the first column, so that it is
+    invariant in a loop over the columns.
     """
 
     def __init__(self, e, plan: Plan, region, thread):
@@ -160,7 +168,8 @@ class Rows:
         nbytes, stride = buffer.type.dtype.nbytes, buffer.strides[1]
         row, in_matrix = self.row(step // plan.across)
         column, moved = self.region.starts[0], self.plan.place(self.thread, step)[1] * plan.vec
-        pointer = e.offset_pointer(e.offset_pointer(row, e.mul64(moved, stride), nbytes), e.mul64(column, stride), nbytes)
+        pointer = e.offset_pointer(e.offset_pointer(row, e.mul64(moved, stride), nbytes), e.mul64(column, stride),
+                                   nbytes)
         tests = [in_matrix, e.inside(buffer, 1, column + moved) if 1 in plan.src_checked else None]
         return pointer, e.all_of(tests)
 
@@ -174,7 +183,8 @@ class Rows:
         return self.pointers[f]
 
     def number(self, f: int):
-        """The index of the `f`-th row of the thread: register `f` of the index tile, or a selection among the scalars."""
+        """The index of the `f`-th row of the thread: register `f` of the index tile,
+        or a selection among the scalars."""
         e, plan, given = self.e, self.plan, self.region.starts[1:]
         if isinstance(given[0], list):
             return given[0][f]
@@ -193,12 +203,17 @@ class Rows:
 
 VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="rows", same_dtype=True, needs=(
     OWN_MEMORY,
-    Need("a global source and a shared destination", lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}; rows are "
-         "written by tile.store(A[rows, k:k + BLOCK], tile.load(buffer))", gate=True),
+    Need("a global source and a shared destination",
+         lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}; "
+                                                       "rows are written by tile.store(A[rows, k:k + BLOCK], "
+                                                       "tile.load(buffer))", gate=True),
     Need("no mbar, since cp.async completes by groups",
-         lambda s: s.mbar is None or "leave it out and wait for the token, as in tile.copy_async(..).wait(), or let bar.arrive_on_copies() tell it"),
+         lambda s: s.mbar is None or "leave it out and wait for the token, as in tile.copy_async(..).wait(), "
+                                     "or let bar.arrive_on_copies() tell it"),
     Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
-    Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together", _aligned, gate=True),
+    Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together",
+         _aligned, gate=True),
     Need("zero as the fill", lambda s: s.options.get("fill") is None or "fill='nan', and a row may be out of bounds"),
-    Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or width(s) == 16 or f"copies of {width(s)} bytes"),
+    Need("16-byte copies for cache='cg'",
+         lambda s: s.options.get("cache") != "cg" or width(s) == 16 or f"copies of {width(s)} bytes"),
 ))

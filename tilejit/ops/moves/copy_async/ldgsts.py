@@ -1,7 +1,7 @@
 """ldgsts: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes, global to shared (SASS LDGSTS).
 
-``.cg``, which bypasses L1, exists only for 16 bytes. Elements out of bounds are filled with zero: the source size is 0, so nothing
-is read. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
+``.cg``, which bypasses L1, exists only for 16 bytes. Elements out of bounds are filled with zero: the source size is
+0, so nothing is read. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Plan(Partition):
 
 
 def partition(site: CopySite) -> Partition | None:
-    """16 bytes each where cache="cg" asks for it and they fit, even if threads idle; otherwise what `make_partition` prefers."""
+    """16 bytes each where cache="cg" asks for it and they fit, even if threads idle;
+    otherwise what `make_partition` prefers."""
     widest = WIDTHS[:1] if site.options.get("cache") == "cg" else ()
     return site.memoize("ldgsts", lambda: make_partition(site, widest) or make_partition(site, WIDTHS, even=True))
 
@@ -56,7 +57,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
 
 
 def coordinates(region, at: list) -> list:
-    """The buffer coordinates [B or 1, threads, steps] of vectors at `at`, coordinates of a simulated region (B: CTAs of the batch)."""
+    """The buffer coordinates [B or 1, threads, steps] of vectors at `at`, coordinates of a simulated region (B:
+    CTAs of the batch)."""
     own = iter(at)
     starts = [s[:, :1].astype(np.int64)[:, :, None] for s in region.starts]
     return [start + next(own) if n != 1 else start for start, n in zip(starts, region.type.extents)]
@@ -78,11 +80,13 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
                   needs=(
     OWN_MEMORY,
-    Need("a global source and a shared destination", lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    Need("a global source and a shared destination",
+         lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("no mbar, since cp.async completes by groups", lambda s: s.mbar is None),
     Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
     Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together",
-         lambda s: partition(s) is not None or f"elements of {s.itemsize} bytes, and no run of 4 bytes is provable", gate=True),
+         lambda s: partition(s) is not None or f"elements of {s.itemsize} bytes, and no run of 4 bytes is provable",
+         gate=True),
     Need("zero as the fill", lambda s: s.options.get("fill") is None or not partition(s).src_checked
          or "fill='nan', and the region may leave the array"),
     Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or partition(s).vec_bytes == 16

@@ -1,6 +1,8 @@
-"""Shared by the copies that a single thread issues: their needs, the choice of the thread, the address of a shared region.
+"""Shared by the copies that a single thread issues: their needs, the choice of the thread,
+the address of a shared region.
 
-In a partial scope, every thread that reaches the call makes a copy of its own; otherwise the first thread of the scope issues it.
+In a partial scope, every thread that reaches the call makes a copy of its own;
+otherwise the first thread of the scope issues it.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ LOAD, STORE = ("global", "shared"), ("shared", "global")
 MAX_BYTES = (1 << 20) - 1  # the largest pending tx-count of an mbarrier phase (PTX ISA, tx-count)
 
 
-# -- needs ----------------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------
 
 def _elected(s: CopySite) -> bool | str:
-    """Whether one thread makes the call, or each of a partial scope, or the copy completes on a barrier, so that one can issue it for all."""
+    """Whether one thread makes the call, or each of a partial scope, or the copy completes on a barrier, so that one
+    can issue it for all."""
     elects = s.mbar is not None or s.by_token
-    return s.threads == 1 or s.partial is not None or elects or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
+    return (s.threads == 1 or s.partial is not None or elects
+            or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar=")
 
 
 def _completion(s: CopySite) -> bool | str:
@@ -35,21 +39,23 @@ def not_negative(s: CopySite) -> bool | str:
     for d, start in enumerate(s.starts(s.array)):
         low = s.g.bounds(start)[0]
         if low is None or low < 0:
-            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least 0")
+            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least "
+                                                                                            "0")
     return True
 
 
 GLOBAL_AND_SHARED = Need("one side in global and the other in shared memory",
                          lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True)
 ONE_THREAD = Need("one thread, or mbar= by which a wider scope elects its first", _elected)
-COMPLETION = Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion)
+COMPLETION = Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups",
+                  _completion)
 COUNTED = Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",
                lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True)
 POLICY = Need("an L2 policy as the cache option", is_policy)
 MULTICAST = Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD)
 
 
-# -- emission -------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 def emit_issue(e, each_thread: bool, issue: Callable[[], None]) -> None:
     """Emit `issue()` for the threads that issue the copy: every thread, or the first of the scope."""
@@ -68,10 +74,11 @@ def region_address(e, region) -> tuple:
     return e.shared_base() + e.word(at), region.buffer.offset
 
 
-# -- simulation -----------------------------------------------------------------------------------------------------------
+# -- simulation --------------------------------------------------------------------------------------------------------
 
 def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
-    """Yield the threads of the scope that issue the copy, each with the CTAs of the batch in which it does (None for all)."""
+    """Yield the threads of the scope that issue the copy, each with the CTAs of the batch in which it
+    does (None for all)."""
     if not each_thread:
         yield 0, None
         return
@@ -94,11 +101,13 @@ def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> 
 
 
 def region_bytes(m, region, thread: int, positions: np.ndarray | None) -> np.ndarray | None:
-    """The byte offset of a shared region in its buffer, before the swizzle, from the starts that `thread` holds: [B or 1, 1].
+    """The byte offset of a shared region in its buffer, before the swizzle, from the starts that `thread` holds:
+    [B or 1, 1].
 
     Reports a finding and returns None if the region is not inside the buffer.
     """
     t, starts = region.type, tuple(of_thread(s, thread, positions) for s in region.starts)
     if not m.in_buffer(region, starts):
         return None
-    return np.asarray(t.buffer.layout.without_swizzle().offset_of(*starts, shape=t.buffer.shape)).reshape(-1, 1) * t.dtype.nbytes
+    return (np.asarray(t.buffer.layout.without_swizzle().offset_of(*starts, shape=t.buffer.shape)).reshape(-1, 1)
+            * t.dtype.nbytes)

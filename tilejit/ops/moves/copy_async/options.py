@@ -8,8 +8,8 @@ from ...sync.masks import check_mask
 from .reductions import KINDS
 from .shapes import MULTICASTS, NAMES
 
-# An L2 cache policy. If it applies to all accesses, its 64 bits, as ``createpolicy.fractional`` makes them for a fraction of 1;
-# otherwise (primary, fraction, secondary), from which the kernel creates it by that instruction.
+# An L2 cache policy. If it applies to all accesses, its 64 bits, as ``createpolicy.fractional`` makes them for a
+# fraction of 1; otherwise (primary, fraction, secondary), from which the kernel creates it by that instruction.
 Policy = int | tuple[str, float, str]
 POLICIES = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 PREFETCH = (64, 128, 256)              # bytes that a cp.async may prefetch into L2 (PTX ISA, .level::prefetch_size)
@@ -17,14 +17,15 @@ L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
 
 SELECTIVE = ("multicast", "reduce", "precision", "cta_group", "shape")  # options that only some variants take
 
-HINTS = {"prefetch": "ldgsts", "l2_promotion": "tma", "prefetch_map": "tma"}  # hint, which does not influence the choice -> variant that uses it
+# hint, which does not influence the choice -> variant that uses it
+HINTS = {"prefetch": "ldgsts", "l2_promotion": "tma", "prefetch_map": "tma"}
 
 PRIMARY, SECONDARY = (*POLICIES, "evict_unchanged"), ("evict_unchanged", "evict_first")  # PTX ISA, createpolicy
 
 #           option          accepted values                                  in words
 CHOICES = {
-    "cache":        (("ca", "cg", *POLICIES),                       '"ca", "cg", "evict_first", "evict_last", "evict_normal", or a share '
-                                                                    'as in ("evict_last", 0.5)'),
+    "cache":        (("ca", "cg", *POLICIES),
+                     '"ca", "cg", "evict_first", "evict_last", "evict_normal", or a share as in ("evict_last", 0.5)'),
     "reduce":       (KINDS,                                         '"' + '", "'.join(KINDS) + '"'),
     "fill":         ((0, "nan"),                                    '0 or "nan"'),
     "prefetch":     (PREFETCH,                                      "64, 128 or 256 bytes of L2"),
@@ -33,7 +34,8 @@ CHOICES = {
     "precision":    (("tf32",),                                     '"tf32"'),
     "prefetch_map": ((True,),                                       "True or False"),
     "shape":        (NAMES,                                         '"' + '", "'.join(NAMES) + '"'),
-    "multicast":    (MULTICASTS,                                    'a mask of ranks, or "' + '", "'.join(MULTICASTS) + '"'),
+    "multicast":    (MULTICASTS,
+                     'a mask of ranks, or "' + '", "'.join(MULTICASTS) + '"'),
 }
 
 
@@ -58,15 +60,16 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
         if name != "variant" and name not in CHOICES:
             raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
         allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
-        if isinstance(value, float) or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed):
+        if (isinstance(value, float)
+            or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed)):
             raise CompilationError(f"{name} is {words}, not {value!r}")
         kept[name] = value
     return kept
 
 
 def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str], ...]:
-    """The hints of a call that its lowering does not use, each with what takes it: the variant that does, or for a copy by the named
-    tensor map `map_`, what makes that map."""
+    """The hints of a call that its lowering does not use, each with what takes it: the variant that does, or for a
+    copy by the named tensor map `map_`, what makes that map."""
     users = dict(HINTS)
     if map_ is not None and L2_PROMOTION.get(options.get("l2_promotion")) != map_.l2_promotion:
         users["l2_promotion"] = "tile.tensor_map"
@@ -76,13 +79,14 @@ def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str
 
 
 def _share(value: tuple) -> str | tuple[str, float, str]:
-    """Check a fractional policy, (primary, fraction) or (primary, fraction, secondary). A fraction of 1 gives the plain policy."""
+    """Check a fractional policy, (primary, fraction) or (primary, fraction, secondary).
+    A fraction of 1 gives the plain policy."""
     primary, fraction, secondary = (*value, "evict_unchanged")[:3] if 2 <= len(value) <= 3 else (None,) * 3
     right = (primary in PRIMARY and secondary in SECONDARY
              and isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and 0 < fraction <= 1)
     if not right:
-        raise CompilationError(f"a share of a cache policy is (one of {', '.join(PRIMARY)}; a fraction above 0 and at most 1; and for the others "
-                               f"{' or '.join(SECONDARY)}), not {value!r}")
+        raise CompilationError(f"a share of a cache policy is (one of {', '.join(PRIMARY)}; a fraction above 0 and at "
+                               f"most 1; and for the others {' or '.join(SECONDARY)}), not {value!r}")
     return primary if fraction == 1 and primary in POLICIES else (primary, float(fraction), secondary)
 
 

@@ -1,4 +1,5 @@
-"""``prefetch``: brings a region of an array into L2, by the copy engine (runs of bytes, or boxes of a tensor map) or line by line."""
+"""``prefetch``: brings a region of an array into L2, by the copy engine (runs of bytes,
+or boxes of a tensor map) or line by line."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def _(g, src, options=None, partial=None):
 def _(g, call):
     made = g.definition(call.args[0])
     src = call.args[0].type
-    return CopySite(src, src, made.args[1:], made.args[1:], g.scope.kind, g.scope.threads, call.attrs.get("partial"), None, g.target,
-                    call.attrs.get("options") or {}, g)
+    return CopySite(src, src, made.args[1:], made.args[1:], g.scope.kind, g.scope.threads, call.attrs.get("partial"),
+                    None, g.target, call.attrs.get("options") or {}, g)
 
 
 @prefetch_.simulate
@@ -59,11 +60,11 @@ def _(e, call, src):
 
 @builtin
 def prefetch(g: Builder, region, cache=None):
-    """Prefetch a region of an array, or patches or selected rows of one, into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``,
-    ``cp.async.bulk.prefetch.tensor`` and ``prefetch.global.L2``).
+    """Prefetch a region of an array, or patches or selected rows of one, into L2 (PTX ISA,
+    ``cp.async.bulk.prefetch.L2``, ``cp.async.bulk.prefetch.tensor`` and ``prefetch.global.L2``).
 
-    The scope prefetches the region once, without its parts out of bounds; there is no completion to wait for. `cache` is an L2
-    policy as in `copy_async`, which only prefetches by the copy engine accept.
+    The scope prefetches the region once, without its parts out of bounds; there is no completion to wait for. `cache`
+    is an L2 policy as in `copy_async`, which only prefetches by the copy engine accept.
     """
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
@@ -76,7 +77,7 @@ def prefetch(g: Builder, region, cache=None):
     g.call(prefetch_, region, options=options, partial=partial)
 
 
-# -- variants ------------------------------------------------------------------------------------------------------------
+# -- variants ----------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Runs:
@@ -109,13 +110,15 @@ def _emit_runs(e, plan: Runs, call, src):
 
 
 def engine_site(site: CopySite) -> CopySite:
-    """The site for the planner of tensor copies: a load to an imaginary packed buffer with the dimensions in the array's order."""
+    """The site for the planner of tensor copies: a load to an imaginary packed buffer with the dimensions in
+    the array's order."""
     def made() -> CopySite:
         extents = site.src.extents
         along = isinstance(site.src, Patches) and site.src.window.along
         layout = in_columns(*extents, site.src.dtype, along) if isinstance(site.src, Selected) else packed(site)
         buffer = Buffer(site.src.dtype, extents, "shared", layout)
-        return replace(site, dst=Region(buffer, extents, tuple(range(len(extents)))), dst_starts=tuple(Const(0, int32) for _ in extents))
+        return replace(site, dst=Region(buffer, extents, tuple(range(len(extents)))),
+                       dst_starts=tuple(Const(0, int32) for _ in extents))
     return site.memoize("engine", made)
 
 
@@ -130,12 +133,13 @@ def packed(site: CopySite) -> TileLayout:
 
 
 def in_columns(rows: int, columns: int, dtype, swizzled: bool) -> TileLayout:
-    """A layout by blocks of columns, each at most as wide as a box. `swizzled` (for maps of walks along w) gives it the widest swizzle
-    that fits the columns."""
+    """A layout by blocks of columns, each at most as wide as a box. `swizzled` (for maps of walks along w) gives it
+    the widest swizzle that fits the columns."""
     mode = next((m for m in (3, 2, 1) if columns * dtype.bits % (128 << m) == 0), 0) if swizzled else 0
     width = (16 << mode) // dtype.nbytes if mode else largest(columns, MAX_BOX)
     swizzle = Swizzle((16 // dtype.nbytes).bit_length() - 1, mode, 3) if mode else None
-    return TileLayout([(rows, width, axis.m), (columns // width, rows * width, axis.m), (width, 1, axis.m)], swizzle=swizzle)
+    return TileLayout([(rows, width, axis.m), (columns // width, rows * width, axis.m), (width, 1, axis.m)],
+                      swizzle=swizzle)
 
 
 def _one_run(site: CopySite) -> bool | str:
@@ -149,8 +153,8 @@ def _plan_boxes(site: CopySite) -> tma.Plan:
 def _emit_boxes(e, plan: tma.Plan, call, src):
     def issue():
         for coordinates, _ in plan.issues:
-            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided), mode=MODES[plan.mode],
-                           offsets=plan.offsets(src.starts), policy=plan.policy)
+            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided),
+                           mode=MODES[plan.mode], offsets=plan.offsets(src.starts), policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
 
@@ -165,9 +169,11 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
 
 @dataclass(frozen=True)
 class Lines:
-    """One prefetch for every `step` elements along the region's dimension `order[-1]`, divided among the threads of the scope.
+    """One prefetch for every `step` elements along the region's dimension `order[-1]`,
+    divided among the threads of the scope.
 
-    `shape` is the number of prefetches along each dimension, in `order`; `bounds` are the dimensions with a bounds check.
+    `shape` is the number of prefetches along each dimension, in `order`;
+    `bounds` are the dimensions with a bounds check.
     """
 
     step: int
@@ -193,7 +199,8 @@ def _plan_lines(site: CopySite) -> Lines:
         stride = site.src.buffer.strides[site.dims(site.src)[order[-1]]]
         step = max(LINE // site.itemsize, 1) if isinstance(stride, int) and stride == 1 else 1
         shape[-1] = -(-shape[-1] // step)
-    return Lines(step, tuple(shape), order, 1 if site.partial is not None else site.threads, unbounded_dimensions(site.src, site.src_starts))
+    return Lines(step, tuple(shape), order, 1 if site.partial is not None else site.threads,
+                 unbounded_dimensions(site.src, site.src_starts))
 
 
 def _emit_lines(e, plan: Lines, call, src):

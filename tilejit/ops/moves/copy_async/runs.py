@@ -1,7 +1,8 @@
 """Finds the longest runs of elements that are contiguous on both sides of a copy, each of which one bulk copy can move.
 
-The region's dimensions are split into digits, (extent, stride) factors as in a mixed-radix number, fine enough for the layouts of
-both sides. Starting from stride 1, digits whose steps on both sides continue the run extend it; the others enumerate the runs.
+The region's dimensions are split into digits, (extent, stride) factors as in a mixed-radix number, fine enough for
+the layouts of both sides. Starting from stride 1, digits whose steps on both sides continue the run extend it; the
+others enumerate the runs.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ MAX_RUNS = 256       # instructions that a call may expand to
 
 @dataclass(frozen=True)
 class Digit:
-    """`extent` steps of `weight` elements along dimension `dim` of the region; `steps` are the strides in memory of (destination,
-    source), in elements."""
+    """`extent` steps of `weight` elements along dimension `dim` of the region; `steps` are the strides in memory of
+    (destination, source), in elements."""
 
     dim: int
     extent: int
@@ -35,8 +36,8 @@ class Digit:
 class Runs:
     """A region as `count` runs of `elements` elements, which `loops` enumerate.
 
-    `offsets` are where the regions of (destination, source) start in their buffers, in elements before the swizzle: an int, or a
-    Multiple if only a divisor is known; for arrays 0.
+    `offsets` are where the regions of (destination, source) start in their buffers, in elements before the swizzle:
+    an int, or a Multiple if only a divisor is known; for arrays 0.
     """
 
     elements: int
@@ -48,8 +49,8 @@ class Runs:
         return prod(d.extent for d in self.loops)
 
     def places(self, rank: int) -> list[tuple[tuple[int, ...], tuple]]:
-        """For each run its coordinates in the region, and the offsets of its start from the region's start in (destination, source),
-        in elements (None if a stride is known only at launch)."""
+        """For each run its coordinates in the region, and the offsets of its start from the region's start in
+        (destination, source), in elements (None if a stride is known only at launch)."""
         made = []
         for index in product(*(range(d.extent) for d in self.loops)):
             at = [0] * rank
@@ -87,7 +88,8 @@ def _search(site: CopySite) -> Runs | str:
             weight *= extent
     run, ask = 1, site.g.facts.ask
     while True:
-        longer = next((d for d in digits if all(equal(s, run, ask) for s in sorted(d.steps, key=lambda s: not isinstance(s, int)))), None)
+        longer = next((d for d in digits
+                       if all(equal(s, run, ask) for s in sorted(d.steps, key=lambda s: not isinstance(s, int)))), None)
         if longer is None:
             break
         digits.remove(longer)
@@ -97,7 +99,8 @@ def _search(site: CopySite) -> Runs | str:
 
 
 def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
-    """(digits (extent, step) of each dimension with an extent other than 1, outermost first; the region's offset in its buffer)."""
+    """(digits (extent, step) of each dimension with an extent other than 1, outermost first;
+    the region's offset in its buffer)."""
     if region.scope == "global":
         strides = [number(region.buffer.strides[d]) for d in site.dims(region)]
         return [[(n, s)] for n, s in zip(site.shape, strides)], 0
@@ -110,7 +113,8 @@ def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
 
 
 def refined(one: list, other: list) -> list[tuple] | None:
-    """The common refinement of two lists of digits of one dimension: digits (extent, step in `one`, step in `other`), innermost first.
+    """The common refinement of two lists of digits of one dimension: digits (extent, step in `one`, step in
+    `other`), innermost first.
 
     The arguments are (extent, step) digits, outermost first. None if their boundaries do not nest.
     """
@@ -137,7 +141,7 @@ def equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
     return a[0] == "stride" and ask("stride_is", a[1], a[2], n)
 
 
-# -- needs that bulk copies share ----------------------------------------------------------------------------------------
+# -- needs that bulk copies share --------------------------------------------------------------------------------------
 
 found = finds(runs_of)
 
@@ -160,7 +164,8 @@ def aligned(s: CopySite) -> bool | str:
         for d in runs.loops:
             if not multiple(d.steps[side], unit, s.g.facts.ask):
                 known = isinstance(d.steps[side], int)
-                apart = f"{d.steps[side] * itemsize} bytes apart" if known else "not known to be a multiple of 16 bytes apart"
+                apart = (f"{d.steps[side] * itemsize} bytes apart" if known
+                         else "not known to be a multiple of 16 bytes apart")
                 return f"runs of the {what} are {apart}"
         if region.scope == "global":
             reason = _array_aligned(s, region, unit)
@@ -168,7 +173,8 @@ def aligned(s: CopySite) -> bool | str:
                 return reason
         elif align % UNIT or runs.offsets[side] % unit:
             at = runs.offsets[side]
-            return f"the {what} begins at " + (f"byte {at * itemsize}" if isinstance(at, int) else f"a multiple of {at.of * itemsize} bytes")
+            return (f"the {what} begins at "
+                    + (f"byte {at * itemsize}" if isinstance(at, int) else f"a multiple of {at.of * itemsize} bytes"))
     return True
 
 
@@ -191,16 +197,18 @@ def in_bounds(s: CopySite) -> bool | str:
     for d, (size, start, extent) in enumerate(zip(s.array.buffer.shape, s.starts(s.array), s.array.extents)):
         low, high = s.g.bounds(start)
         if low is None or low < 0:
-            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least 0")
+            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least "
+                                                                                            "0")
         if high is None:
             return f"the start along dimension {d} has no known upper bound"
-        inside = high + extent <= size if isinstance(size, int) else s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent)
+        inside = (high + extent <= size if isinstance(size, int)
+                  else s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent))
         if not inside:
             return f"elements up to {high + extent} of dimension {d}, which has {size}"
     return True
 
 
-# -- emission --------------------------------------------------------------------------------------------------------------
+# -- emission ----------------------------------------------------------------------------------------------------------
 
 class ArrayRegion:
     """Emits addresses in a region of an array. The address of its first element is computed once, in 64 bits.
@@ -216,10 +224,11 @@ class ArrayRegion:
         self.first = e.offset_pointer(buffer.pointer, offset, self.nbytes)
 
     def place(self, at):
-        """(address of an element, condition that it is in bounds or None). `at` are its coordinates in the region, along the dimensions
-        with an extent other than 1."""
+        """(address of an element, condition that it is in bounds or None). `at` are its coordinates in the region,
+        along the dimensions with an extent other than 1."""
         e, region, own = self.e, self.region, iter(at)
         inner = [next(own) if n != 1 else 0 for n in region.type.extents]
         inside = e.all_of([e.inside(region.buffer, d, region.starts[d] + inner[d]) for d in self.bounds])
-        moved = e.sum64(e.mul64(c, s) for c, s in zip(inner, region.buffer.strides) if not (isinstance(c, int) and c == 0))
+        moved = e.sum64(e.mul64(c,
+                                s) for c, s in zip(inner, region.buffer.strides) if not (isinstance(c, int) and c == 0))
         return e.offset_pointer(self.first, moved, self.nbytes), inside

@@ -1,4 +1,5 @@
-"""The shapes of ``tcgen05.cp``: the rows that one instruction copies, and the lanes of tensor memory they go to. PTX ISA, "tcgen05.cp"."""
+"""The shapes of ``tcgen05.cp``: the rows that one instruction copies, and the lanes of tensor memory they go to. PTX
+ISA, "tcgen05.cp"."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 class Shape:
     """`rows` rows of `width` bytes each.
 
-    `lanes` maps rows to lanes by (extent, lane stride) digits, outermost first; `replica` (extent, lane stride) are the further
-    lanes that get a copy of each row.
+    `lanes` maps rows to lanes by (extent, lane stride) digits, outermost first; `replica` (extent, lane stride) are
+    the further lanes that get a copy of each row.
     """
 
     name: str

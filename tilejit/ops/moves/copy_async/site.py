@@ -1,4 +1,5 @@
-"""The site of a copy, on which the needs of its variants are tested: both regions, the scope, the target and the options."""
+"""The site of a copy, on which the needs of its variants are tested: both regions, the scope,
+the target and the options."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ OWN_MEMORY = Need("the CTA's own shared memory",
 class CopySite(Site):
     """One call of copy or copy_async. `g` answers facts about arguments, and divisors and bounds of the starts.
 
-    `partial` names the condition on which the threads of the scope diverge, None if all take part. With `planning`, the question is
-    asked without a kernel (``tile.plan_copy``), and a barrier may be left out. `base_offset` is the offset of an array's element
-    (0, ..., 0) from its pointer, in elements. `dst_align` and `src_align` are the alignments of shared buffers, in bytes.
+    `partial` names the condition on which the threads of the scope diverge, None if all take part. With `planning`,
+    the question is asked without a kernel (``tile.plan_copy``), and a barrier may be left out. `base_offset` is the
+    offset of an array's element (0, ..., 0) from its pointer, in elements. `dst_align` and `src_align` are the
+    alignments of shared buffers, in bytes.
     """
 
     dst: Region
@@ -51,11 +53,12 @@ class CopySite(Site):
         dst, src, *rest = call.args
         made = g.definition(dst), g.definition(src)
         return CopySite(dst.type, src.type, made[0].args[1:], made[1].args[1:], g.scope.kind, g.scope.threads,
-                        call.attrs.get("partial"), rest[0] if rest else None, g.target, call.attrs.get("options") or {}, g,
-                        dst_align=alignment(g, made[0]), src_align=alignment(g, made[1]), dst_buffer=made[0].args[0])
+                        call.attrs.get("partial"), rest[0] if rest else None, g.target, call.attrs.get("options") or {},
+                        g, dst_align=alignment(g, made[0]), src_align=alignment(g, made[1]), dst_buffer=made[0].args[0])
 
     def __str__(self) -> str:
-        return f"{self.src} to {self.dst}, by one {self.scope} of {self.threads} thread{'s' if self.threads != 1 else ''}, for {self.target}"
+        return (f"{self.src} to {self.dst}, by one {self.scope} of {self.threads} "
+                f"thread{'s' if self.threads != 1 else ''}, for {self.target}")
 
     @cached_property
     def place(self) -> str:
@@ -139,7 +142,8 @@ def finds(search):
 
 
 def alignment(g, region) -> int:
-    """The alignment in bytes of the buffer behind a region (given by its defining call), from the buffer's allocation."""
+    """The alignment in bytes of the buffer behind a region (given by its defining call),
+    from the buffer's allocation."""
     call = region
     while call is not None and "align" not in call.attrs:
         buffer = call.args[0] if call.args else None

@@ -1,8 +1,10 @@
-"""tcgen05_cp: one thread copies shared memory to tensor memory through a matrix descriptor, possibly replicated to several warps' lanes.
+"""tcgen05_cp: one thread copies shared memory to tensor memory through a matrix descriptor, possibly replicated to
+several warps' lanes.
 
-The descriptor is encoded once, and its address field is advanced for each instruction. A copy completes at a ``tcgen05_commit``;
-products that the same thread issues later are ordered after it anyway. With ``cta_group=2``, each CTA of the pair copies from its
-own shared memory to its own tensor memory. Padded 4- and 6-bit elements are expanded to bytes. PTX ISA, "tcgen05.cp".
+The descriptor is encoded once, and its address field is advanced for each instruction. A copy completes at a
+``tcgen05_commit``; products that the same thread issues later are ordered after it anyway. With ``cta_group=2``, each
+CTA of the pair copies from its own shared memory to its own tensor memory. Padded 4- and 6-bit elements are expanded
+to bytes. PTX ISA, "tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ def found(s: CopySite) -> Plan | str:
 
 def group(s: CopySite) -> int:
     """The cta_group of the tensor memory's allocation; without a kernel (``tile.plan_copy``), that of the option."""
-    return s.options.get("cta_group") or 1 if s.dst_buffer is None else allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"]
+    return (s.options.get("cta_group") or 1 if s.dst_buffer is None
+            else allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"])
 
 
 def _group(s: CopySite) -> bool | str:
@@ -38,10 +41,13 @@ NEEDS = (
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
     Need("no mbar=, since it completes by tcgen05_commit or the call's token", lambda s: s.mbar is None or "mbar="),
     Need("no other options than shape=, multicast=, the allocation's cta_group= and hints",
-         lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "cta_group", "variant", "token", *HINTS)), True)),
+         lambda s: next((f"{o}=" for o in s.options
+                         if o not in ("shape", "multicast", "cta_group", "variant", "token", *HINTS)), True)),
     Need("the cta_group of the tensor memory", _group),
-    Need("a multicast to warps", lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
-    Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
+    Need("a multicast to warps",
+         lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
+    Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True,
+         gate=True),
 )
 
 
@@ -53,10 +59,12 @@ def emit(e, plan: Plan, call, dst, src, mbar):
     address = e.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
     descriptor = e.descriptor(address, plan.descriptor.bits)
     tensor = e.tensor_address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset
-    form = plan.shape + (f".{plan.multicast}" if plan.multicast else "") + (f".b8x16.{plan.decompress}" if plan.decompress else "")
+    form = (plan.shape + (f".{plan.multicast}" if plan.multicast else "")
+            + (f".b8x16.{plan.decompress}" if plan.decompress else ""))
     lines = []
     for into, at in plan.places:
-        lines.append(f"add.s64 d, $1, {at >> 4}; add.u32 t, $0, {into}; tcgen05.cp.cta_group::{plan.cta_group}.{form} [t], d;")
+        lines.append(f"add.s64 d, $1, {at >> 4}; add.u32 t, $0, {into}; "
+                     f"tcgen05.cp.cta_group::{plan.cta_group}.{form} [t], d;")
     e.asm(f"{{ .reg .b64 d; .reg .b32 t; {' '.join(lines)} }}", [], [tensor, descriptor])
 
 

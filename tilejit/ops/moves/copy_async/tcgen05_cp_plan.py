@@ -1,8 +1,8 @@
 """Plans tcgen05_cp: the shape that copies a region of shared memory to tensor memory, and its instructions.
 
-Both layouts are split into common digits, (extent, strides) factors as in a mixed-radix number. The digits that form the rows and
-columns of one instruction must match the shape and the matrix descriptor; the others enumerate the instructions. PTX ISA,
-"tcgen05.cp".
+Both layouts are split into common digits, (extent, strides) factors as in a mixed-radix number. The digits that form
+the rows and columns of one instruction must match the shape and the matrix descriptor; the others enumerate the
+instructions. PTX ISA, "tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from .tma.view import shared_digits, swizzle_mode
 
 ATOM = 8   # rows of a swizzle atom
 UNIT = 16  # bytes that a swizzle keeps together
-FARTHEST = 1 << 18  # offsets in bytes must be less: they have 14 bits, in units of 16 (PTX ISA, "Shared memory descriptor")
+# offsets in bytes must be less: they have 14 bits, in units of 16 (PTX ISA, "Shared memory descriptor")
+FARTHEST = 1 << 18
 
 
 @dataclass(frozen=True)
 class Plan:
     """Instructions of one shape.
 
-    `ldo` and `sdo` are the leading and stride dimension offsets of the descriptor, in units of 16 bytes, and `swizzle` is its mode
-    (0 none, 1, 2, 3 for 32, 64, 128 bytes). `places` (also `issues`) are (tensor-memory address, byte in shared memory) of each
-    instruction, relative to the two buffers. On a side that `moves` (tensor, shared), whose start is known only at run time, they
-    are relative to the region.
+    `ldo` and `sdo` are the leading and stride dimension offsets of the descriptor, in units of 16 bytes, and
+    `swizzle` is its mode (0 none, 1, 2, 3 for 32, 64, 128 bytes). `places` (also `issues`) are (tensor-memory
+    address, byte in shared memory) of each instruction, relative to the two buffers. On a side that `moves` (tensor,
+    shared), whose start is known only at run time, they are relative to the region.
     """
 
     shape: str
@@ -65,7 +66,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Digit:
-    """`extent` steps, each of `shared` bytes in shared memory, and of `lane` lanes or `column` bytes along the columns of tensor memory."""
+    """`extent` steps, each of `shared` bytes in shared memory, and of `lane` lanes or `column` bytes along the
+    columns of tensor memory."""
 
     extent: int
     shared: int
@@ -79,8 +81,8 @@ class Digit:
 
 
 def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
-    """(common digits of both sides, start of the shared region in bytes before the swizzle, start of the other region in tensor
-    memory by axis), or a string that says why there are none."""
+    """(common digits of both sides, start of the shared region in bytes before the swizzle, start of the other region
+    in tensor memory by axis), or a string that says why there are none."""
     shared, tensor = site.src, site.dst
     read = digits_of(tensor, site.dst_starts, site.g.divisor)
     if isinstance(read, str):
@@ -101,7 +103,8 @@ def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
 
 
 def _refined(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
-    """The common refinement of one dimension's digits in shared memory, (extent, stride), and in tensor memory, (extent, stride, axis).
+    """The common refinement of one dimension's digits in shared memory, (extent, stride), and in tensor memory,
+    (extent, stride, axis).
 
     All are outermost first. None if their boundaries do not nest.
     """
@@ -141,7 +144,8 @@ def search(site: CopySite, cta_group: int) -> Plan | str:
 
 
 def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dict, replicas) -> tuple | str:
-    """(ldo, sdo, swizzle, places, moves) of a plan with this shape, or a string that says why the shape does not fit."""
+    """(ldo, sdo, swizzle, places, moves) of a plan with this shape,
+    or a string that says why the shape does not fit."""
     if replicas != tuple(sorted(shape.replica)):
         shown = " + ".join(f"R[{n} : {s} @ axis.TLane]" for n, s in replicas) or "none"
         wanted = " + ".join(f"R[{n} : {s} @ axis.TLane]" for n, s in shape.replica) or "none"
@@ -164,7 +168,8 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
         if isinstance(places, str):
             return places
     base = 0 if moves[0] else offset.get("TLane", 0) << 16 | column * site.itemsize // 4
-    return leading // UNIT, stride // UNIT, mode, tuple((into + base, at - moves[1] * first) for into, at in places), moves
+    return (leading // UNIT, stride // UNIT, mode, tuple((into + base, at - moves[1] * first) for into, at in places),
+            moves)
 
 
 def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
@@ -182,12 +187,14 @@ def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit]
         return f"{prod(d.extent for d in rows)} rows have the layout of its {shape.rows}"
     inner = min((d.column for d in columns), default=shape.width)
     if prod(d.extent for d in columns) * inner != shape.width:
-        return f"{prod(d.extent for d in columns) * inner} bytes are contiguous in the columns, and it moves {shape.width}"
+        return (f"{prod(d.extent for d in columns) * inner} bytes are contiguous in the columns, "
+                f"and it moves {shape.width}")
     return rows, columns, rest
 
 
 def _room(shape: Shape, digit: Digit) -> tuple[int, str]:
-    """(the number of steps of a digit that fit in one instruction, 0 if none; the reason to give if they do not divide its extent)."""
+    """(the number of steps of a digit that fit in one instruction, 0 if none; the reason to give if they do not
+    divide its extent)."""
     if digit.lane:
         room = next((n * s // digit.lane for n, s in shape.lanes if s <= digit.lane < n * s), 0)
         return room, f"{digit.extent} rows cross its {shape.rows}"
@@ -204,7 +211,8 @@ def _bytes_at(digits: list[Digit], side: str) -> dict[int, int]:
 
 
 def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
-    """The descriptor's stride dimension offset: the bytes from 8 rows to the next 8. A string says why there is none."""
+    """The descriptor's stride dimension offset: the bytes from 8 rows to the next 8.
+    A string says why there is none."""
     by_lane = _bytes_at(rows, "lane")
     at = [by_lane.get(shape.lane(r)) for r in range(shape.rows)]
     if None in at:
@@ -217,19 +225,22 @@ def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
         return "its rows are not in groups of 8 at a constant distance"
     multiple = ATOM * pitch if mode else UNIT
     if stride % multiple or not 0 <= stride < FARTHEST:
-        return f"groups of 8 rows are {stride} bytes apart, and the descriptor needs a multiple of {multiple} below 2^18"
+        return (f"groups of 8 rows are {stride} bytes apart, and the descriptor needs a multiple of "
+                f"{multiple} below 2^18")
     return stride
 
 
 def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
-    """The descriptor's leading dimension offset: the bytes from the first 16 of a row to the second 16, or 0 for rows of 16 bytes.
+    """The descriptor's leading dimension offset: the bytes from the first 16 of a row to the second 16,
+    or 0 for rows of 16 bytes.
 
     A string says why there is none.
     """
     by_column = _bytes_at(columns, "column")
     step = min((d.column for d in columns), default=UNIT)
     units = [by_column.get(u * UNIT) for u in range(shape.width // UNIT)]
-    if None in units or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units) for b in range(0, UNIT, step)):
+    if None in units or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units)
+                            for b in range(0, UNIT, step)):
         return "16 bytes of the columns are not contiguous in shared memory"
     if len(units) == 1:
         return 0
@@ -247,7 +258,8 @@ def _refused_beginning(shape: Shape, offset: dict, mode: int, site: CopySite) ->
     if not isinstance(lane, int):
         return "the lane in which it begins is known at run time only"
     if (column if isinstance(column, int) else column.of) * site.itemsize % UNIT:
-        return f"it begins at byte {column * site.itemsize if isinstance(column, int) else '?'} of the columns, and copies begin at multiples of 16"
+        return (f"it begins at byte {column * site.itemsize if isinstance(column, int) else '?'} of the columns, "
+                "and copies begin at multiples of 16")
     if lane and shape.rows != 4:
         return f"it begins in lane {lane}, and copies of {shape.name} begin in lane 0"
     atom = ATOM * UNIT << mode if mode else UNIT
@@ -257,13 +269,14 @@ def _refused_beginning(shape: Shape, offset: dict, mode: int, site: CopySite) ->
 
 
 def _beginnings(site: CopySite, atom: int) -> list[int]:
-    """The offsets modulo `atom` bytes at which a region with run-time starts may begin: the starts are multiples of their known
-    divisors, and the region lies in its buffer."""
+    """The offsets modulo `atom` bytes at which a region with run-time starts may begin: the starts are multiples of
+    their known divisors, and the region lies in its buffer."""
     buffer, found = site.src.buffer, {site.src.buffer.layout.offset.get("m", 0) * site.itemsize % atom}
     grouped, at = buffer.layout.group(buffer.shape)
     for d, (start, extent) in enumerate(zip(site.src_starts, site.src.extents)):
         known = start.value if hasattr(start, "value") else start if isinstance(start, int) else None
-        starts = np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start)) if known is None else np.array([known])
+        starts = (np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start)) if known is None
+                  else np.array([known]))
         own = np.zeros_like(starts)
         for size, stride, _ in reversed(grouped.shards[at[d]:at[d + 1]]):
             own, starts = own + starts % size * stride * site.itemsize, starts // size
@@ -272,18 +285,21 @@ def _beginnings(site: CopySite, atom: int) -> list[int]:
 
 
 def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tuple[int, int]] | str:
-    """(address in tensor memory, byte in shared memory) of each instruction, for a region that starts at byte `first` of shared memory.
+    """(address in tensor memory, byte in shared memory) of each instruction,
+    for a region that starts at byte `first` of shared memory.
 
     A string says why an instruction could not start at such a byte.
     """
     places = [(0, 0, first)]
     for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):  # noqa: C413 - equal ones are reversed too
-        places = [(lane + i * d.lane, column + i * d.column, at + i * d.shared) for lane, column, at in places for i in range(d.extent)]
+        places = [(lane + i * d.lane, column + i * d.column, at + i * d.shared) for lane, column, at in places
+                  for i in range(d.extent)]
     pitch = UNIT << mode
     for _, column, at in places:
         inside = not mode or (at % pitch + shape.width <= pitch and at // pitch % ATOM + min(shape.rows, ATOM) <= ATOM)
         if at % UNIT or not inside:
-            return "a copy would begin at " + (f"byte {at % (ATOM * pitch)} of the {ATOM * pitch} that its swizzle mixes" if mode else f"byte {at}")
+            return "a copy would begin at " + (f"byte {at % (ATOM * pitch)} of the {ATOM * pitch} that "
+                                               "its swizzle mixes" if mode else f"byte {at}")
         if column % UNIT:
             return "a copy would begin inside 16 bytes of the columns"
     return [(lane << 16 | column // 4, at) for lane, column, at in places]

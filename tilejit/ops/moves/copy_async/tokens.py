@@ -1,8 +1,8 @@
 """Completion tokens: the result of ``done = tile.copy_async(...)``, and ``done.wait()``.
 
-The copies of a scope whose tokens are used are numbered in the order of issue, by a counter that loops and branches carry like a
-variable. A token is the number of its copy. passes/pipelining/tokens.py lowers the waits, once the variants of the
-copies are chosen.
+The copies of a scope whose tokens are used are numbered in the order of issue, by a counter that loops and branches
+carry like a variable. A token is the number of its copy. passes/pipelining/tokens.py lowers the waits, once the
+variants of the copies are chosen.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def _(g, count, now, pool, read):
 def next_token(g: Builder) -> Token:
     """Create the token of the copy about to be issued, and advance the scope's counter."""
     if g.scope.partial is not None:
-        raise g.error(f"a token belongs to all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them; "
+        raise g.error(f"a token belongs to all threads of the {g.scope.kind}, "
+                      f"and the condition on {g.scope.partial.name} differs between them; "
                       "leave the result of copy_async unused and wait by hand")
     token = Token(g.cells.setdefault(_cell(pool_of(g)), 0), pool_of(g))
     if isinstance(token.count, Value):
@@ -65,7 +66,8 @@ def pool_of(g: Builder) -> str:
     """A name of the current scope that is equal wherever a scope of the same threads is written."""
     words, scope, chosen = [], g.scope, g.state.setdefault("scopes of run-time ids", {})
     while scope is not None and scope.kind != "cta":
-        first = f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value) else scope.first
+        first = (f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value)
+                 else scope.first)
         words.append("elect" if scope.elected else f"{scope.kind}({first}:{scope.threads})")
         scope = scope.parent
     return "/".join(["cta", *reversed(words)])
@@ -76,10 +78,11 @@ def _cell(pool: str) -> tuple:
 
 
 def _outermost(g: Builder, count: Value) -> list:
-    """The outermost block around the scopes that directly enclose this point, without a loop or branch between, in which `count` is known.
+    """The outermost block around the scopes that directly enclose this point, without a loop or branch between, in
+    which `count` is known.
 
-    The counter is advanced there, so that threads outside these scopes, which only wait, know its value too. After a loop of the scope that
-    issues copies, only the scope's threads know the counter.
+    The counter is advanced there, so that threads outside these scopes, which only wait, know its value too. After a
+    loop of the scope that issues copies, only the scope's threads know the counter.
     """
     scope, level = g.scope, len(g.blocks)
     while scope is not None and scope.depth == level and scope.kind != "cta" and not _makes(g.blocks[level - 1], count):
@@ -98,17 +101,19 @@ def wait(g: Builder, token: Token, read: bool = False):
     With `read`, wait for a store only until its source may be overwritten.
     """
     if g.scope.partial is not None:
-        raise g.error(f"a token must be waited for by all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs "
-                      "between them")
+        raise g.error(f"a token must be waited for by all threads of the {g.scope.kind}, "
+                      f"and the condition on {g.scope.partial.name} differs between them")
     if not pool_of(g).startswith("cta") or not (token.pool + "/").startswith(pool_of(g) + "/"):
         raise g.error("a token must be waited for in the scope that issued its copy, or in a wider one around that")
     now = g.cells[_cell(token.pool)]
-    g.call(token_wait, g.operand(token.count, int32), g.operand(now, int32), pool=token.pool, read=flag(g, "read", read))
+    g.call(token_wait, g.operand(token.count, int32), g.operand(now, int32), pool=token.pool,
+           read=flag(g, "read", read))
 
 
 def _nothing_to_wait_for(g: Builder, token: NoToken, read: bool = False):
     """Raise the error for a wait for a copy with mbar=."""
-    raise g.error("a copy with mbar= completes on that barrier: wait there, as in bar.wait(phase=0), or leave out mbar= and wait for the token")
+    raise g.error("a copy with mbar= completes on that barrier: wait there, as in bar.wait(phase=0), "
+                  "or leave out mbar= and wait for the token")
 
 
 MEMBERS[Token, "wait"] = (wait, True)

@@ -1,4 +1,5 @@
-"""vector: ordinary loads and stores, complete when the call returns; the fallback for copies that no asynchronous path can make.
+"""vector: ordinary loads and stores, complete when the call returns;
+the fallback for copies that no asynchronous path can make.
 
 The result is correct but slower than the kernel's author intended, so the compiler warns.
 """
@@ -20,8 +21,8 @@ class Plan(Partition):
     fill: str | None = None
 
     completion = "issue"
-    warning = ("this copy_async is made of ordinary loads and stores, since no asynchronous path accepts it; the kernel's .copies and "
-               ".explain() say why, and tile.copy does the same without a warning")
+    warning = ("this copy_async is made of ordinary loads and stores, since no asynchronous path accepts it; "
+               "the kernel's .copies and .explain() say why, and tile.copy does the same without a warning")
 
 
 def plan(site: CopySite) -> Plan:
@@ -45,6 +46,7 @@ VARIANT = Variant("vector", plan=plan, emit=emit, simulate=simulate, doc=__doc__
     vectors.ALL_THREADS,
     Need("no mbar=, since ordinary stores complete on no barrier", lambda s: s.mbar is None),
     Need("zero as the fill, or NaN for a float type",
-         lambda s: s.options.get("fill") is None or s.src.dtype.is_float and not s.src.dtype.packed or f"fill='nan' on {s.src.dtype}"),
+         lambda s: s.options.get("fill") is None or s.src.dtype.is_float and not s.src.dtype.packed
+         or f"fill='nan' on {s.src.dtype}"),
     Need("no cache policy", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
 ))

@@ -1,8 +1,8 @@
 """Simulation of PTX instructions called by ``tile.ptx``. PTX ISA, "Instruction Set".
 
-A meaning is a function of (machine, form, operands by name) that returns the results. Registers are arrays (B or 1, T or 1),
-of B CTAs and T threads, with the operand's dtype; vectors are tuples of them, immediates ints, and places simulated regions
-and barriers. Forms without a meaning are rejected.
+A meaning is a function of (machine, form, operands by name) that returns the results. Registers are arrays (B or 1, T
+or 1), of B CTAs and T threads, with the operand's dtype; vectors are tuples of them, immediates ints, and places
+simulated regions and barriers. Forms without a meaning are rejected.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def _meaning(name: str) -> Callable | None:
     return next((function for pattern, function in _MEANINGS.items() if re.fullmatch(pattern, name)), None)
 
 
-# -- special registers -----------------------------------------------------------------------------------------------------
+# -- special registers -------------------------------------------------------------------------------------------------
 
-@means(r"mov\.\w+\.(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|cluster\w*|nclusterid|is_explicit_cluster)(\.[xyz])?")
+@means(
+    r"mov\.\w+\.(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|cluster\w*|nclusterid|is_explicit_cluster)(\.[xyz])?")
 def special_register(m, form, x):
     name, _, axis = form.name.split(".", 2)[2].partition(".")
     axis = "xyz".index(axis) if axis else 0
@@ -49,7 +50,8 @@ def special_register(m, form, x):
     if name.startswith("lanemask_"):
         return masks[name[9:]](lanes.astype(np.int64))
     values = {
-        "tid": lambda: m.thread_ids() if axis == 0 else whole(0), "ntid": lambda: whole(m.sim.program.threads if axis == 0 else 1),
+        "tid": lambda: m.thread_ids() if axis == 0 else whole(0),
+        "ntid": lambda: whole(m.sim.program.threads if axis == 0 else 1),
         "ctaid": lambda: m.program_id(axis), "nctaid": lambda: whole(m.grid[axis]), "laneid": lambda: lanes,
         "warpid": lambda: m.thread_ids() // 32, "nwarpid": lambda: whole(-(-m.sim.program.threads // 32)),
         "cluster_ctaid": lambda: whole(inside[axis]), "cluster_nctaid": lambda: whole(cluster[axis]),
@@ -80,7 +82,7 @@ def unpack(m, form, x):
     return x["a"].astype(half), (x["a"] >> x["a"].dtype.type(8 * np.dtype(half).itemsize)).astype(half)
 
 
-# -- instructions without an effect in the simulator ------------------------------------------------------------------------
+# -- instructions without an effect in the simulator -------------------------------------------------------------------
 
 @means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|"
        r"griddepcontrol\.\w+")

@@ -14,7 +14,8 @@ from . import means
 from .memory import place_of
 
 _SEM, _SPACE = r"(\.(release|relaxed)\.(cta|cluster))?", r"\.shared::(cta|cluster)\.b64"
-# In the state that an arrival returns: the bit with its phase's parity. The other bits count the arrivals that it lacked.
+# In the state that an arrival returns: the bit with its phase's parity.
+# The other bits count the arrivals that it lacked.
 _PARITY = 63
 
 

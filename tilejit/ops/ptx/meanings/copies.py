@@ -1,5 +1,6 @@
-"""Simulation of the PTX instructions of asynchronous copies without a tensor map: ``cp.async``, bulk copies and reductions, stores
-and reductions to another CTA, and their completion. PTX ISA, "Data Movement and Conversion Instructions".
+"""Simulation of the PTX instructions of asynchronous copies without a tensor map: ``cp.async``, bulk copies and
+reductions, stores and reductions to another CTA, and their completion. PTX ISA, "Data Movement and Conversion
+Instructions".
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ def run_of(m, form, place):
     """The buffer and the byte offset (B or 1, 1) of a place. SimulationError unless the scope has one thread."""
     buffer, at = place_of(m, form, place)
     if m.threads != 1:
-        raise SimulationError(f"the simulator runs {form.name} in a scope of one thread, as in with tile.elect():", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} in a scope of one thread, as in with tile.elect():",
+                              m.loc)
     return buffer, at[:, :1]
 
 
-# -- cp.async ----------------------------------------------------------------------------------------------------------------
+# -- cp.async ----------------------------------------------------------------------------------------------------------
 
 @means(r"cp\.async\.c[ag]\.shared\.global(\.L2::cache_hint)?(\.L2::(64|128|256)B)?\.(4|8|16)(\.zfill|\.ignore_src)?")
 def copy_by_threads(m, form, x):
-    """Each thread copies its own bytes. Those past `src_size`, or all with `ignore_src`, are not read, and zeros are written."""
+    """Each thread copies its own bytes. Those past `src_size`, or all with `ignore_src`, are not read,
+    and zeros are written."""
     nbytes = int(re.search(r"\.(4|8|16)\b", form.name)[1])
     (dst, to), (src, source) = place_of(m, form, x["dst"]), place_of(m, form, x["src"])
     count = np.full((1, 1), nbytes)
@@ -40,7 +43,8 @@ def copy_by_threads(m, form, x):
         m.finding("out-of-bounds", f"cp.async of {nbytes} bytes is given a larger source size, {int(count.max())}")
         return
     if (((to < 0) | (to + nbytes > dst.type.nbytes)) & m.active).any():
-        m.finding("out-of-bounds", f"cp.async of {nbytes} bytes leaves the buffer of {dst.type.nbytes} bytes that it writes to")
+        m.finding("out-of-bounds",
+                  f"cp.async of {nbytes} bytes leaves the buffer of {dst.type.nbytes} bytes that it writes to")
         return
     m.cp_async(dst, to[:, :, None], src, source[:, :, None], nbytes, count[:, :, None])
 
@@ -57,12 +61,14 @@ def arrival_of_copies(m, form, x):
     m.cp_async_arrive(barrier_of(m, form, x), ".noinc" in form.name)
 
 
-# -- bulk --------------------------------------------------------------------------------------------------------------------
+# -- bulk --------------------------------------------------------------------------------------------------------------
 
-@means(r"cp\.(reduce\.)?async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
-       r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+|\.cp_mask)?")
+@means(
+    r"cp\.(reduce\.)?async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
+    r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+|\.cp_mask)?")
 def bulk_copy(m, form, x):
-    """A bulk copy or reduction. A reduction works on elements of the instruction's type, whatever the dtype of the buffers."""
+    """A bulk copy or reduction. A reduction works on elements of the instruction's type,
+    whatever the dtype of the buffers."""
     (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
     barrier = barrier_of(m, form, x) if "bar" in x else None
     if barrier is not None:
@@ -72,13 +78,15 @@ def bulk_copy(m, form, x):
     if "reduce" in form.name:
         kind = re.search(r"\.(add|min|max|inc|dec|and|or|xor)\.", form.name)[1]
         dtype = element_of(form)
-    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind, dtype=dtype, byte_mask=byte_mask)
+    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind,
+                dtype=dtype, byte_mask=byte_mask)
 
 
-# -- to another CTA ----------------------------------------------------------------------------------------------------------
+# -- to another CTA ----------------------------------------------------------------------------------------------------
 
-@means(r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes(\.(add|min|max|inc|dec|and|or|xor))?"
-       r"(\.v[24])?\.[bsuf](32|64)")
+@means(
+    r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes(\.(add|min|max|inc|dec|and|or|xor))?"
+    r"(\.v[24])?\.[bsuf](32|64)")
 def to_a_peer(m, form, x):
     """A store or reduction to another CTA, which must complete at a barrier of that CTA.
 
@@ -86,7 +94,8 @@ def to_a_peer(m, form, x):
     """
     place, value, barrier = x["dst"], x["value"], barrier_of(m, form, x)
     if not hasattr(place, "buffer") or place.buffer.peer is None:
-        raise SimulationError(f"the simulator runs {form.name} on a place in the memory of a peer, as in s.peer(1)[i]", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} on a place in the memory of a peer, as in s.peer(1)[i]",
+                              m.loc)
     (buffer, elements), element = elements_of(m, form, place), element_of(form)
     completes_there(m, form, barrier, buffer)
     buffer = replace(buffer, type=replace(buffer.type, dtype=dtype_of(element)))
@@ -99,8 +108,9 @@ def completes_there(m, form, barrier, buffer) -> None:
     """Report a finding if the barrier is not in the CTA whose memory is written."""
     there, told = (np.full((1, 1), m.rank) if x.peer is None else x.peer for x in (buffer, barrier))
     if (there != told).any():
-        m.finding("transaction-count", f"{form.name} writes the memory of the CTA of rank {int(there.flat[0])} in the cluster, and its "
-                                       f"barrier is that of rank {int(told.flat[0])}: give that CTA's barrier, as in bar.peer(1)")
+        m.finding("transaction-count",
+                  f"{form.name} writes the memory of the CTA of rank {int(there.flat[0])} in the cluster, "
+                  f"and its barrier is that of rank {int(told.flat[0])}: give that CTA's barrier, as in bar.peer(1)")
 
 
 __all__ = ["run_of"]

@@ -120,8 +120,9 @@ def extreme(m, form, x):
     return found
 
 
-@means(r"((add|sub|mul)\.rn|tanh\.approx|abs|neg|(min|max)(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.relu)?)\.b?f16x2|"
-       r"(ex2\.approx|(min|max)\.ftz(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.ftz)?(\.sat|\.relu)?)\.f16x2|ex2\.approx\.ftz\.bf16x2")
+@means(
+    r"((add|sub|mul)\.rn|tanh\.approx|abs|neg|(min|max)(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.relu)?)\.b?f16x2|"
+    r"(ex2\.approx|(min|max)\.ftz(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.ftz)?(\.sat|\.relu)?)\.f16x2|ex2\.approx\.ftz\.bf16x2")
 def pair_of_halves(m, form, x):
     """Both halves of a register as the form without x2 computes one number."""
     single = SimpleNamespace(name=form.name[:-2], inputs=form.inputs)
@@ -187,7 +188,8 @@ def convert_to_float8(m, form, x):
         low, high = both[..., 0], both[..., 1]
     else:
         high, low = x["a"], x["b"]
-    high, low = (np.ascontiguousarray(cast_array(_finish_result(form, v), float32, target)).view(np.uint8).astype(np.uint16)
+    high, low = (np.ascontiguousarray(cast_array(_finish_result(form, v), float32,
+                                                 target)).view(np.uint8).astype(np.uint16)
                  for v in (high, low))
     return high << 8 | low
 

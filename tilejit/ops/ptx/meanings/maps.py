@@ -19,7 +19,8 @@ from .copies import run_of
 def _map(m, form, x):
     """The tensor map that an operand denotes."""
     if isinstance(x, np.ndarray):
-        raise SimulationError(f"the simulator runs {form.name} on a tensor map or the place of one, not on a number as address", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} on a tensor map or the place of one, "
+                              "not on a number as address", m.loc)
     return m.map_in(x) if hasattr(x, "starts") else x
 
 
@@ -34,7 +35,8 @@ def replace_field(m, form, x):
     m.map_replace(_map(m, form, x["map"]), ".shared::cta." in form.name, name, x.get("index"), x["value"])
 
 
-@means(r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.(cta|cluster|gpu|sys)\.sync\.aligned")
+@means(
+    r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.(cta|cluster|gpu|sys)\.sync\.aligned")
 def copy_and_release(m, form, x):
     m.map_copied(_map(m, form, x["dst"]), _map(m, form, x["src"]), form.name.split(".")[-3])
 
@@ -52,24 +54,28 @@ def _numbers(x, name: str) -> list[np.ndarray]:
 
 
 def _mode(form) -> str:
-    """The addressing mode of a form, by the simulator's name: "tile", "rows" (gather4, scatter4), "im2col" or one of its variants."""
+    """The addressing mode of a form, by the simulator's name: "tile", "rows" (gather4, scatter4),
+    "im2col" or one of its variants."""
     found = re.search(r"im2col::w::128|im2col::w|im2col|gather4|scatter4", form.name)
     return "tile" if found is None else "rows" if "4" in found[0] else found[0]
 
 
-@means(r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global(\.tile|\.tile::gather4|\.im2col(::w(::128)?)?)?"
-       r"\.mbarrier::complete_tx::bytes(\.multicast::cluster)?(\.cta_group::[12])?(\.L2::cache_hint)?")
+@means(
+    r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global(\.tile|\.tile::gather4|\.im2col(::w(::128)?)?)?"
+    r"\.mbarrier::complete_tx::bytes(\.multicast::cluster)?(\.cta_group::[12])?(\.L2::cache_hint)?")
 def tensor_load(m, form, x):
     (dst, to), barrier = run_of(m, form, x["dst"]), barrier_of(m, form, x)
     mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
     with m.reading_map(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
-            m.tma_load(described, _numbers(x, "coords"), dst, to, barrier, mode=_mode(form), offsets=_numbers(x, "offsets"), multicast=mask,
+            m.tma_load(described, _numbers(x, "coords"), dst, to, barrier, mode=_mode(form),
+                       offsets=_numbers(x, "offsets"), multicast=mask,
                        paired=".cta_group::2" in form.name, positions=where)
 
 
-@means(r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta(\.(add|min|max|inc|dec|and|or|xor))?"
-       r"(\.tile|\.tile::scatter4|\.im2col_no_offs)?\.bulk_group(\.L2::cache_hint)?")
+@means(
+    r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta(\.(add|min|max|inc|dec|and|or|xor))?"
+    r"(\.tile|\.tile::scatter4|\.im2col_no_offs)?\.bulk_group(\.L2::cache_hint)?")
 def tensor_store(m, form, x):
     src, at = run_of(m, form, x["src"])
     kind = form.name.split("shared::cta.")[1].split(".")[0] if form.name.startswith("cp.reduce") else None
@@ -78,7 +84,8 @@ def tensor_store(m, form, x):
             m.tma_store(described, _numbers(x, "coords"), src, at, mode=_mode(form), kind=kind, positions=where)
 
 
-@means(r"cp\.async\.bulk\.prefetch\.tensor\.[1-5]d\.L2\.global\.(tile|tile::gather4|im2col(::w(::128)?)?)(\.L2::cache_hint)?")
+@means(
+    r"cp\.async\.bulk\.prefetch\.tensor\.[1-5]d\.L2\.global\.(tile|tile::gather4|im2col(::w(::128)?)?)(\.L2::cache_hint)?")
 def tensor_prefetch(m, form, x):
     """A prefetch has no effect, but a wrong map or wrong coordinates are reported."""
     with m.reading_map(_map(m, form, x["map"]), None) as maps:

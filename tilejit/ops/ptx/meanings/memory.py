@@ -16,7 +16,7 @@ from . import means
 _ELEMENTS = {"f16": "float16", "bf16": "bfloat16", "b32": "uint32", "b64": "uint64"}
 
 
-# -- places ----------------------------------------------------------------------------------------------------------------
+# -- places ------------------------------------------------------------------------------------------------------------
 
 def element_of(form) -> np.dtype:
     """The element type in the last part of an instruction's name."""
@@ -27,7 +27,8 @@ def element_of(form) -> np.dtype:
 def buffer_of(m, form, place):
     """The buffer of a place, and the coordinates (B or 1, T or 1) in it."""
     if not hasattr(place, "buffer"):
-        raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], not on a number as address", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], "
+                              "not on a number as address", m.loc)
     return place.buffer, tuple(s.astype(np.int64) for s in place.starts)
 
 
@@ -55,7 +56,8 @@ def elements_of(m, form, place):
     buffer, coords = buffer_of(m, form, place)
     nbytes, vector = element_of(form).itemsize, re.search(r"\.v([24])\b", form.name)
     if buffer.type.dtype.np.itemsize != nbytes:
-        raise SimulationError(f"the simulator runs {form.name} on elements of {8 * nbytes} bits, not on {buffer.type.dtype}", m.loc)
+        raise SimulationError(f"the simulator runs {form.name} on elements of {8 * nbytes} bits, "
+                              f"not on {buffer.type.dtype}", m.loc)
     count = int(vector[1]) if vector else 1
     found = [(*coords[:-1], coords[-1] + i) for i in range(count)]
     if count > 1:
@@ -69,9 +71,10 @@ def elements_of(m, form, place):
     return buffer, found
 
 
-# -- instructions ----------------------------------------------------------------------------------------------------------
+# -- instructions ------------------------------------------------------------------------------------------------------
 
-@means(r"ld(\.volatile)?\.(global|shared(::cta|::cluster)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
+@means(
+    r"ld(\.volatile)?\.(global|shared(::cta|::cluster)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
 def load(m, form, x):
     buffer, elements = elements_of(m, form, x["a"])
     found = tuple(np.ascontiguousarray(m.read(buffer, at, bounds=False)).view(element_of(form)) for at in elements)
@@ -90,7 +93,8 @@ def store(m, form, x):
 def ordered_load(m, form, x):
     buffer, elements = elements_of(m, form, x["a"])
     sem, scope = form.name.split(".")[1:3]
-    found = tuple(np.ascontiguousarray(m.ordered_read(buffer, at, 0, None, None, sem, scope, alone=True)).view(element_of(form)) for at in elements)
+    found = tuple(np.ascontiguousarray(m.ordered_read(buffer, at, 0, None, None, sem, scope,
+                                                      alone=True)).view(element_of(form)) for at in elements)
     return found if len(found) > 1 else found[0]
 
 
@@ -100,7 +104,8 @@ def ordered_store(m, form, x):
     sem, scope = form.name.split(".")[1:3]
     values = x["value"] if isinstance(x["value"], tuple) else (x["value"],)
     for at, value in zip(elements, values):
-        m.ordered_write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), None, None, sem, scope, alone=True)
+        m.ordered_write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), None, None, sem, scope,
+                        alone=True)
 
 
 @means(r"discard\.global\.L2")
@@ -128,9 +133,10 @@ def atomic(m, form, x):
         return np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
     coords = tuple(np.broadcast_to(c, (m.batch, m.threads)) for c in coords)
     swap = kind == "cas"
-    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None, order=order,
-                   scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
-    return None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old
+    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None,
+                   order=order, scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
+    return (None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b"
+            else old)
 
 
 __all__ = ["element_of", "elements_of", "place_of"]

@@ -1,13 +1,15 @@
 """Finds the tensor map and the boxes that copy a region with the fewest ``cp.async.bulk.tensor`` instructions.
 
-A map has up to five dimensions with sizes and byte strides, the innermost contiguous. One instruction copies a box of it, which is
-packed in shared memory, innermost dimension first. PTX ISA, "Tensors"; CUDA Driver API, ``cuTensorMapEncodeTiled``.
+A map has up to five dimensions with sizes and byte strides, the innermost contiguous. One instruction copies a box of
+it, which is packed in shared memory, innermost dimension first. PTX ISA, "Tensors"; CUDA Driver API,
+``cuTensorMapEncodeTiled``.
 
-The dimensions of the region are split into digits, (extent, step) factors as in a mixed-radix number. Sorted by their step in
-shared memory, they form a chain. A prefix of the chain that is packed like a box becomes the box; the other digits enumerate the
-instructions. A digit in the box splits a dimension of the array into two of the map (rows of K elements in swizzle atoms of 64:
-K/64 by 64). That is correct only if the dimension is a multiple of the split, which becomes a fact asked of the launch. Where it
-does not hold, the dimension stays whole, so that a box at the ragged edge of a row never reads from the next one.
+The dimensions of the region are split into digits, (extent, step) factors as in a mixed-radix number. Sorted by their
+step in shared memory, they form a chain. A prefix of the chain that is packed like a box becomes the box; the other
+digits enumerate the instructions. A digit in the box splits a dimension of the array into two of the map (rows of K
+elements in swizzle atoms of 64: K/64 by 64). That is correct only if the dimension is a multiple of the split, which
+becomes a fact asked of the launch. Where it does not hold, the dimension stays whole, so that a box at the ragged
+edge of a row never reads from the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .view import Dim, Number, View, multiple, over
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
 SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by swizzle mode
 MAX_STRIDE = 2**40 - 16  # largest stride of a tensor map, in bytes (CUDA driver API, cuTensorMapEncodeTiled)
-PADDED = 128             # innermost box in elements, if they have 4 or 6 bits and are padded (CUDA Driver API, cuTensorMapEncodeTiled)
+# innermost box in elements, if they have 4 or 6 bits and are padded (CUDA Driver API, cuTensorMapEncodeTiled)
+PADDED = 128
 PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}  # element type of a map that joins several elements, by its bytes
 SEARCHED = 64            # candidate boxes to consider at most; none of 100 000 random layouts had more than 32
 
@@ -31,8 +34,9 @@ SEARCHED = 64            # candidate boxes to consider at most; none of 100 000 
 class Im2col:
     """The arguments of ``cuTensorMapEncodeIm2col`` that replace the box.
 
-    `lower` and `upper` are the corners of the pixel box (w first, then h, ...), `channels` and `pixels` the extents of a copy. With
-    `wide` (0 for ``.im2col::w``, 1 for ``.im2col::w::128``), the corners are those along w only, for ``cuTensorMapEncodeIm2colWide``.
+    `lower` and `upper` are the corners of the pixel box (w first, then h, ...), `channels` and `pixels` the extents
+    of a copy. With `wide` (0 for ``.im2col::w``, 1 for ``.im2col::w::128``), the corners are those along w only, for
+    ``cuTensorMapEncodeIm2colWide``.
     """
 
     lower: tuple[int, ...]
@@ -47,8 +51,9 @@ class TensorMap:
     """The arguments of ``cuTensorMapEncodeTiled``, innermost dimension first; with `im2col` (and an empty box), of
     ``cuTensorMapEncodeIm2col``.
 
-    Sizes, and strides in bytes (of all dimensions but the innermost), are ints or expressions that the launch evaluates (`Number`).
-    With `nowhere`, the array has no elements, and the map covers memory of the launcher instead.
+    Sizes, and strides in bytes (of all dimensions but the innermost), are ints or expressions that the launch
+    evaluates (`Number`). With `nowhere`, the array has no elements, and the map covers memory of the launcher
+    instead.
     """
 
     argument: int | None
@@ -80,12 +85,14 @@ class TensorMap:
         return {"argument": self.argument, "base_offset": self.base_offset, "dtype": self.dtype, "rank": self.rank,
                 "dims": plain(self.global_dim), "strides": plain(self.global_strides), **moved,
                 "element_strides": list(self.element_strides), "interleave": self.interleave, "swizzle": self.swizzle,
-                "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host", **({"nowhere": True} if self.nowhere else {})}
+                "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host",
+                **({"nowhere": True} if self.nowhere else {})}
 
 
 @dataclass(frozen=True)
 class Run:
-    """Adjacent digits of one dimension that also continue each other in shared memory; `cuts` are the boundaries between them."""
+    """Adjacent digits of one dimension that also continue each other in shared memory;
+    `cuts` are the boundaries between them."""
 
     dim: int
     weight: int
@@ -96,7 +103,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """A dimension of the box, or a loop over boxes: `box` steps of `weight` elements along `dim`, `step` bytes apart in shared memory."""
+    """A dimension of the box, or a loop over boxes: `box` steps of `weight` elements along `dim`, `step` bytes apart
+    in shared memory."""
 
     dim: int
     weight: int
@@ -106,8 +114,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible box: its `groups`, innermost first, the `loops` that repeat it, and the number of its cuts that the search `made_up`,
-    which are not boundaries of digits."""
+    """A possible box: its `groups`, innermost first, the `loops` that repeat it, and the number of its cuts that the
+    search `made_up`, which are not boundaries of digits."""
 
     unit: int  # elements of the array per element of the map
     groups: tuple[Group, ...]
@@ -120,16 +128,18 @@ class Candidate:
 
     @property
     def cost(self) -> tuple:
-        """The sort key: fewest instructions first. A made-up cut must save more than half of the instructions, since it requires more
-        of the array than the copy itself does, and readers expect dimensions that are kept whole."""
+        """The sort key: fewest instructions first. A made-up cut must save more than half of the instructions, since
+        it requires more of the array than the copy itself does, and readers expect dimensions that are kept whole."""
         return self.issues * (2 if self.made_up else 1), self.made_up, self.unit, len(self.groups)
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """A map and its instructions: `issues` are (coordinates, byte offset in shared memory), which include constant starts.
+    """A map and its instructions: `issues` are (coordinates, byte offset in shared memory),
+    which include constant starts.
 
-    `moving` is the run-time part of the coordinates for each dimension of the map: None, or (dimension of the array, factor, divisor).
+    `moving` is the run-time part of the coordinates for each dimension of the map: None, or (dimension of the
+    array, factor, divisor).
     """
 
     unit: int
@@ -145,8 +155,8 @@ class Boxes:
 def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | str:
     """The boxes that take the fewest instructions, or a string that says why there are none.
 
-    `ask` answers facts about the launch, which become guards of the kernel; they are asked only for the next best candidate. With
-    `promote`, a map may join 2, 4 or 8 elements to a wider one.
+    `ask` answers facts about the launch, which become guards of the kernel; they are asked only for the next best
+    candidate. With `promote`, a map may join 2, 4 or 8 elements to a wider one.
     """
     units = [unit for unit in (1, 2, 4, 8) if unit == 1 or (promote and unit * view.itemsize <= 8)]
     found = islice(chain.from_iterable(candidates(view, unit) for unit in units), SEARCHED)
@@ -164,14 +174,15 @@ def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | st
 
 
 def strides_in_the_way(view: View, ask: Callable[..., bool]) -> str | None:
-    """The failure that no choice of boxes could avoid, a stride that a tensor map cannot have; None if there is none."""
+    """The failure that no choice of boxes could avoid, a stride that a tensor map cannot have;
+    None if there is none."""
     for d, dim in enumerate(view.dims):
         if dim.stride != view.itemsize and dim.extent > 1 and not multiple(dim.stride, view.unit, ask):
             return f"the stride of dimension {d} is not known to be a multiple of {view.unit} bytes"
     return None
 
 
-# -- boxes --------------------------------------------------------------------------------------------------------------
+# -- boxes -------------------------------------------------------------------------------------------------------------
 
 def runs_of(view: View, unit: int) -> list[Run] | None:
     """The chain: runs of digits, sorted by their step in shared memory, the first in units of `unit` elements.
@@ -182,12 +193,14 @@ def runs_of(view: View, unit: int) -> list[Run] | None:
     for d, dim in enumerate(view.dims):
         for digit in reversed(dim.digits):
             last = runs[-1] if runs else None
-            if last and last.dim == d and digit.weight == last.weight * last.extent and digit.step == last.step * last.extent:
+            if (last and last.dim == d and digit.weight == last.weight * last.extent
+                and digit.step == last.step * last.extent):
                 runs[-1] = Run(d, last.weight, last.extent * digit.extent, last.step, last.cuts + (last.extent,))
             else:
                 runs.append(Run(d, digit.weight, digit.extent, digit.step, ()))
     runs.sort(key=lambda r: r.step)
-    if not runs or runs[0].step != view.itemsize or runs[0].weight != 1 or view.dims[runs[0].dim].stride != view.itemsize:
+    if (not runs or runs[0].step != view.itemsize or runs[0].weight != 1
+        or view.dims[runs[0].dim].stride != view.itemsize):
         return None
     first = runs[0]
     if first.extent % unit:
@@ -226,7 +239,8 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
 
 
 def packed(groups: tuple[Group, ...], span: int) -> bool:
-    """Whether the groups are laid out in shared memory like a box: without gaps, and with the swizzle's span as the pitch of rows.
+    """Whether the groups are laid out in shared memory like a box: without gaps,
+    and with the swizzle's span as the pitch of rows.
 
     The innermost group must be a multiple of 16 bytes and no wider than the span, and the box at most 228 KB.
     """
@@ -242,7 +256,8 @@ def packed(groups: tuple[Group, ...], span: int) -> bool:
 
 
 def cuttings(run: Run, span: int) -> Iterator[tuple[list[Group], int]]:
-    """Yield the ways to divide a run, or an inner part of it, into box dimensions of at most 256: (groups, number of made-up cuts).
+    """Yield the ways to divide a run, or an inner part of it, into box dimensions of at most 256: (groups,
+    number of made-up cuts).
 
     `span` limits the bytes of the first group (0: no limit).
     """
@@ -284,7 +299,8 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 
 
 def _divided(extent: int, first: int) -> list[int]:
-    """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without such factors is dropped."""
+    """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without
+    such factors is dropped."""
     sizes = []
     while extent > 1:
         sizes.append(largest(extent, MAX_BOX if sizes else first))
@@ -302,7 +318,7 @@ def largest(extent: int, limit: int) -> int:
     return 0
 
 
-# -- from a box to a map --------------------------------------------------------------------------------------------------
+# -- from a box to a map -----------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Piece:
@@ -317,7 +333,8 @@ class Piece:
 
 
 def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
-    """The map and the instructions of a candidate, or a string that says why its cuts or strides do not suit this launch."""
+    """The map and the instructions of a candidate, or a string that says why its cuts or strides do not
+    suit this launch."""
     inner = candidate.groups[0].dim
     pieces: dict[tuple[int, int], Piece] = {}
     for d, dim in enumerate(view.dims):
@@ -326,16 +343,19 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
         weights = sorted({base, *boxes})
         if not cut_fits(dim, weights[-1], ask):
             plural = "s" if candidate.issues != 1 else ""
-            return (f"a box of {candidate.issues} instruction{plural} needs dimension {d} and its start in multiples of "
-                    f"{weights[-1]} elements")
+            return (f"a box of {candidate.issues} instruction{plural} needs dimension {d} and its start in multiples "
+                    f"of {weights[-1]} elements")
         for i, w in enumerate(weights):
             last = i + 1 == len(weights)
-            pieces[d, w] = Piece(d, w, over(dim.size, w) if last else weights[i + 1] // w, dim.steps(w), boxes.get(w, 1), last)
-    order = [pieces.pop((g.dim, g.weight)) for g in candidate.groups] + [p for _, p in sorted(pieces.items(), reverse=True)]
+            pieces[d, w] = Piece(d, w, over(dim.size, w) if last else weights[i + 1] // w, dim.steps(w),
+                                 boxes.get(w, 1), last)
+    order = ([pieces.pop((g.dim, g.weight)) for g in candidate.groups]
+             + [p for _, p in sorted(pieces.items(), reverse=True)])
     base_offset = 0
     for piece in list(order[1:]):
         dim = view.dims[piece.dim]
-        fixed = piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside() and isinstance(dim.stride, int)
+        fixed = (piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
+                 and isinstance(dim.stride, int))
         foldable = fixed and dim.start.value * dim.stride % view.unit == 0
         if foldable and (len(order) > MAX_RANK or dim.stride % view.unit):
             base_offset += dim.start.value * dim.stride
@@ -346,8 +366,10 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
         if not multiple(piece.stride, view.unit, ask):
             return f"the stride of dimension {piece.dim} is not known to be a multiple of {view.unit} bytes"
     if view.padded and (order[0].box != PADDED or not multiple(order[0].size, PADDED, ask)):
-        return f"padded elements need boxes with rows of {PADDED}, and an innermost dimension that is a multiple of that"
-    return Boxes(candidate.unit, base_offset, tuple(p.size for p in order), tuple(encodable(p.stride) for p in order[1:]),
+        return (f"padded elements need boxes with rows of {PADDED}, and an innermost dimension that is a "
+                "multiple of that")
+    return Boxes(candidate.unit, base_offset, tuple(p.size for p in order),
+                 tuple(encodable(p.stride) for p in order[1:]),
                  tuple(p.box for p in order), issues(view, candidate, order), tuple(moving(view, p) for p in order))
 
 
@@ -362,7 +384,8 @@ def encodable(stride: Number) -> Number:
 def cut_fits(dim: Dim, weight: int, ask) -> bool:
     """Whether a dimension may be split into blocks of `weight` elements.
 
-    The region must start at a block, and either the dimension is a multiple of a block or the region is known to lie in whole blocks.
+    The region must start at a block, and either the dimension is a multiple of a block or the region is known to
+    lie in whole blocks.
     """
     if weight == 1:
         return True
@@ -393,5 +416,6 @@ def issues(view: View, candidate: Candidate, order: list[Piece]) -> tuple:
         mine = [p for p in order if p.dim == loop.dim and p.weight <= loop.weight]
         at = order.index(max(mine, key=lambda p: p.weight))
         each = loop.weight // order[at].weight
-        made = [(c[:at] + (c[at] + j * each,) + c[at + 1:], offset + j * loop.step) for c, offset in made for j in range(loop.box)]
+        made = [(c[:at] + (c[at] + j * each,) + c[at + 1:], offset + j * loop.step) for c, offset in made
+                for j in range(loop.box)]
     return tuple(made)

@@ -1,9 +1,10 @@
-"""Tensor maps that the kernel edits: seeding, rebinding and publishing them, and the fences before the copies that use them.
+"""Tensor maps that the kernel edits: seeding, rebinding and publishing them,
+and the fences before the copies that use them.
 
-A map with a slot starts as a copy of the map that the launch encodes, and is then rebound to another array. Threads write it
-through the generic proxy, and copies read it through the tensormap proxy. So the writing threads must release it, and the
-threads that issue copies acquire it. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "fence.proxy.tensormap" and
-"Memory Consistency Model: Proxies".
+A map with a slot starts as a copy of the map that the launch encodes, and is then rebound to another array. Threads
+write it through the generic proxy, and copies read it through the tensormap proxy. So the writing threads must
+release it, and the threads that issue copies acquire it. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy",
+"fence.proxy.tensormap" and "Memory Consistency Model: Proxies".
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from .tensor_map import host_born, in_steps
 
 ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
 
-# Properties of a map that rebind does not change: the field of ``tensormap.replace`` that would (None: there is none), and the reason.
+# Properties of a map that rebind does not change: the field of ``tensormap.replace`` that would (None: there is
+# none), and the reason.
 _KEPT = {
     "dtype": ("elemtype", "coordinates, sizes and the byte counts of barriers are based on it"),
     "box": ("box_dim", "every copy by the map is planned in whole boxes of it, whose bytes are announced"),
@@ -40,14 +42,14 @@ _KEPT = {
 }
 
 
-# -- edits -----------------------------------------------------------------------------------------------------------------
+# -- edits -------------------------------------------------------------------------------------------------------------
 
 def _own(g: Builder, m, what: str) -> TensorMap:
     """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
     t: TensorMap = m.type
     if t.slot is None:
-        raise g.error(f"{what} is for a map that the kernel makes: this one is a parameter, which the launch encodes and nothing may write; give "
-                      f"tile.tensor_map a slot=")
+        raise g.error(f"{what} is for a map that the kernel makes: this one is a parameter, "
+                      "which the launch encodes and nothing may write; give tile.tensor_map a slot=")
     return t
 
 
@@ -58,7 +60,8 @@ def map_seed(map: Reads):
 
 @op("writes", attrs=("rank",), traits=Traits(accesses=2))
 def map_rebind(map: Reads, place: Writes, *numbers: Registers, rank):
-    """Bind a map to another array. `numbers` are its `rank` dimensions and ``rank - 1`` strides in bytes, innermost first."""
+    """Bind a map to another array. `numbers` are its `rank` dimensions and ``rank - 1`` strides in bytes,
+    innermost first."""
 
 
 @op("syncs", attrs=("scope",))
@@ -99,7 +102,8 @@ def _simple(declared, machine: str, emitter: str) -> None:
 for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, map_prefetch):
     _simple(_declared, _declared.name, _declared.name)
 # If copies write by the map, they write the array that it is bound to.
-map_rebind.rules.written = lambda call, mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
+map_rebind.rules.written = (lambda call,
+                            mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else [])
 
 
 def _whole_granules(context, call: Call) -> None:
@@ -109,7 +113,8 @@ def _whole_granules(context, call: Call) -> None:
     """
     map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
     copies = (c for c in context.calls if c.op.traits.copy and c.op.traits.asynchronous)
-    stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_ for c in copies)
+    stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
+                 for c in copies)
     if not stored or 16 % nbytes or nbytes == 16:
         return
     if call.op is map_rebind:
@@ -118,15 +123,17 @@ def _whole_granules(context, call: Call) -> None:
         return
     else:
         columns = map_.type.array.shape[-1]
-    size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op is size_of else columns
+    size = (context.definition(columns).attrs["sym"] if isinstance(columns, Value)
+            and context.definition(columns).op is size_of else columns)
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
         fits = (size if isinstance(size, int) else context.divisor(size)) % (16 // nbytes) == 0
     if not fits:
         name = columns.name if isinstance(columns, Value) else "columns"
-        raise CompilationError("copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known "
-                               f"to be a multiple of {16 // nbytes} elements, as tile.assume({name} % {16 // nbytes} == 0) promises", call.loc)
+        raise CompilationError("copies store by this map, and a store clips rows in steps of 16 bytes: "
+                               f"its last dimension must be known to be a multiple of {16 // nbytes} elements, "
+                               f"as tile.assume({name} % {16 // nbytes} == 0) promises", call.loc)
     return
 
 
@@ -135,20 +142,23 @@ map_seed.rules.plan = map_rebind.rules.plan = _whole_granules
 
 @method(TensorMap)
 def seed(g: Builder, m):
-    """Initialise the map as a copy of the one that the launch encodes. The first thread of the scope writes its 128 bytes."""
+    """Initialise the map as a copy of the one that the launch encodes.
+    The first thread of the scope writes its 128 bytes."""
     _own(g, m, "seed")
     g.call(map_seed, m)
 
 
 @method(TensorMap)
 def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
-    """Bind the map to another array: change its address, dimensions and strides, and nothing else (``tensormap.replace``).
+    """Bind the map to another array: change its address, dimensions and strides, and nothing else
+    (``tensormap.replace``).
 
-    `array` is an array of the same dtype and rank. It may also be an element of an array, as ``storage[start]``, or a 64-bit
-    integer address; then give `shape` (with the map's rank) and optionally `strides` (in elements, the last one 1; by default
-    those of a contiguous array). The address and the strides must be multiples of 16 bytes, and extents at least 1. The first
-    thread of the scope writes the map, and copies see the change after ``fence_release`` and ``fence_acquire``. The error for
-    other fields says why they cannot be changed, and which instruction writes them.
+    `array` is an array of the same dtype and rank. It may also be an element of an array, as ``storage[start]``, or a
+    64-bit integer address; then give `shape` (with the map's rank) and optionally `strides` (in elements, the last
+    one 1; by default those of a contiguous array). The address and the strides must be multiples of 16 bytes, and
+    extents at least 1. The first thread of the scope writes the map, and copies see the change after
+    ``fence_release`` and ``fence_acquire``. The error for other fields says why they cannot be changed, and which
+    instruction writes them.
     """
     t = _own(g, m, "rebind")
     for name in changes:
@@ -156,7 +166,8 @@ def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
     host_born(g, array, "rebind takes an array, or an address with shape= and strides=")
     rank = len(t.array.shape)
     if isinstance(type_of(array), Buffer) and array.type.narrowed is not None:
-        raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array, or a place in it with a shape")
+        raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array, "
+                      "or a place in it with a shape")
     if isinstance(type_of(array), Buffer) and shape is None and strides is None:
         place, shape, strides = _whole_array(g, t, array)
     else:
@@ -170,7 +181,8 @@ def _refuse(g: Builder, t: TensorMap, name: str):
     """Raise the error for a field that rebind does not change."""
     if name not in _KEPT:
         raise g.error(f"rebind has no option {name!r}; it takes an array, or an address with shape= and strides=")
-    raise g.error(f"rebind gives a map another address, other dimensions and strides; its {name} stays, since {_kept(g, t, name)}")
+    raise g.error(f"rebind gives a map another address, other dimensions and strides; its {name} stays, "
+                  f"since {_kept(g, t, name)}")
 
 
 def _kept(g: Builder, t: TensorMap, name: str) -> str:
@@ -193,17 +205,20 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
     if a.dtype != t.dtype:
         _wrong_dtype(g, t, a.dtype)
     if len(a.shape) != rank:
-        raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}; its rank stays, since {_kept(g, t, 'rank')}")
+        raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}; its rank stays, "
+                      f"since {_kept(g, t, 'rank')}")
     if not g.facts.ask("aligned", a.arg, 16):
         raise g.error(f"{array.name} does not start at a multiple of 16 bytes, as a tensor map's array does")
     if a.strides[-1] != 1 or not all(in_steps(s, t.dtype.nbytes, g.facts.ask) for s in a.strides[:-1]):
-        raise g.error(f"the last stride of {array.name} must be 1, and the others multiples of 16 bytes that are not negative: they are not")
+        raise g.error(f"the last stride of {array.name} must be 1, and the others multiples of 16 bytes that are not "
+                      "negative: they are not")
     place = index(g, array, (0,) * rank)
     return place, [extent_value(g, array, n) for n in a.shape], [extent_value(g, array, s) for s in a.strides]
 
 
 def _wrong_dtype(g: Builder, t: TensorMap, dtype):
-    raise g.error(f"this map moves {t.dtype}, and the array holds {dtype}; its dtype stays, since {_kept(g, t, 'dtype')}")
+    raise g.error(f"this map moves {t.dtype}, and the array holds {dtype}; its dtype stays, "
+                  f"since {_kept(g, t, 'dtype')}")
 
 
 def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
@@ -213,7 +228,8 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
     for what, values in (("shape", shape), *([("strides", strides)] if strides is not None else [])):
         if not isinstance(values, tuple) or len(values) != rank:
             given = "none" if values is None else len(values) if isinstance(values, tuple) else describe(values)
-            raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, since {_kept(g, t, 'rank')}")
+            raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, "
+                          f"since {_kept(g, t, 'rank')}")
     if strides is None:
         strides = _row_major(g, shape)
     last = strides[-1].value if isinstance(strides[-1], Const) else strides[-1]
@@ -226,8 +242,8 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
         raise g.error("a tensor map's array has elements: its shape has a 0; leave such a copy out")
     for s in (s.value if isinstance(s, Const) else s for s in strides[:-1]):
         if isinstance(s, int) and (s * t.dtype.nbytes % 16 or s * t.dtype.nbytes >= 1 << 40):
-            raise g.error(f"strides of a tensor map are multiples of 16 bytes ({16 // t.dtype.nbytes} elements of {t.dtype}) below 2^40, and one "
-                          f"of these is {s} elements")
+            raise g.error(f"strides of a tensor map are multiples of 16 bytes ({16 // t.dtype.nbytes} elements of "
+                          f"{t.dtype}) below 2^40, and one of these is {s} elements")
     return place, list(shape), list(strides)
 
 
@@ -238,7 +254,8 @@ def _address(g: Builder, t: TensorMap, place) -> Value:
         return _number(g, place, int64)
     in_array = isinstance(kind, Region) and kind.scope == "global" and kind.buffer.map is None
     if not in_array and not (isinstance(kind, Buffer) and kind.scope == "global"):
-        raise g.error(f"rebind takes an array, a place in one as storage[start], or a 64-bit address, not {describe(place)}")
+        raise g.error("rebind takes an array, a place in one as storage[start], or a 64-bit address, "
+                      f"not {describe(place)}")
     if kind.dtype != t.dtype:
         _wrong_dtype(g, t, kind.dtype)
     if isinstance(kind, Buffer):
@@ -253,7 +270,8 @@ def _is_size(n) -> bool:
     if isinstance(n, int):
         return n >= 0 and not isinstance(n, bool)
     kind = type_of(n)
-    return kind is not None and not isinstance(kind, Tile) and kind.dtype.is_int  # a buffer of integers is rejected later, by `_number`
+    # a buffer of integers is rejected later, by `_number`
+    return kind is not None and not isinstance(kind, Tile) and kind.dtype.is_int
 
 
 def _row_major(g: Builder, shape: tuple) -> tuple:
@@ -270,8 +288,10 @@ def _wide(g: Builder, n):
 
 
 def _number(g: Builder, n, dtype):
-    """A number as an operand. It must be uniform over the scope, unless the threads have diverged: then each has its own."""
-    return convert(g, n, dtype) if g.scope.partial is not None else uniform_scalar(g, n, "what a map is rebound to", dtype)
+    """A number as an operand. It must be uniform over the scope, unless the threads have diverged:
+    then each has its own."""
+    return (convert(g, n, dtype) if g.scope.partial is not None
+            else uniform_scalar(g, n, "what a map is rebound to", dtype))
 
 
 def _bytes(g: Builder, stride, nbytes: int):
@@ -280,7 +300,7 @@ def _bytes(g: Builder, stride, nbytes: int):
     return _number(g, binary(g, "*", convert(g, stride, int64), nbytes), int64)
 
 
-# -- fences ----------------------------------------------------------------------------------------------------------------
+# -- fences ------------------------------------------------------------------------------------------------------------
 
 def _fence_scope(g: Builder, scope) -> str:
     if scope not in FENCE_SCOPES:
@@ -290,13 +310,15 @@ def _fence_scope(g: Builder, scope) -> str:
 
 @method(TensorMap)
 def fence_release(g: Builder, m, scope="gpu"):
-    """Order each thread's edits of the map before copies by threads that acquire it (``fence.proxy.tensormap``, release).
+    """Order each thread's edits of the map before copies by threads that acquire it
+    (``fence.proxy.tensormap``, release).
 
-    `scope` says where those threads may be: in the same "cta", "cluster" or "gpu" (also in a later kernel), or on another
-    device ("sys").
+    `scope` says where those threads may be: in the same "cta", "cluster" or "gpu" (also in a later kernel), or on
+    another device ("sys").
     """
     if _own(g, m, "fence_release").slot == "shared":
-        raise g.error("a map that is edited in shared memory is released by .publish(scope), which copies it to global memory, where copies read it")
+        raise g.error("a map that is edited in shared memory is released by .publish(scope), "
+                      "which copies it to global memory, where copies read it")
     g.call(map_release, m, scope=_fence_scope(g, scope))
 
 
@@ -304,8 +326,8 @@ def fence_release(g: Builder, m, scope="gpu"):
 def fence_acquire(g: Builder, m, scope="gpu"):
     """Make released edits of the map visible to later copies by these threads (``fence.proxy.tensormap``, acquire).
 
-    `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an earlier kernel),
-    or on another device ("sys").
+    `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an
+    earlier kernel), or on another device ("sys").
     """
     _own(g, m, "fence_acquire")
     g.call(map_acquire, m, scope=_fence_scope(g, scope))
@@ -318,11 +340,13 @@ def publish(g: Builder, m, scope="gpu"):
     The first warp of the scope executes this instruction, between two barriers of the scope.
     """
     if _own(g, m, "publish").slot != "shared":
-        raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; one in global memory is released '
-                      'by .fence_release(scope)')
+        raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; '
+                      'one in global memory is released by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
-        few = f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
-        raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: call it at the scope of a warp or wider")
+        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
+               else f"this scope has {g.scope.threads}")
+        raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: "
+                      "call it at the scope of a warp or wider")
     g.call(map_publish, m, scope=_fence_scope(g, scope))
 
 

@@ -1,7 +1,7 @@
 """tma through a tensor map that the kernel names: every instruction copies one box of that map.
 
-The map has the dimensions of its array, innermost first, whatever the region is. The region is divided into boxes of the map, which
-must be consecutive in shared memory, each as the engine writes it. PTX ISA, ``cp.async.bulk.tensor``.
+The map has the dimensions of its array, innermost first, whatever the region is. The region is divided into boxes of
+the map, which must be consecutive in shared memory, each as the engine writes it. PTX ISA, ``cp.async.bulk.tensor``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .view import Dim, View, multiple, number, times, view_of
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes of a region: `issues` are (coordinates, byte offset in shared memory) of each, which include constant starts.
+    """The boxes of a region: `issues` are (coordinates, byte offset in shared memory) of each,
+    which include constant starts.
 
     `moving` has the run-time starts by dimension of the map, as in `tma.Plan`.
     """
@@ -36,15 +37,18 @@ def named(site: CopySite) -> TensorMap:
 
 
 def template(map_: TensorMap) -> Fields:
-    """The map that the launch encodes: its array unchanged, with the box, or the im2col parameters, that the kernel gave."""
+    """The map that the launch encodes: its array unchanged, with the box, or the im2col parameters,
+    that the kernel gave."""
     array, nbytes = map_.array, map_.dtype.nbytes
     box, steps, walk = map_.box[::-1], (1,) * len(map_.box), None
     if map_.window is not None:
         rows, width = map_.box
         box, (walk, steps) = (), walk_of(map_.window, len(array.shape), width, rows)
-    return Fields(argument=array.arg, base_offset=0, dtype=map_.stored, global_dim=tuple(number(n) for n in reversed(array.shape)),
-                  global_strides=tuple(times(number(s), nbytes) for s in reversed(array.strides[:-1])), box=box, element_strides=steps,
-                  interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion, oob_fill=map_.oob_fill, im2col=walk)
+    return Fields(argument=array.arg, base_offset=0, dtype=map_.stored,
+                  global_dim=tuple(number(n) for n in reversed(array.shape)),
+                  global_strides=tuple(times(number(s), nbytes) for s in reversed(array.strides[:-1])),
+                  box=box, element_strides=steps, interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion,
+                  oob_fill=map_.oob_fill, im2col=walk)
 
 
 def view(site: CopySite) -> View | str:
@@ -71,7 +75,8 @@ def _boxes(site: CopySite) -> Boxes | str:
             break
         groups += [cut[0]] if map_.box[d] > 1 else []
         loops += cut[1]
-    if not groups or groups[0].dim != rank - 1 or groups[0].step != site.itemsize or not packed(tuple(groups), SPAN[map_.swizzle]):
+    if (not groups or groups[0].dim != rank - 1 or groups[0].step != site.itemsize
+        or not packed(tuple(groups), SPAN[map_.swizzle])):
         return f"boxes of {list(map_.box)} do not have the layout in shared memory that the engine writes"
     return Boxes(_issues(v, tuple(loops), rank), tuple(_moving(v.dims[d], d) for d in reversed(range(rank))))
 
@@ -79,7 +84,8 @@ def _boxes(site: CopySite) -> Boxes | str:
 def _cut(dim: Dim, d: int, box: int) -> tuple[Group, list[Group]] | None:
     """Split a dimension's digits into (its part of the box, loops over the boxes).
 
-    None if the part of the box is not evenly spaced in shared memory, or the box ends inside a digit that it does not divide.
+    None if the part of the box is not evenly spaced in shared memory,
+    or the box ends inside a digit that it does not divide.
     """
     step, at, loops = dim.digits[-1].step if dim.digits else 0, 1, []
     for digit in reversed(dim.digits):
@@ -97,7 +103,8 @@ def _issues(v: View, loops: tuple[Group, ...], rank: int) -> tuple:
     made = [(tuple(origin), v.offset)]
     for loop in sorted(loops, key=lambda g: -g.step):
         at = rank - 1 - loop.dim
-        made = [(c[:at] + (c[at] + j * loop.weight,) + c[at + 1:], offset + j * loop.step) for c, offset in made for j in range(loop.box)]
+        made = [(c[:at] + (c[at] + j * loop.weight,) + c[at + 1:], offset + j * loop.step) for c, offset in made
+                for j in range(loop.box)]
     return tuple(made)
 
 
@@ -105,7 +112,7 @@ def _moving(dim: Dim, d: int) -> tuple[int, int, int] | None:
     return None if dim.start.value is not None else (d, 1, 1)
 
 
-# -- needs ----------------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------
 
 def _layout(s: CopySite) -> bool | str:
     found = view(s)
@@ -122,7 +129,8 @@ def _coordinate(s: CopySite) -> bool | str:
 
 
 def _clipped(s: CopySite) -> bool | str:
-    """Whether clipping at the end of a row is safe for a store. For a map that the kernel makes (`slot`), its rebind checks it."""
+    """Whether clipping at the end of a row is safe for a store. For a map that the kernel makes (`slot`),
+    its rebind checks it."""
     inner = view(s).dims[-1]
     return named(s).slot is not None or inner.inside() or multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask) or \
         "it is not, and the engine would write past the end of a row"
@@ -147,23 +155,26 @@ def _reduced(s: CopySite) -> bool | str:
     if s.scopes == LOAD:
         return "reduce= on a load"
     known = TYPES["tensor map", kind]
-    return known.get(s.src.dtype.name) == named(s).stored or f"reduce={kind!r} of {s.src.dtype} by a map of {named(s).stored}"
+    return (known.get(s.src.dtype.name) == named(s).stored
+            or f"reduce={kind!r} of {s.src.dtype} by a map of {named(s).stored}")
 
 
 def _paired(s: CopySite) -> bool | str:
     fits = tma.paired(s)
     if fits is not True or s.options.get("cta_group") != 2 or named(s).slot is None:
         return fits
-    return ("a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by it, and no "
-            "instruction edits it for both at once; give tile.tensor_map no slot=. "
-            f"tile.ptx.cp_async.bulk.tensor._{len(named(s).box)}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 takes "
-            "the map as it is, with nothing checked")
+    return (
+        "a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by "
+        "it, and no instruction edits it for both at once; give tile.tensor_map no slot=. "
+        f"tile.ptx.cp_async.bulk.tensor._{len(named(s).box)}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 "
+        "takes the map as it is, with nothing checked")
 
 
 def plan(site: CopySite) -> tma.Plan:
     found, map_ = boxes(site), named(site)
     made = tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
-    return replace(made, prefetch_map=made.prefetch_map and map_.slot is None)  # at the kernel's entry, its own maps do not exist yet
+    # at the kernel's entry, its own maps do not exist yet
+    return replace(made, prefetch_map=made.prefetch_map and map_.slot is None)
 
 
 def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):

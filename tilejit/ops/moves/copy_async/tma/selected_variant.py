@@ -1,5 +1,5 @@
-"""tma for selections instead of boxes: patches of a convolution (``.im2col``), and rows that an index selects (``.tile::gather4``,
-``.tile::scatter4``).
+"""tma for selections instead of boxes: patches of a convolution (``.im2col``), and rows that an index selects
+(``.tile::gather4``, ``.tile::scatter4``).
 
 Maps of patches are encoded by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", ``cp.async.bulk.tensor``.
 """
@@ -25,7 +25,8 @@ def _not_negative(s: CopySite) -> bool | str:
 
 def _column_not_negative(s: CopySite) -> bool | str:
     low = s.g.bounds(s.starts(s.array)[0])[0]
-    return low is not None and low >= 0 or "the first column is " + (str(low) if low is not None else "not known to be at least 0")
+    return (low is not None and low >= 0
+            or "the first column is " + (str(low) if low is not None else "not known to be at least 0"))
 
 
 def _gathers(s: CopySite) -> bool | str:
@@ -47,7 +48,8 @@ def plan(site: CopySite) -> tma.Plan:
     found, patches = tma.boxes(site), isinstance(site.array, Patches)
     extra, steps = walk(site, found.width) if patches else (None, (1, 1))
     nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
-    mode = "rows" if not patches else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along]
+    mode = ("rows" if not patches
+            else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along])
     return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 

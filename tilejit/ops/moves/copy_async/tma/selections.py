@@ -1,4 +1,5 @@
-"""Elements that the TMA unit gathers: the patches of a convolution (im2col), and rows named by their indices (gather4, scatter4)."""
+"""Elements that the TMA unit gathers: the patches of a convolution (im2col), and rows named by their indices
+(gather4, scatter4)."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ from ...load_store import load
 
 @op("pure", attrs=("extents", "window"))
 def patches(buffer, *at, extents, window):
-    """`extents` (pixels, channels) of the images `buffer`, (image, ..., channel), for one element of a convolution's filter.
+    """`extents` (pixels, channels) of the images `buffer`, (image, ..., channel),
+    for one element of a convolution's filter.
 
-    `at` is the first pixel (image, position of the filter's corner), the first channel, and the element's offsets in the filter.
+    `at` is the first pixel (image, position of the filter's corner), the first channel,
+    and the element's offsets in the filter.
     """
 
 
@@ -71,12 +74,14 @@ for declared in (patches, rows):
     declared.rules.simulate, declared.rules.emit = _simulate, _emit
 
 
-# -- patches -------------------------------------------------------------------------------------------------------------
+# -- patches -----------------------------------------------------------------------------------------------------------
 
 class ImageMatrix:
-    """Images as the matrix that a convolution multiplies, indexed by pixel of the result, element of the filter, and channel."""
+    """Images as the matrix that a convolution multiplies, indexed by pixel of the result, element of the filter,
+    and channel."""
 
-    def __init__(self, images: Value, filter: tuple[int, ...], dilation: tuple[int, ...], window: Window, counts: tuple):
+    def __init__(self, images: Value, filter: tuple[int, ...], dilation: tuple[int, ...], window: Window,
+                 counts: tuple):
         self.images, self.filter, self.dilation, self.window, self.counts = images, filter, dilation, window, counts
 
     def tile_getitem(self, g: Builder, index) -> Value:
@@ -85,26 +90,31 @@ class ImageMatrix:
         lines = rank - 1 if self.window.along else 0
         if len(index) != lines + rank + 2:
             written = ", ".join(("m:m + BLOCK", *("d", "h")[2 - lines:], *("q", "r", "s")[3 - rank:], "c:c + BLOCK"))
-            raise g.error(f"the matrix of these images is indexed by pixels, {f'{lines} of the other places of the result, ' if lines else ''}"
-                          f"{rank} place{'s' if rank > 1 else ''} in the filter, and channels, as in x[{written}], not by {len(index)} indices")
-        (first, pixels), (channel, channels) = (_slice(g, i, what) for i, what in ((index[0], "pixels"), (index[-1], "channels")))
+            raise g.error("the matrix of these images is indexed by pixels, "
+                          f"{f'{lines} of the other places of the result, ' if lines else ''}{rank} "
+                          f"place{'s' if rank > 1 else ''} in the filter, and channels, as in x[{written}], "
+                          f"not by {len(index)} indices")
+        (first, pixels), (channel, channels) = (_slice(g, i, what)
+                                                for i, what in ((index[0], "pixels"), (index[-1], "channels")))
         offsets = []
         for d, (i, n) in enumerate(zip(index[1 + lines:-1], self.filter)):
             if isinstance(i, int) and not 0 <= i < n:
                 raise g.error(f"place {i} of a filter's {n} does not exist")
             step = self.dilation[d]
-            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1 else i,
-                                          "a place in the filter"))
+            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1
+                                          else i, "a place in the filter"))
         if self.window.along:
             image, *place = self._place(g, first, range(rank - 1, rank))
             other = [self._corner(g, index[1 + d], d) for d in range(lines)]
-            moved = (x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o) for x, o in zip(other, plain(offsets)))
+            moved = (x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o)
+                     for x, o in zip(other, plain(offsets)))
             place = [image, *moved, *place]
             offsets = [Const(self.window.halo, int32), offsets[-1]]
         else:
             place = self._place(g, first, range(rank))
         at = [uniform_scalar(g, x, "a pixel") for x in place]
-        return g.call(patches, self.images, *at, uniform_scalar(g, channel, "a channel"), *offsets, extents=(pixels, channels), window=self.window)
+        return g.call(patches, self.images, *at, uniform_scalar(g, channel, "a channel"), *offsets,
+                      extents=(pixels, channels), window=self.window)
 
     def _place(self, g: Builder, first, dims: range) -> list:
         """[image, position of the filter's corner along each of `dims`] for a pixel of the result."""
@@ -128,7 +138,8 @@ class ImageMatrix:
 
 @attribute(ImageMatrix)
 def shape(g, x):
-    """The extents of the matrix: pixels, with ``along`` the other positions of the result, extents of the filter, channels."""
+    """The extents of the matrix: pixels, with ``along`` the other positions of the result, extents of the
+    filter, channels."""
     images = x.images.type.shape
     lines = x.counts[:-1] if x.window.along else ()
     pixels = extent_value(g, x.images, images[0])
@@ -151,7 +162,8 @@ def plain(operands) -> list:
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
     """(start, extent) of a slice whose extent must be a constant."""
     if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
-        found = describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None else "one with a step"
+        found = (describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None
+                 else "one with a step")
         raise g.error(f"{what} are taken by a slice start:stop, not by {found}")
     start = 0 if item.start is None else item.start
     extent = g.difference(item.stop, start)
@@ -175,22 +187,24 @@ HALOS = {"w": 511, "w128": 31}  # PTX ISA, ``cp.async.bulk.tensor``: the ranges 
 def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=None, halo=0):
     """Images as the matrix that a convolution multiplies. It has a row for each pixel of the result.
 
-    `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), and `filter` holds the extents of the filter. `stride`,
-    `padding` and `dilation` are a number each, or one for each dimension; a padding may also be (before, after).
+    `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), and `filter` holds the extents of the filter.
+    `stride`, `padding` and `dilation` are a number each, or one for each dimension; a padding may also be (before,
+    after).
 
-    The matrix is indexed by pixels of the result (images outermost, the last dimension fastest), by an element of the filter,
-    and by channels. ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of prefetch
-    and, without padding, a destination.
+    The matrix is indexed by pixels of the result (images outermost, the last dimension fastest), by an element of the
+    filter, and by channels. ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of
+    copy_async and of prefetch and, without padding, a destination.
 
-    On Blackwell, with ``along="w"`` (or "w128", for 128 pixels), the pixels run along the last spatial dimension and continue
-    in the next image; the positions in the other dimensions of the result are separate indices after the pixels. A copy may
-    then bring `halo` additional pixels that follow its last one (with "w128", those that follow each 32 of its 128), so that
-    it serves several elements of the filter. The slice includes them: ``x[m:m + 64 + halo, ...]`` or
-    ``x[m:m + 128 + 4 * halo, ...]``. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
+    On Blackwell, with ``along="w"`` (or "w128", for 128 pixels), the pixels run along the last spatial dimension and
+    continue in the next image; the positions in the other dimensions of the result are separate indices after the
+    pixels. A copy may then bring `halo` additional pixels that follow its last one (with "w128", those that follow
+    each 32 of its 128), so that it serves several elements of the filter. The slice includes them: ``x[m:m + 64 +
+    halo, ...]`` or ``x[m:m + 128 + 4 * halo, ...]``. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
     t = type_of(images)
     if isinstance(t, Buffer) and t.narrowed is not None:
-        raise g.error("patches are read through a tensor map, which has the bounds of a whole array, and this is a window: pass the array")
+        raise g.error("patches are read through a tensor map, which has the bounds of a whole array, "
+                      "and this is a window: pass the array")
     if isinstance(t, Buffer):
         refuse_packed(g, "im2col", t.dtype)
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
@@ -213,17 +227,20 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     for d in range(rank):
         beyond = window.upper[d] - window.lower[d]
         last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), beyond - 1)
-        last = maximum.function(g, last, 0) if beyond < 0 else last  # the count is provably positive, and so a quotient by it not negative
+        # the count is provably positive, and so a quotient by it not negative
+        last = maximum.function(g, last, 0) if beyond < 0 else last
         counts.append(binary(g, "+", binary(g, "//", last, stride[d]), 1))
     return ImageMatrix(images, filter, dilation, window, tuple(counts))
 
 
-# -- rows ----------------------------------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 class Taken:
-    """Rows of a matrix, named by a scalar each, or by one tile that `scope` holds. If the scalars are elements of a tile, it is `tile`."""
+    """Rows of a matrix, named by a scalar each, or by one tile that `scope` holds. If the scalars are elements of a
+    tile, it is `tile`."""
 
-    def __init__(self, matrix: Value, indices: tuple, count: int, tile: Value | None = None, scope: ExecScope | None = None):
+    def __init__(self, matrix: Value, indices: tuple, count: int, tile: Value | None = None,
+                 scope: ExecScope | None = None):
         self.matrix, self.indices, self.count, self.tile, self.scope = matrix, indices, count, tile, scope
 
     def tile_getitem(self, g: Builder, index) -> Value:
@@ -231,8 +248,9 @@ class Taken:
         if len(index) != 2 or index[0] is not Ellipsis and index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
         if isinstance(type_of(self.indices[0]), Tile) and g.scope is not self.scope:
-            raise g.error(f"copying rows that a register tile of an outer scope names needs sm_100 or later; on {g.target} threads copy "
-                          "them, by a tile of their own scope: take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
+            raise g.error("copying rows that a register tile of an outer scope names needs sm_100 or later; "
+                          f"on {g.target} threads copy them, by a tile of their own scope: "
+                          "take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
             column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
@@ -250,7 +268,8 @@ TILES, SCALARS, SPARE = "tiles of rows", "scalars of tiles of rows", "values tha
 
 
 def by_threads(g: Builder, taken: Value) -> Value:
-    """The rows for a copy by threads, where each thread needs only the indices of its own rows: named by the tile, if they come from one."""
+    """The rows for a copy by threads, where each thread needs only the indices of its own rows: named by the tile, if
+    they come from one."""
     tile = g.state.get(TILES, {}).get(taken)
     if tile is None:
         return taken
@@ -259,20 +278,22 @@ def by_threads(g: Builder, taken: Value) -> Value:
     return g.call(rows, *made.args[:2], tile, **made.attrs)
 
 
-NAMED = "rows are named by a tile of integers, by a one-dimensional region of signed integers in global or shared memory, or by a tuple of scalars"
+NAMED = ("rows are named by a tile of integers, by a one-dimensional region of signed integers in global or shared "
+         "memory, or by a tuple of scalars")
 
 
 @method(Buffer, name="take")
 def take(g, x, indices):
     """The rows `indices` of a matrix.
 
-    `indices` is a tile of integers, a tuple of scalars, or a region of signed integers in global or shared memory. A region is
-    loaded by this call; elements out of bounds of its array name no row. ``x.take(rows)[:, c:c + 64]`` is a source of
-    copy_async, by TMA if the target has that mode (PTX ISA, ``.tile::gather4``), otherwise by ``cp.async``. On Blackwell it
-    is also a destination (``.tile::scatter4``). Rows outside of the matrix read as zero.
+    `indices` is a tile of integers, a tuple of scalars, or a region of signed integers in global or shared memory. A
+    region is loaded by this call; elements out of bounds of its array name no row. ``x.take(rows)[:, c:c + 64]`` is a
+    source of copy_async, by TMA if the target has that mode (PTX ISA, ``.tile::gather4``), otherwise by ``cp.async``.
+    On Blackwell it is also a destination (``.tile::scatter4``). Rows outside of the matrix read as zero.
     """
     if x.type.narrowed is not None:
-        raise g.error("rows can be taken of a whole array only, whose bounds they have, and this is a window: pass the array")
+        raise g.error("rows can be taken of a whole array only, whose bounds they have, "
+                      "and this is a window: pass the array")
     if x.type.scope != "global" or len(x.type.shape) != 2:
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
     if isinstance(type_of(indices), (Buffer, Region)):
@@ -288,16 +309,20 @@ def take(g, x, indices):
         if architecture(g.target) < 100:
             return Taken(x, (tile,), t.shape[0], scope=g.scope)
         before, named = len(g.blocks[-1]), in_32_bits(g, tile)
-        scalars = tuple(uniform_scalar(g, index(g, named, (i,)), "a row", int32) for i in range(t.shape[0]))  # TMA takes scalars
+        # TMA takes scalars
+        scalars = tuple(uniform_scalar(g, index(g, named, (i,)), "a row", int32) for i in range(t.shape[0]))
         g.state.setdefault(SCALARS, set()).update(r for call in g.blocks[-1][before:] for r in call.results)
         return Taken(x, scalars, t.shape[0], tile, g.scope)
-    if not isinstance(indices, tuple) or not indices or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices):
+    if (not isinstance(indices, tuple) or not indices
+        or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices)):
         raise g.error(f"{NAMED}, not by {describe(indices)}")
-    return Taken(x, tuple(uniform_scalar(g, in_32_bits(g, as_index(g, i)), "a row", int32) for i in indices), len(indices))
+    return Taken(x, tuple(uniform_scalar(g, in_32_bits(g, as_index(g, i)), "a row", int32) for i in indices),
+                 len(indices))
 
 
 def in_32_bits(g: Builder, numbers):
-    """Row indices limited so that they fit in 32 bits. Those out of range become -1 or 2^31 - 1, which no matrix has as a row."""
+    """Row indices limited so that they fit in 32 bits. Those out of range become -1 or 2^31 - 1,
+    which no matrix has as a row."""
     if isinstance(numbers, int) or type_of(numbers).dtype.bits <= 32:
         return numbers
     return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)

@@ -1,8 +1,9 @@
 """tma: one thread makes the tensor memory accelerator copy a box of an array, global to shared or shared to global.
 
-``cp.async.bulk.tensor`` uses a tensor map that the launch encodes (``cuTensorMapEncodeTiled``). A load completes on the call's
-barrier (with `multicast`, on that of every CTA in the mask) by the bytes of its whole boxes, even if they are clipped; a store or
-reduction completes by a bulk group of the thread. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Tensors".
+``cp.async.bulk.tensor`` uses a tensor map that the launch encodes (``cuTensorMapEncodeTiled``). A load completes on
+the call's barrier (with `multicast`, on that of every CTA in the mask) by the bytes of its whole boxes, even if they
+are clipped; a store or reduction completes by a bulk group of the thread. PTX ISA, "Data Movement and Conversion
+Instructions: Tensor copy" and "Tensors".
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn"
              "int16": "uint16", "uint16": "uint16"}
 TF32 = "tfloat32"           # element type of a map whose loads round float32 to TF32
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
-LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}
+LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128",
+              "rows": ".tile::gather4"}
 STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
 PAST = (1 << 31) - 1  # a row index beyond the last row of every matrix
 PAIRED = ("sm_100a", "sm_103a")  # targets whose copies support CTA pairs (cta_group)
@@ -56,8 +58,9 @@ PAIRED = ("sm_100a", "sm_103a")  # targets whose copies support CTA pairs (cta_g
 class Plan:
     """One instruction for each of `issues`: (coordinates, innermost first; byte offset in the shared buffer).
 
-    `moving` says what run-time starts of the array's region add to the coordinates: for each dimension of the map None, or
-    (dimension of the array, factor, divisor). Byte offsets are relative to the shared region if its start is known only at run time.
+    `moving` says what run-time starts of the array's region add to the coordinates: for each dimension of the map
+    None, or (dimension of the array, factor, divisor). Byte offsets are relative to the shared region if its start is
+    known only at run time.
     """
 
     tensor_map: TensorMap
@@ -69,7 +72,8 @@ class Plan:
     reduce: str | None = None
     cta_group: int | None = None
     prefetch_map: bool = False
-    mode: str = "tile"         # how the engine addresses elements: 'tile', 'im2col', 'im2col::w', 'im2col::w::128', or 'rows'
+    # how the engine addresses elements: 'tile', 'im2col', 'im2col::w', 'im2col::w::128', or 'rows'
+    mode: str = "tile"
     each_thread: bool = False  # the scope is partial: every thread that reaches the call makes its own copy
     outside: bool = False      # the array has no elements: every box is placed beyond the map
 
@@ -83,7 +87,8 @@ class Plan:
         return "bulk" if self.store else "bytes"
 
     def moves(self, starts, divide: Callable = floordiv) -> Iterator[tuple[list, int]]:
-        """Yield (coordinates, byte offset from the start of the shared region) of each instruction, for the array's region at `starts`."""
+        """Yield (coordinates, byte offset from the start of the shared region) of each instruction, for the array's
+        region at `starts`."""
         for issue, offset in self.issues:
             yield self.coordinates(issue, starts, divide), offset - self.issues[0][1]
 
@@ -97,7 +102,8 @@ class Plan:
         return [self.tensor_map.global_dim[0], *at[1:]] if self.outside else at
 
     def offsets(self, starts) -> list:
-        """The im2col offsets of a load of patches: its offsets in the filter, innermost first, or for walks along w (halo, offset)."""
+        """The im2col offsets of a load of patches: its offsets in the filter, innermost first,
+        or for walks along w (halo, offset)."""
         given = list(starts[self.tensor_map.rank:]) if self.mode.startswith("im2col") and not self.store else []
         return given[::-1] if self.mode == "im2col" else given
 
@@ -107,7 +113,7 @@ def _start(starts, dim: int, factor: int, divisor: int, divide: Callable):
     return start if divisor == 1 else divide(start, divisor)
 
 
-# -- what the needs and the plan share ------------------------------------------------------------------------------------
+# -- what the needs and the plan share ---------------------------------------------------------------------------------
 
 def view(site: CopySite) -> View | str:
     return site.memoize("view", lambda: (selected_view if isinstance(site.array, Selected) else view_of)(site))
@@ -120,7 +126,8 @@ def boxes(site: CopySite) -> Boxes | str:
 def _boxes(site: CopySite) -> Boxes | str:
     if isinstance(site.array, Selected):
         return selected_boxes(site, view(site))
-    typed = padding(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # these depend on the element type
+    # these depend on the element type
+    typed = padding(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))
     return search(view(site), site.g.facts.ask, promote=not typed)
 
 
@@ -137,13 +144,14 @@ def inner(site: CopySite) -> Dim | None:
 
 
 def empty(site: CopySite) -> bool:
-    """Whether the array has no elements. No map can describe such an array; `_of_nothing` makes a substitute that no box touches."""
+    """Whether the array has no elements. No map can describe such an array;
+    `_of_nothing` makes a substitute that no box touches."""
     def some(size):
         return size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
     return not all(some(size) for size in site.array.buffer.shape)
 
 
-# -- needs ----------------------------------------------------------------------------------------------------------------
+# -- needs -------------------------------------------------------------------------------------------------------------
 
 def _shared_layout(s: CopySite) -> bool | str:
     found = view(s)
@@ -195,20 +203,23 @@ def _base(s: CopySite) -> bool | str:
 def _coordinate(s: CopySite) -> bool | str:
     start = inner(s).start
     if padding(s):
-        return start.multiple_of(PADDED) or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way"
+        return (start.multiple_of(PADDED)
+                or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way")
     whole = 16 // s.itemsize
     if start.multiple_of(whole):
         return True
     if start.value is not None:
         return f"it is {start.value} elements of {s.itemsize} bytes"
-    return f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes (tile.assume(start % {whole} == 0) promises more)"
+    return (f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes (tile.assume(start % "
+            f"{whole} == 0) promises more)")
 
 
 def _clipped(s: CopySite) -> bool | str:
     if s.scopes == LOAD:
         return True
     dim = inner(s)
-    return dim.inside() or multiple(dim.size, 16 // s.itemsize, s.g.facts.ask) or "it is not, and the engine would write past the end of a row"
+    return (dim.inside() or multiple(dim.size, 16 // s.itemsize, s.g.facts.ask)
+            or "it is not, and the engine would write past the end of a row")
 
 
 def filled(s: CopySite) -> bool | str:
@@ -242,7 +253,8 @@ def paired(s: CopySite) -> bool | str:
 
 
 def shared_address(view: Callable, boxes: Callable) -> Need:
-    """The need that every box starts at an aligned address in shared memory; `view` and `boxes` are the site's planner functions."""
+    """The need that every box starts at an aligned address in shared memory; `view` and `boxes` are the site's
+    planner functions."""
     def test(s: CopySite) -> bool | str:
         v, aligned = view(s), 128 << view(s).mode
         if s.shared_align % aligned:
@@ -277,7 +289,7 @@ BOXES = Need("a tensor map with strides of 16 bytes, at most five dimensions and
 SHARED_ADDRESS = shared_address(view, boxes)
 
 
-# -- the plan -------------------------------------------------------------------------------------------------------------
+# -- the plan ----------------------------------------------------------------------------------------------------------
 
 def plan(site: CopySite) -> Plan:
     found = boxes(site)
@@ -290,8 +302,9 @@ def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2co
     """The tensor map that the launch encodes for the boxes of a site; `steps` are its element strides."""
     promotion = L2_PROMOTION[site.options.get("l2_promotion", 128)]
     made = TensorMap(
-        argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=_dtype(site, found.unit),
-        global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=steps, interleave=0, swizzle=view(site).mode,
+        argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize,
+        dtype=_dtype(site, found.unit), global_dim=found.dims, global_strides=found.strides, box=found.box,
+        element_strides=steps, interleave=0, swizzle=view(site).mode,
         l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"), im2col=walk)
     return _of_nothing(made, padding(site)) if empty(site) else made
 
@@ -309,10 +322,11 @@ def _dtype(site: CopySite, unit: int) -> str:
 
 
 def _of_nothing(made: TensorMap, padded: bool) -> TensorMap:
-    """The map of an array without elements: a few elements of memory that the launcher owns, beyond which every box is placed.
+    """The map of an array without elements: a few elements of memory that the launcher owns,
+    beyond which every box is placed.
 
-    No dimension of a map can be 0, and the engine needs a valid address, while libraries give such arrays any address, or 0. Images
-    are made just large enough for the walk to have one pixel.
+    No dimension of a map can be 0, and the engine needs a valid address, while libraries give such arrays any
+    address, or 0. Images are made just large enough for the walk to have one pixel.
     """
     first, unit = (PADDED, 32) if padded else (16, 16)
     dims = [first] + [1] * (made.rank - 1)
@@ -324,8 +338,9 @@ def _of_nothing(made: TensorMap, padded: bool) -> TensorMap:
 def planned(site: CopySite, tensor_map: TensorMap, found: Boxes, nbytes: int, mode: str = "tile") -> Plan:
     """Assemble the plan from a map, its boxes and the options of the call."""
     options = site.options
-    return Plan(tensor_map, list(found.issues), nbytes, site.scopes == STORE, found.moving, policy_of(options), options.get("reduce"),
-                options.get("cta_group"), options.get("prefetch_map", False), mode, site.partial is not None, tensor_map.nowhere)
+    return Plan(tensor_map, list(found.issues), nbytes, site.scopes == STORE, found.moving, policy_of(options),
+                options.get("reduce"), options.get("cta_group"), options.get("prefetch_map", False), mode,
+                site.partial is not None, tensor_map.nowhere)
 
 
 def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
@@ -342,17 +357,20 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
             place = address, base + step
             if plan.store:
                 at = _rows_inside(e, at) if plan.mode == "rows" else at
-                e.tma_store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce, policy=plan.policy)
+                e.tma_store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce,
+                            policy=plan.policy)
             else:
                 space = "shared::cta" if plan.mode == "rows" and e.target not in PAIRED else "shared::cluster"
-                e.tma_load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode], offsets=plan.offsets(array.starts), mask=mask,
-                           cta_group=plan.cta_group, space=space, policy=plan.policy)
+                e.tma_load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode],
+                           offsets=plan.offsets(array.starts), mask=mask, cta_group=plan.cta_group, space=space,
+                           policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
 
 
 def _rows_inside(e, at: list) -> list:
-    """Coordinates with negative row indices replaced by `PAST` (as unsigned numbers they are larger), so that the engine drops the rows."""
+    """Coordinates with negative row indices replaced by `PAST` (as unsigned numbers they are larger), so that the
+    engine drops the rows."""
     return [at[0], *(e.ins(f"call i32 @llvm.umin.i32({e.word(r).typed}, i32 {PAST})", int32) for r in at[1:])]
 
 
@@ -362,7 +380,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
 
 
 def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, dst, src, mbar, mask):
-    """Simulate the copy. `reading(positions)` is a context that gives the maps to use, each with the CTAs of the batch that use it."""
+    """Simulate the copy. `reading(positions)` is a context that gives the maps to use, each with the CTAs of the
+    batch that use it."""
     array, shared = (dst, src) if plan.store else (src, dst)
     for thread, positions in issuers(m, plan.each_thread):
         starts = [of_thread(s, thread, positions) for s in array.starts]
@@ -373,11 +392,13 @@ def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, d
                 for at, step in plan.moves(starts):
                     if plan.store:
                         at = [np.where(np.asarray(c) < 0, PAST, c) for c in at] if plan.mode == "rows" else at
-                        m.tma_store(described, at, shared.buffer, origin + step, mode=plan.mode, kind=plan.reduce, positions=where)
+                        m.tma_store(described, at, shared.buffer, origin + step, mode=plan.mode, kind=plan.reduce,
+                                    positions=where)
                     else:
                         ranks = None if mask is None else of_thread(np.asarray(mask), thread, where)
-                        m.tma_load(described, at, shared.buffer, origin + step, mbar, mode=plan.mode, offsets=plan.offsets(starts),
-                                   multicast=ranks, paired=plan.cta_group == 2, positions=where)
+                        m.tma_load(described, at, shared.buffer, origin + step, mbar, mode=plan.mode,
+                                   offsets=plan.offsets(starts), multicast=ranks, paired=plan.cta_group == 2,
+                                   positions=where)
 
 
 VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="region", takes=TAKES, needs=(

@@ -1,8 +1,8 @@
 """The tensor-map planner's view of a copy between an array and a shared buffer, in bytes.
 
-Each dimension of the array has digits, the factors of the region's extent as in a mixed-radix number: an extent with a step in the
-array (`weight` elements of the dimension) and a step in shared memory. Dimensions are merged if the array has no gap between them
-and the region takes the inner one in full.
+Each dimension of the array has digits, the factors of the region's extent as in a mixed-radix number: an extent with
+a step in the array (`weight` elements of the dimension) and a step in shared memory. Dimensions are merged if the
+array has no gap between them and the region takes the inner one in full.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .....layout.shards import slice_dim
 from .....types import Sym
 from ....tmem.multiples import Multiple
 
-# An expression that the launch evaluates, as plain data: an int, ("size", argument, dimension), ("stride", argument, dimension) in
-# elements, or (operation, operand, operand) with mul, floordiv, min or max.
+# An expression that the launch evaluates, as plain data: an int, ("size", argument, dimension), ("stride", argument,
+# dimension) in elements, or (operation, operand, operand) with mul, floordiv, min or max.
 Number = int | tuple
 
 
@@ -63,8 +63,8 @@ def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a region starts along a dimension: the constant `value`; or, if that is None, the run-time start along dimension `dim` of
-    the array times `factor` / `over`, of which only a `divisor` is known."""
+    """Where a region starts along a dimension: the constant `value`; or, if that is None, the run-time start along
+    dimension `dim` of the array times `factor` / `over`, of which only a `divisor` is known."""
 
     value: int | None
     dim: int = 0
@@ -78,7 +78,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Digit:
-    """`extent` steps of the region along one dimension: each `weight` elements of the dimension, and `step` bytes in shared memory."""
+    """`extent` steps of the region along one dimension: each `weight` elements of the dimension,
+    and `step` bytes in shared memory."""
 
     extent: int
     weight: int
@@ -89,8 +90,8 @@ class Digit:
 class Dim:
     """A dimension of the array, with its `stride` in bytes, and the region's `start`, `extent` and `digits` along it.
 
-    Digits are outermost first; an extent of 1 has none. `packing` is (elements, bytes they take in the array) for packed elements
-    that get a byte each in shared memory.
+    Digits are outermost first; an extent of 1 has none. `packing` is (elements, bytes they take in the array) for
+    packed elements that get a byte each in shared memory.
     """
 
     size: Number
@@ -106,7 +107,8 @@ class Dim:
         return over(times(self.stride, n * per), elements)
 
     def inside(self, size: int | None = None) -> bool:
-        """Whether the region is known to lie within the first `size` elements of the dimension (by default, all of it)."""
+        """Whether the region is known to lie within the first `size` elements of the dimension (by default,
+        all of it)."""
         size = self.size if size is None else size
         return isinstance(size, int) and self.start.value is not None and 0 <= self.start.value <= size - self.extent
 
@@ -115,8 +117,8 @@ class Dim:
 class View:
     """A copy for the planner: the array's dimensions and the swizzle `mode` of the shared buffer.
 
-    The region starts `offset` bytes into the shared buffer (before the swizzle), plus a run-time part that `offset_divisor` divides.
-    With `padded`, elements are packed in the array but not in shared memory.
+    The region starts `offset` bytes into the shared buffer (before the swizzle), plus a run-time part that
+    `offset_divisor` divides. With `padded`, elements are packed in the array but not in shared memory.
     """
 
     itemsize: int
@@ -133,7 +135,8 @@ class View:
 
 
 def swizzle_mode(layout: TileLayout, itemsize: int) -> int | None:
-    """The swizzle mode (0 none, 1, 2, 3 for 32, 64, 128 bytes) of a shared layout; None if the engine has no such swizzle.
+    """The swizzle mode (0 none, 1, 2, 3 for 32, 64, 128 bytes) of a shared layout;
+    None if the engine has no such swizzle.
 
     The engine XORs the address bits from 4 on with those from 7 on (PTX ISA, "Swizzling modes").
     """
@@ -145,9 +148,11 @@ def swizzle_mode(layout: TileLayout, itemsize: int) -> int | None:
 
 
 def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable) -> tuple[list, int | Multiple] | str:
-    """(digits (extent, stride) of each dimension of a shared region, the region's offset), or a string that says why there are none.
+    """(digits (extent, stride) of each dimension of a shared region, the region's offset),
+    or a string that says why there are none.
 
-    `starts` are ints, or operands of which `divisor` gives a known divisor. Strides and offset are in elements, before the swizzle.
+    `starts` are ints, or operands of which `divisor` gives a known divisor. Strides and offset are in
+    elements, before the swizzle.
     """
     if layout.replicas or any(name != "m" for name in layout.axes):
         return f"the layout {layout}"
@@ -163,7 +168,8 @@ def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable)
             start = Multiple(divisor(start))
         sliced = slice_dim(shards, start, extent, lambda m, n: m.of % n == 0)
         if sliced is None:
-            return f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across the layout's blocks"
+            return (f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across "
+                    "the layout's blocks")
         digits.append([(n, stride) for n, stride, _ in sliced[0] if n != 1])
         offset = offset + sliced[1].get("m", 0)
     return digits, offset
@@ -192,7 +198,8 @@ def view_of(site, merge: bool = True) -> View | str:
         if padded and d == len(shape) - 1:
             packing = elements, per = array.dtype.packing
             n, extent = times(over(n, per), elements), count_elements(array.dtype, extent)
-            begin = Start(None if value is None else count_elements(array.dtype, value), d, elements, max(count_elements(array.dtype, begin.divisor), 1), per)
+            begin = Start(None if value is None else count_elements(array.dtype, value), d, elements,
+                          max(count_elements(array.dtype, begin.divisor), 1), per)
         pairs, digits, weight = next(moved) if extent != 1 else [], [], 1
         for count, step in reversed(pairs):
             digits.insert(0, Digit(count, weight, step * itemsize))
@@ -204,10 +211,11 @@ def view_of(site, merge: bool = True) -> View | str:
 
 
 def settled(site) -> tuple[list, list]:
-    """The array's sizes and strides, with some run-time ones replaced by constants so that `merged` can merge short rows.
+    """The array's sizes and strides, with some run-time ones replaced by constants so that `merged`
+    can merge short rows.
 
-    If the innermost extent is not a multiple of 16 bytes, as the engine needs (a (…, 128, 4) array of bytes), the launch is asked
-    whether the region takes the rows in full and they have no gaps between them.
+    If the innermost extent is not a multiple of 16 bytes, as the engine needs (a (…, 128, 4) array of bytes), the
+    launch is asked whether the region takes the rows in full and they have no gaps between them.
     """
     array, ask = site.array, site.g.facts.ask
     shape, strides, starts = list(array.buffer.shape), list(array.buffer.strides), site.starts(array)
@@ -225,14 +233,16 @@ def settled(site) -> tuple[list, list]:
         outer = None
         for k in reversed(range(len(shape))):
             s = strides[k]
-            if outer is None and k not in joined_up and (ask("stride_is", s.arg, s.dim, row) if isinstance(s, Sym) else s == row):
+            if (outer is None and k not in joined_up
+                and (ask("stride_is", s.arg, s.dim, row) if isinstance(s, Sym) else s == row)):
                 outer, strides[k] = k, row
         d = outer
     return shape, strides
 
 
 def merged(dims: list[Dim]) -> tuple[Dim, ...]:
-    """Merge each dimension that the region takes in full with the dimension that continues it, which keeps bounds exact."""
+    """Merge each dimension that the region takes in full with the dimension that continues it,
+    which keeps bounds exact."""
     dims = list(dims)
     again = True
     while again:
