@@ -103,7 +103,7 @@ class Queue:
 
 @contextmanager
 def later(target: str, **options):
-    """Replaces `toolchain.assembler.started`; starts no assembler."""
+    """Replaces `toolchain.assembler.start_assembler`; starts no assembler."""
     yield lambda ptx, meanwhile: meanwhile() or LATER
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
 KEPT_BYTES = 1 << 30  # once a day, the least recently used entries are removed until the cache has at most this size
-# of a code entry's JSON: those of `compiled.coded`
+# of a code entry's JSON: those of `compiled.describe_code`
 CODE_FIELDS = frozenset(("params", "maps", "registers", "spills", "notes", "assembler"))
 # what reading an entry that is not as this version writes it raises
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError)

@@ -55,9 +55,9 @@ class Rules:
 
     # -- what a call accesses ------------------------------------------------------------------------------------------
     #: ``written(call, mapped)`` are the places that a call may write, for ops whose signature cannot say it; `mapped`:
-    #: some call of the kernel stores through a tensor map that the kernel names. `ir.graph.written`.
+    #: some call of the kernel stores through a tensor map that the kernel names. `ir.graph.written_values`.
     written: Callable[[Call, bool], Iterable[Value]] | None = None
-    #: ``stores_by_map(call)``: whether a call stores to global memory through a tensor map. `ir.graph.written`.
+    #: ``stores_by_map(call)``: whether a call stores to global memory through a tensor map. `ir.graph.written_values`.
     stores_by_map: Callable[[Call], bool] | None = None
     #: ``by_threads(call)`` are the places in shared memory that threads access, through the generic proxy; without it,
     #: all operands of a call with an effect. ops/sync/proxies.py.

@@ -64,7 +64,7 @@ class PairOperations(MachineParts):
         form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
         begin = self.matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
         into = self._fragment_base(dst) if plan.moves[0] else np.asarray(dst.buffer.base).reshape(-1, 1)
-        # (copies, replicas, rows, units)
+        # by copies, replicas, rows and units
         targets = np.stack([target_units(form, address) for address, _ in plan.places])
         descriptor = plan.descriptor
 

@@ -86,7 +86,7 @@ def instruction(s: MmaSite) -> str:
 
 
 def _exists(s: MmaSite) -> bool | str:
-    return (ptx.lookup.found(instruction(s)) is not None
+    return (ptx.lookup.find_form(instruction(s)) is not None
             or f"there is no m64n{s.n}k{K_BYTES // s.a.dtype.nbytes} of {s.a.dtype} by {s.b.dtype} to {s.dtype}")
 
 

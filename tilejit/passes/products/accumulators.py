@@ -35,7 +35,7 @@ class _LiveRanges:
     loops: list[Interval] = field(default_factory=list)
     branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
     products: list[tuple[Value, Operand]] = field(default_factory=list)      # (result, accumulator); also of `renewed`
-    # (inner, result, init, following)
+    # each carried value: inner, result, init, following
     carries: list[tuple[Any, ...]] = field(default_factory=list)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
