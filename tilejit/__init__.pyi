@@ -1072,8 +1072,8 @@ def griddepcontrol_launch_dependents() -> None:
     """Let the dependent grid start once every CTA of this grid has called this or ended. (PTX ISA, ``griddepcontrol``.)"""
 
 def griddepcontrol_wait() -> None:
-    """Wait until the grids that this one depends on have ended and their writes are visible. (PTX ISA,
-    ``griddepcontrol``.)
+    """Wait until the grids that this one depends on have ended and their writes are visible.
+    (PTX ISA, ``griddepcontrol``.)
 
     With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only
     after this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it

@@ -194,8 +194,8 @@ class Kernel:
         rest = {k: v for k, v in kwargs.items() if k not in options and k not in call}
         for name in rest:
             if name not in names:
-                raise LaunchError(
-                    f"{self.name} has no parameter {name!r}{misspelt((name,), sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
+                known = sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS)
+                raise LaunchError(f"{self.name} has no parameter {name!r}{misspelt((name,), known)}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:

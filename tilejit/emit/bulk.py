@@ -18,7 +18,8 @@ class BulkMixin(EmitterParts):
                   policy=None) -> None:
         """Global to shared memory. With a `mask` of ranks it is a multicast, to the same offset in each of those CTAs
         and to their barriers."""
-        text = f"cp.async.bulk.shared::cluster.global.{BYTES}{'.multicast::cluster' if mask is not None else ''}{HINT if policy is not None else ''} "
+        multicast, hint = ".multicast::cluster" if mask is not None else "", HINT if policy is not None else ""
+        text = f"cp.async.bulk.shared::cluster.global.{BYTES}{multicast}{hint} "
         text += f"{_place(0, to[1])}, [$1], {nbytes}, {_place(2, barrier.offset)}"
         inputs = [to[0], source, barrier.address]
         if mask is not None:
@@ -29,7 +30,8 @@ class BulkMixin(EmitterParts):
     def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy=None,
                    reduce: tuple[str, str] | None = None) -> None:
         """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
-        head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{HINT if policy is not None else ''}"
+        hint = HINT if policy is not None else ""
+        head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{hint}"
         self._emit_with_policy(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]],
                                policy)
 

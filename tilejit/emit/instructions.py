@@ -222,9 +222,8 @@ class InstructionMixin(NarrowFloats):
         if x.dtype.bits == 8 or x.dtype.name == "bfloat16" and (self.architecture < 90 or target.bits == 8):
             x = self.f32(x)
         names = {"float16": "f16", "bfloat16": "bf16"}
-        text = (
-            f"cvt.rzi.{'s' if target.kind == 'int' else 'u'}{target.bits}.{names.get(x.dtype.name, f'f{x.dtype.bits}')} "
-            "$0, $1;")
+        to = f"{'s' if target.kind == 'int' else 'u'}{target.bits}"
+        text = f"cvt.rzi.{to}.{names.get(x.dtype.name, f'f{x.dtype.bits}')} $0, $1;"
         nan = None
         if x.dtype.bits == 64 or target.bits == 64:
             nan = self.ins(f"fcmp uno {x.dtype.llvm} {x.text}, {x.text}", bool_)

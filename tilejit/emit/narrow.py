@@ -34,9 +34,8 @@ class NarrowFloats(EmitterParts):
         both = self.asm(text, [int16], [high, low], pure=True)[0]
         if kind == "e5m2x2":  # the instruction makes infinities the largest number, whose code is one less
             for x, one in ((low, 1), (high, 256)):
-                both = self.ins(
-                    f"add i16 {both.text}, {self.select(self._is_infinite(x), self.const(one, int16), self.const(0, int16)).text}",
-                    int16)
+                step = self.select(self._is_infinite(x), self.const(one, int16), self.const(0, int16))
+                both = self.ins(f"add i16 {both.text}, {step.text}", int16)
         shift = 4 if kind == "e2m1x2" else 8
         lower = self.ins(f"and i16 {both.text}, 15", int16) if shift == 4 else both
         upper = self.ins(f"lshr i16 {both.text}, {shift}", int16)

@@ -59,7 +59,8 @@ class TmaMixin(EmitterParts):
                   reduce: str | None = None, policy=None) -> None:
         """Shared to global memory, or a reduction there, as part of the thread's current bulk group."""
         inputs, at = self._coordinates([place[0], self.tensor_map(tensor_map)], coordinates)
-        head = f"cp{'.reduce' if reduce else ''}.async.bulk.tensor.{tensor_map.rank}d.global.shared::cta{f'.{reduce}' if reduce else ''}"
+        verb, kind = ("cp.reduce", f".{reduce}") if reduce else ("cp", "")
+        head = f"{verb}.async.bulk.tensor.{tensor_map.rank}d.global.shared::cta{kind}"
         self._emit_with_policy(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs,
                                policy)
 

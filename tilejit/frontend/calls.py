@@ -129,10 +129,10 @@ def _python_call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[s
         _check_known(w, f"tile.{name}", (*args, *kwargs.values()))
         return function(*args, **kwargs)
     if isinstance(function, FunctionType):
-        raise w.error(
-            f"{name} is {counterpart(function) or 'a plain Python function; decorate it with @tile.jit to call it in a kernel'}")
-    raise w.error(
-        f"{name or describe(function)} is {counterpart(function) or 'not part of the language and cannot be called in a kernel'}")
+        plain = "a plain Python function; decorate it with @tile.jit to call it in a kernel"
+        raise w.error(f"{name} is {counterpart(function) or plain}")
+    unknown = "not part of the language and cannot be called in a kernel"
+    raise w.error(f"{name or describe(function)} is {counterpart(function) or unknown}")
 
 
 def _folded_call(w: Walker, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any],

@@ -10,7 +10,7 @@ A form's **name is its PTX mnemonic** with all modifiers, spelled and ordered as
 
 Forms that have the same mnemonic but differ in their operands get a distinguishing last word:
 
-    cp.async.cg.shared.global.16, …16.zfill, …16.ignore_src      the size, and whether a source size or a predicate follows
+    cp.async.cg.shared.global.16, …16.zfill, …16.ignore_src      the size; a source size or a predicate follows
     mbarrier.arrive.shared::cta.b64, ….count                     an optional operand: count, threads, hint, mask, pred
     wgmma.….f32.bf16.bf16, ….a_regs; tcgen05.mma.…, ….a_tmem     where the A operand is
     mov.u32.laneid, mov.u64.globaltimer                          the special register

@@ -393,8 +393,9 @@ class GlobalAccess(MachineParts):
                 f"{other.line if other else '?'} without a barrier between the two")
         # blame the line further down
         if name is not None and loc is not None and other is not None and loc.line < other.line:
-            text = f"{them}{place} {'reads' if found.earlier == 'read' else 'writes'} an element of {memory.name}, which {name} at line {loc.line} " \
-                   f"{what}s; nothing orders the two"
+            does = "reads" if found.earlier == "read" else "writes"
+            text = (f"{them}{place} {does} an element of {memory.name}, which {name} at line {loc.line} {what}s; "
+                    "nothing orders the two")
             loc, other = other, loc
         self.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc,
                      other=other)

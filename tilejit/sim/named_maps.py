@@ -56,7 +56,7 @@ class NamedMaps(MachineParts):
             self.sim.maps[key] = template(type_)
         place = None
         if shared is not None:  # only its place is used
-            place = SimRegion(type_, shared, (np.zeros((1, 1), np.int64),))  # type: ignore[arg-type]  # a map is no region
+            place = SimRegion(type_, shared, (np.zeros((1, 1), np.int64),))  # type: ignore[arg-type]
         return SimMap(type_, self.tensor_map(array, self.sim.maps[key]), slot, place)
 
     def map_in(self, place: SimRegion) -> SimMap:
@@ -368,8 +368,9 @@ class NamedMaps(MachineParts):
             self.finding("descriptor", f"a copy uses a tensor map {why}", **where)
             return
         needed, who = self._scope_between(b, slot)
-        edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}" if slot.launch == self.sim.report.launch else \
-            f"its edit at line {slot.loc.line} of an earlier launch"
+        edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}"
+        if slot.loc is not None and slot.launch != self.sim.report.launch:
+            edit += " of an earlier launch"
         known = slot.acquired.get(int(self.ctas[b]))
         if known is None or known.version != slot.version:
             self.finding("missing-proxy-fence", f"a copy uses a tensor map without .fence_acquire(scope) after {edit}: "

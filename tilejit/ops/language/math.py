@@ -154,9 +154,8 @@ def _emit_sigmoid(e, dtype, x):
         power = e.libdevice("__nv_exp", dtype, e.ins(f"fneg double {x.text}", dtype))
         return e.ins(f"fdiv double {one.text}, {e.ins(f'fadd double {one.text}, {power.text}', dtype).text}", dtype)
     power = exp2_parts(e, x, -LOG2_E, -LOG2_E_LOW)
-    return e.ins(
-        f"fdiv float {e.const(1.0, float32).text}, {e.ins(f'fadd float {e.const(1.0, float32).text}, {power.text}', float32).text}",
-        float32)
+    one = e.const(1.0, float32)
+    return e.ins(f"fdiv float {one.text}, {e.ins(f'fadd float {one.text}, {power.text}', float32).text}", float32)
 
 
 def _emit_sigmoid_fast(e, dtype, x):

@@ -69,9 +69,8 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     if d is not None and not joint(g, source, d, vector):
         found = ("the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d]
                  else f"{t.buffer.shape[d]} is not")
-        yield (
-            f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: "
-            f"{found}")
+        known = ", or a region that is known to be inside" * isinstance(t, Region)
+        yield f"needs bounds that are multiples of {vector}{known}: {found}"
     # Facts about the launch's scalars are asked last. Scalars change more often than arrays,
     # and each answer compiles another version.
     if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:

@@ -3,7 +3,8 @@
 The plan fixes the order in which elements are combined. The emitted code and the simulator both follow it, so that
 float results agree to the bit.
 
-  registers   a tree of halves: of n partial results, each of the first n // 2 is combined with the one n - n // 2 further on
+  registers   a tree of halves: of n partial results, each of the first n // 2 is combined with the one n - n // 2
+              further on
   lanes       a butterfly (``shfl.sync.bfly``): lanes whose ids differ in one bit, least significant bit first
   warps       the first lanes of each warp write to scratch memory; after a barrier, every thread combines what it needs
 

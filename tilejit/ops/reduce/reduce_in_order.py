@@ -5,7 +5,8 @@ from the innermost digit out, and combines along each digit by a tree of neighbo
 with the second, the third with the fourth, and so on. Adjacent digits of one kind make one step:
 
   registers   in each thread
-  lanes       a butterfly whose masks are the digits' bits, innermost first: in the first lane, the left operand is the earlier
+  lanes       a butterfly whose masks are the digits' bits, innermost first: in the first lane, the left operand is
+              the earlier
   warps       through scratch memory, where every thread reads and combines the partial results of all warps
 """
 

@@ -275,11 +275,14 @@ bulk_commit = _plain("bulk_commit",
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
     check=_hopper("fence.mbarrier_init"))
-griddepcontrol_wait = _plain("griddepcontrol_wait",
-                             """Wait until the grids that this one depends on have ended and their writes are visible. (PTX ISA, ``griddepcontrol``.)
+griddepcontrol_wait = _plain(
+    "griddepcontrol_wait",
+    """Wait until the grids that this one depends on have ended and their writes are visible.
+    (PTX ISA, ``griddepcontrol``.)
 
-    With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only after
-    this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it returns at once.
+    With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only
+    after this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it
+    returns at once.
     """, check=_hopper("griddepcontrol"), waits=True)
 griddepcontrol_launch_dependents = _plain(
     "griddepcontrol_launch_dependents",

@@ -82,9 +82,8 @@ def _emit_floordiv(e, dtype, x, y):
     quotient = e.ins(f"sdiv {dtype.llvm} {x.text}, {y.text}", dtype)
     remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}",
                       dtype)
-    return e.ins(
-        f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_rounds_up(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}",
-        dtype)
+    correction = e.ins(f"sext i1 {_rounds_up(e, dtype, remainder, y).text} to {dtype.llvm}", dtype)
+    return e.ins(f"add {dtype.llvm} {quotient.text}, {correction.text}", dtype)
 
 
 def _rounds_up(e, dtype, remainder, y):

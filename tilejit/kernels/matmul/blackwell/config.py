@@ -79,7 +79,8 @@ class BlackwellConfig:
 
     def __str__(self) -> str:
         shared = f" k/{self.splits}" if self.splits != 1 else ""
-        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}{said(by_pairs=self.pair)}{shared}{said(swapped=self.swapped)}"
+        options = f"{said(by_pairs=self.pair)}{shared}{said(swapped=self.swapped)}"
+        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}{options}"
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

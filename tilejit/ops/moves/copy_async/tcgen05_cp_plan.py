@@ -291,7 +291,8 @@ def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tupl
     A string says why an instruction could not start at such a byte.
     """
     places = [(0, 0, first)]
-    for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):  # noqa: C413 - equal ones are reversed too
+    # `reversed`, since equal digits are reversed too
+    for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):  # noqa: C413
         places = [(lane + i * d.lane, column + i * d.column, at + i * d.shared) for lane, column, at in places
                   for i in range(d.extent)]
     pitch = UNIT << mode

@@ -37,7 +37,8 @@ def _meaning(name: str) -> Callable | None:
 # -- special registers -------------------------------------------------------------------------------------------------
 
 @means(
-    r"mov\.\w+\.(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|cluster\w*|nclusterid|is_explicit_cluster)(\.[xyz])?")
+    r"mov\.\w+\.(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|cluster\w*|nclusterid|"
+    r"is_explicit_cluster)(\.[xyz])?")
 def special_register(m, form, x):
     name, _, axis = form.name.split(".", 2)[2].partition(".")
     axis = "xyz".index(axis) if axis else 0

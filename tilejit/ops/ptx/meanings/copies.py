@@ -64,8 +64,10 @@ def arrival_of_copies(m, form, x):
 # -- bulk --------------------------------------------------------------------------------------------------------------
 
 @means(
-    r"cp\.(reduce\.)?async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
-    r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+|\.cp_mask)?")
+    r"cp\.(reduce\.)?async\.bulk\."
+    r"(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
+    r"global\.shared::cta\.bulk_group)"
+    r"(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+|\.cp_mask)?")
 def bulk_copy(m, form, x):
     """A bulk copy or reduction. A reduction works on elements of the instruction's type,
     whatever the dtype of the buffers."""
@@ -85,7 +87,8 @@ def bulk_copy(m, form, x):
 # -- to another CTA ----------------------------------------------------------------------------------------------------
 
 @means(
-    r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes(\.(add|min|max|inc|dec|and|or|xor))?"
+    r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes"
+    r"(\.(add|min|max|inc|dec|and|or|xor))?"
     r"(\.v[24])?\.[bsuf](32|64)")
 def to_a_peer(m, form, x):
     """A store or reduction to another CTA, which must complete at a barrier of that CTA.

@@ -122,7 +122,8 @@ def extreme(m, form, x):
 
 @means(
     r"((add|sub|mul)\.rn|tanh\.approx|abs|neg|(min|max)(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.relu)?)\.b?f16x2|"
-    r"(ex2\.approx|(min|max)\.ftz(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.ftz)?(\.sat|\.relu)?)\.f16x2|ex2\.approx\.ftz\.bf16x2")
+    r"(ex2\.approx|(min|max)\.ftz(\.NaN)?(\.xorsign\.abs)?|fma\.rn(\.ftz)?(\.sat|\.relu)?)\.f16x2|"
+    r"ex2\.approx\.ftz\.bf16x2")
 def pair_of_halves(m, form, x):
     """Both halves of a register as the form without x2 computes one number."""
     single = SimpleNamespace(name=form.name[:-2], inputs=form.inputs)

@@ -61,7 +61,8 @@ def _mode(form) -> str:
 
 
 @means(
-    r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global(\.tile|\.tile::gather4|\.im2col(::w(::128)?)?)?"
+    r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global"
+    r"(\.tile|\.tile::gather4|\.im2col(::w(::128)?)?)?"
     r"\.mbarrier::complete_tx::bytes(\.multicast::cluster)?(\.cta_group::[12])?(\.L2::cache_hint)?")
 def tensor_load(m, form, x):
     (dst, to), barrier = run_of(m, form, x["dst"]), barrier_of(m, form, x)
@@ -74,7 +75,8 @@ def tensor_load(m, form, x):
 
 
 @means(
-    r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta(\.(add|min|max|inc|dec|and|or|xor))?"
+    r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta"
+    r"(\.(add|min|max|inc|dec|and|or|xor))?"
     r"(\.tile|\.tile::scatter4|\.im2col_no_offs)?\.bulk_group(\.L2::cache_hint)?")
 def tensor_store(m, form, x):
     src, at = run_of(m, form, x["src"])
@@ -85,7 +87,8 @@ def tensor_store(m, form, x):
 
 
 @means(
-    r"cp\.async\.bulk\.prefetch\.tensor\.[1-5]d\.L2\.global\.(tile|tile::gather4|im2col(::w(::128)?)?)(\.L2::cache_hint)?")
+    r"cp\.async\.bulk\.prefetch\.tensor\.[1-5]d\.L2\.global\.(tile|tile::gather4|im2col(::w(::128)?)?)"
+    r"(\.L2::cache_hint)?")
 def tensor_prefetch(m, form, x):
     """A prefetch has no effect, but a wrong map or wrong coordinates are reported."""
     with m.reading_map(_map(m, form, x["map"]), None) as maps:

@@ -74,7 +74,8 @@ def elements_of(m, form, place):
 # -- instructions ------------------------------------------------------------------------------------------------------
 
 @means(
-    r"ld(\.volatile)?\.(global|shared(::cta|::cluster)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
+    r"ld(\.volatile)?\.(global|shared(::cta|::cluster)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*"
+    r"\.(v[24]\.)?b(8|16|32|64)")
 def load(m, form, x):
     buffer, elements = elements_of(m, form, x["a"])
     found = tuple(np.ascontiguousarray(m.read(buffer, at, bounds=False)).view(element_of(form)) for at in elements)

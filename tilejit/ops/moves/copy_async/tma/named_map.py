@@ -132,8 +132,10 @@ def _clipped(s: CopySite) -> bool | str:
     """Whether clipping at the end of a row is safe for a store. For a map that the kernel makes (`slot`),
     its rebind checks it."""
     inner = view(s).dims[-1]
-    return named(s).slot is not None or inner.inside() or multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask) or \
-        "it is not, and the engine would write past the end of a row"
+    if named(s).slot is not None or inner.inside():
+        return True
+    return (multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask)
+            or "it is not, and the engine would write past the end of a row")
 
 
 def _filled(s: CopySite) -> bool | str:
@@ -163,10 +165,11 @@ def _paired(s: CopySite) -> bool | str:
     fits = tma.paired(s)
     if fits is not True or s.options.get("cta_group") != 2 or named(s).slot is None:
         return fits
+    rank = len(named(s).box)
     return (
         "a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by "
         "it, and no instruction edits it for both at once; give tile.tensor_map no slot=. "
-        f"tile.ptx.cp_async.bulk.tensor._{len(named(s).box)}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 "
+        f"tile.ptx.cp_async.bulk.tensor._{rank}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 "
         "takes the map as it is, with nothing checked")
 
 

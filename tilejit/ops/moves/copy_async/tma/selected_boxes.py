@@ -141,9 +141,8 @@ def window_fits(window: Window, rank: int) -> bool | str:
                 return f"a corner {abs(c)} elements {name}; in {rank} dimensions it takes {low} to {high}"
     most = OFFSETS[rank] if window.along is None else ALONG_OFFSET
     if max(window.reach) > most:
-        return (
-            f"a filter that reaches {max(window.reach)} elements; {'along w' if window.along else f'in {rank} dimensions'} "
-            f"at most {most}")
+        directions = "along w" if window.along else f"in {rank} dimensions"
+        return f"a filter that reaches {max(window.reach)} elements; {directions} at most {most}"
     return max(window.stride) <= 8 or f"a step of {max(window.stride)}, and at most 8 are possible"
 
 
