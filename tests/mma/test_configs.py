@@ -8,6 +8,7 @@ import pytest
 import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
+from tilejit.kernels.matmul import config_rules
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, ranked as ranked_blackwell
 from tilejit.kernels.matmul.choice import Config, Problem, ranked
 from tilejit.kernels.matmul.config_rules import check_blackwell, check_fields, check_hopper, check_registers
@@ -176,7 +177,7 @@ def test_registers_hold_exactly_the_tile_widths_that_are_accepted(dtype, by_colu
     compile_three(dtype, by_columns, most)
     with pytest.raises(LaunchError, match=f"with config.bm=192 config.bn must be at most {most if dtype != np.int8 else 200}; 256 columns fit"):
         compile_three(dtype, by_columns, most + 16)
-    monkeypatch.setattr("tilejit.kernels.matmul.config_rules.BESIDE", (0, 0))
+    monkeypatch.setattr(config_rules, "BESIDE", (0, 0))
     with pytest.raises(ToolchainError, match="Insufficient registers"):
         compile_three(dtype, by_columns, most + 16)
 

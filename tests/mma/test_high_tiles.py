@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError, ToolchainError
+from tilejit.kernels.matmul import config_rules
 from tilejit.kernels.matmul.choice import HIGH, WIDEST, Problem, choose, ranked
 from tilejit.kernels.matmul.config import Config, part
 
@@ -89,7 +90,7 @@ def test_a_consumer_s_registers_hold_exactly_the_tile_widths_that_are_accepted(r
     assert compiled(widest(most)).spills == 0
     with pytest.raises(LaunchError, match=f"with config.bm=256 config.bn must be at most {most}; 256 columns fit with 128 rows or fewer"):
         compiled(widest(most + 8))
-    monkeypatch.setattr("tilejit.kernels.matmul.config_rules.BESIDE", (0, 0))
+    monkeypatch.setattr(config_rules, "BESIDE", (0, 0))
     with pytest.raises(ToolchainError, match="serialized"):
         compiled(widest(most + 8))
 
