@@ -283,7 +283,6 @@ RECORDED: dict[str, dict[str, int]] = {
         "kernels": 1,
         "names": 1,
         "ops": 54,
-        "passes": 13,
         "ptx": 6,
         "sim": 21,
         "testing": 4,
