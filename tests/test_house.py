@@ -282,7 +282,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "ir": 3,
         "kernels": 1,
         "names": 1,
-        "ops": 54,
+        "ops": 18,
         "ptx": 6,
         "sim": 21,
         "testing": 4,
