@@ -6,7 +6,13 @@ import argparse
 import os
 import sys
 
+from .config import config
 from .errors import TileError
+from .lazy import Lazy
+from .runtime.store import Store
+
+demo = Lazy("tilejit.demo")  # brings the language
+ptx = Lazy("tilejit.ptx")  # the instruction table
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,13 +40,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _demo(arguments) -> int:
-    from .demo import run
-    return run()
+    return demo.run()
 
 
 def _cache(arguments) -> int:
-    from .config import config
-    from .runtime.store import Store
     store = Store(config().cache_path)
     if arguments.clear:
         print(f"removed {store.clear()} entries from {config().cache_path}")
@@ -54,6 +57,5 @@ def _cache(arguments) -> int:
 
 
 def _ptx(arguments) -> int:
-    from .ptx import coverage_markdown, to_json
-    print(to_json() if arguments.json else coverage_markdown())
+    print(ptx.to_json() if arguments.json else ptx.coverage_markdown())
     return 0

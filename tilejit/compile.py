@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ from .passes.products.dots import write_dots
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+from .toolchain import assembler, llvm
 
 if TYPE_CHECKING:
     from .toolchain.assembler import Assembled
@@ -161,7 +163,6 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
 
 
 def _under_pytest() -> bool:
-    import os
     return "PYTEST_CURRENT_TEST" in os.environ
 
 
@@ -225,17 +226,15 @@ class Code:
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
     """Compile a lowered graph to LLVM IR, PTX and cubin. `meanwhile` is called with the texts while the assembler
     runs, in another process and for longer than any stage before it."""
-    from .toolchain.assembler import SLOW_CODE, start_assembler
-    from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
     _dump(graph.name, "graph", lowered.text)
     seed = graph.launch.jitter
-    with start_assembler(graph.target, allow=() if seed is None else SLOW_CODE) as assemble:
+    with assembler.start_assembler(graph.target, allow=() if seed is None else assembler.SLOW_CODE) as assemble:
         emitted: Emitted = emit(graph)
         llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
         clock("emit")
-        ptx = to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice)
+        ptx = llvm.to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice)
         ptx = _stage(graph.name, "ptx", ptx if seed is None else add_jitter(ptx, seed))
         clock("llvm")
         texts = {"graph": lowered.text, "llvm_ir": llvm_ir, "ptx": ptx}

@@ -7,13 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .ir.builder import element_type
+from .lazy import Lazy
 from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+from .runtime import driver
 from .runtime.expressions import evaluate, expression
+from .runtime.store import open_store
 from .types import Buffer
 
 if TYPE_CHECKING:
     from .compile import Code, Lowered
 
+html = Lazy("html")
+jitter = Lazy("tilejit.emit.jitter")  # part of the compiler
+loading = Lazy("tilejit.runtime.launcher")  # kernels may be compiled where none is launched
+disassembler = Lazy("tilejit.toolchain.disassembler")
 
 PREPOSITIONS = {"load": "from", "store": "to"}
 
@@ -95,22 +102,18 @@ class CompiledKernel:
         """The launcher of the kernel on a device, loaded at the first call.
         LaunchError if the device cannot run the kernel."""
         if device not in self.launchers:
-            from .runtime.launcher import load
-            from .runtime.store import open_store
-            self.launchers[device] = load(self.recipe, self.cubin if self.cubin is not None else self.ptx, device,
-                                          store=open_store())
+            image = self.cubin if self.cubin is not None else self.ptx
+            self.launchers[device] = loading.load(self.recipe, image, device, store=open_store())
         return self.launchers[device]
 
     def active_ctas(self, device: int = 0) -> int:
         """How many CTAs of the kernel fit on one multiprocessor of the GPU at once. A persistent grid has this many per
         multiprocessor. (CUDA driver API, ``cuOccupancyMaxActiveBlocksPerMultiprocessor``.)"""
-        from .runtime import driver
         return driver.active_ctas(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"], device)
 
     def active_clusters(self, device: int = 0) -> int:
         """How many clusters of the kernel fit on the GPU at once, which is the size of a persistent grid of clusters:
         they may not fill all multiprocessors. (CUDA driver API, ``cuOccupancyMaxActiveClusters``.)"""
-        from .runtime import driver
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
@@ -122,8 +125,7 @@ class CompiledKernel:
     def sass(self) -> str:
         """The disassembled machine code. ToolchainError without the disassembler (``pip install
         nvidia-cuda-nvdisasm``)."""
-        from .toolchain.disassembler import sass
-        return sass(self.cubin or b"")
+        return disassembler.sass(self.cubin or b"")
 
     def explain(self) -> str:
         """A readable report: resources, layouts, the variant of each copy, access and product with the reasons,
@@ -145,7 +147,6 @@ class CompiledKernel:
         return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
 
     def _repr_html_(self) -> str:
-        import html
         return f"<pre>{html.escape(self.explain())}</pre>"
 
 
@@ -212,10 +213,11 @@ def _article(scope: str) -> str:
 def describe_launch(lowered: Lowered, bound) -> dict[str, Any]:
     """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The
     `RECORDS` are stored separately."""
-    from .emit.jitter import PRESSURE_BYTES
     graph, launch = lowered.graph, lowered.graph.launch
     perturbed = launch.jitter is not None
-    shared = max(graph.shared_bytes, PRESSURE_BYTES) if perturbed and graph.shared_bytes else graph.shared_bytes
+    shared = graph.shared_bytes
+    if perturbed and shared:
+        shared = max(shared, jitter.PRESSURE_BYTES)
     arguments = []
     for p in graph.params:
         arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer)

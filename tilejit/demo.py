@@ -8,6 +8,8 @@ import time
 import numpy as np
 import tilejit as tile
 
+from .runtime import driver
+
 
 @tile.jit
 def vector_add(x, y, out, BLOCK: tile.constexpr):
@@ -67,7 +69,6 @@ def _cases():
 
 def run() -> int:
     """Compile, explain, run and check; returns the exit status."""
-    from .runtime import driver
     gpu = driver.available()
     backend = "cuda" if gpu else "sim"
     print(f"tilejit {tile.__version__}: kernels for {driver.target(0) if gpu else 'sm_90a'}, run on "

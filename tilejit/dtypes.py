@@ -7,13 +7,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .errors import CompilationError
+from .lazy import Lazy
 from .names import nearest
 
 if TYPE_CHECKING:
+    import ml_dtypes
+    import numpy
     from numpy import dtype as NumPyDType
 
-if TYPE_CHECKING:
     from . import _Tile, _Value
+else:
+    ml_dtypes, numpy = Lazy("ml_dtypes"), Lazy("numpy")
 
 
 MAX_BITS = 8192  # of a constant integer: far beyond any use, and few enough digits for Python to print it
@@ -27,11 +31,9 @@ def shown_integer(x: int) -> str:
 @cache
 def _numpy(name: str) -> NumPyDType[Any]:
     """NumPy's dtype of that name, or that of ml_dtypes."""
-    import numpy
     try:
         found: NumPyDType[Any] = numpy.dtype(name)
     except TypeError:
-        import ml_dtypes
         found = numpy.dtype(getattr(ml_dtypes, name))
     return found
 

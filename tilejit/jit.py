@@ -18,8 +18,10 @@ from .errors import CompilationError, LaunchError, TileError, print_text, warn
 from .frontend import Capture, Source
 from .ir.builder import Facts
 from .ir.op import variant_names
+from .lazy import Lazy
 from .manifest import Shelf, difference
 from .names import misspelt, nearest
+from .runtime import driver, libcuda
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
 from .warm import Warm, form_of, has_zero
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from .compile import Lowered
     from .frontend.building import Built
     from .sim.report import Report
+
+compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
+building = Lazy("tilejit.frontend.building")
 
 
 def jit(function=None, *, source: str | None = None, **options):
@@ -53,7 +58,7 @@ def jit(function=None, *, source: str | None = None, **options):
 @not_while_forking
 def _simulator():
     """The simulator, imported at its first use."""
-    from .sim import simulate
+    from .sim import simulate  # loads NumPy, and no other thread may fork meanwhile
     return simulate
 
 
@@ -237,8 +242,7 @@ class Kernel:
         bare = bound.without_data()
         found = shelf.find(bound, rebuild=lambda: shelf.compile(self._lower(bare, options, target), bare).texts())
         if found is None:
-            from .compile import pause_garbage_collection
-            with pause_garbage_collection():
+            with compiler.pause_garbage_collection():
                 version = self.version(bound, options, target, shelf.missed)
                 lowered = version.needed()
                 compiled = shelf.compile(lowered, bound)
@@ -256,13 +260,11 @@ class Kernel:
         return version.compiled
 
     def _lower(self, bound: Bound, options: dict[str, Any], target: str) -> Lowered:
-        from .compile import lower
-        return lower(self.source, **self._frontend_inputs(bound, options, target))
+        return compiler.lower(self.source, **self._frontend_inputs(bound, options, target))
 
     def build(self, bound: Bound, options: dict[str, Any], target: str) -> Built:
         """What the frontend makes of the kernel, before the passes."""
-        from .frontend.building import build
-        return build(self.source, **self._frontend_inputs(bound, options, target))
+        return building.build(self.source, **self._frontend_inputs(bound, options, target))
 
     def _frontend_inputs(self, bound: Bound, options: dict[str, Any], target: str) -> dict[str, Any]:
         facts = Facts(lambda fact: answer(fact, bound), bound.runtime)
@@ -353,7 +355,7 @@ class Kernel:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
         for all copies whose source line contains that name. Otherwise compiling fails from now on, and also if
         `argument` is not a parameter and has no copies."""
-        from . import ops  # noqa: F401  # the names of variants are theirs
+        from . import ops  # noqa: F401  # with the compiler; they register the names of their variants
         if not isinstance(argument, str) or not argument:
             raise LaunchError("assert_variant takes the name of an array or of an allocation of the kernel, "
                               f"as in 'A', not {argument!r}")
@@ -385,8 +387,7 @@ class Kernel:
         self._launch_on_device(bound, options, grid, call, (args, kwargs))
 
     def _launch_on_device(self, bound: Bound, options: dict, grid: tuple, call: dict, given: tuple) -> None:
-        from .runtime import driver
-        from .runtime.launch import check_apart, device_of, launch_arguments, on_device
+        from .runtime.launch import check_apart, device_of, launch_arguments, on_device  # for launches only, at each
         device = device_of(bound, call)
         asked, (bound, copies) = bound, on_device(bound, device)
         compiled = self.compiled(bound, options, driver.target(device))
@@ -416,7 +417,6 @@ class Kernel:
 
 @cache
 def _say_once_that_a_gpu_is_there() -> None:
-    from .runtime.libcuda import device_files
-    if device_files():
+    if libcuda.device_files():
         print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU",
               file=sys.stderr)

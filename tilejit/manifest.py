@@ -32,6 +32,7 @@ from .errors import CacheError
 from .frontend.captures import Capture, Unrecorded, find_changed_capture, identity, record_captures, text_of, token
 from .frontend.source import Source
 from .ir.graph import Launch
+from .lazy import Lazy
 from .records import RECORDS, from_data, to_data
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
@@ -40,6 +41,8 @@ from .toolchain.installed import tools
 
 if TYPE_CHECKING:
     from .compile import Lowered
+
+compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
 
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
@@ -149,7 +152,6 @@ class Shelf:
     def compile(self, lowered: Lowered, bound: Bound) -> CompiledKernel:
         """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores
         manifest and code."""
-        from .compile import assemble_graph, check_budgets
         description = json.loads(_json(describe_launch(lowered, bound)))
         key = code_key(lowered)
         start = perf_counter()
@@ -162,12 +164,12 @@ class Shelf:
 
         entry = _Code.read(self.store, key) if self.store is not None else None
         if entry is not None:
-            check_budgets(lowered.graph, entry.says["registers"], entry.says["spills"])
-            texts = _reader(self._opened(), key, lambda: assemble_graph(lowered).texts)
+            compiler.check_budgets(lowered.graph, entry.says["registers"], entry.says["spills"])
+            texts = _reader(self._opened(), key, lambda: compiler.assemble_graph(lowered).texts)
             seconds = {**lowered.seconds, "cache": perf_counter() - start}
             manifest = self._manifest(lowered, description, key)
         else:
-            code = assemble_graph(lowered, prepare)
+            code = compiler.assemble_graph(lowered, prepare)
             entry = _Code(json.loads(_json(describe_code(code))), code.assembled.cubin)
             texts, seconds = lambda: code.texts, code.seconds
             if self.store is not None and self.store.put("texts", key, packed):
@@ -267,15 +269,14 @@ def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: L
 
 def code_key(lowered: Lowered) -> str:
     """The key of a lowered kernel's code."""
-    from .compile import graph_key
-    return _digest(str(FORMAT), package(), tools(), graph_key(lowered))
+    return _digest(str(FORMAT), package(), tools(), compiler.graph_key(lowered))
 
 
 @cache
 def package() -> str:
     """The identity of this package: its version if it is installed,
     otherwise also a digest of its files' sizes and times."""
-    from . import __version__
+    from . import __version__  # the package imports this file before it has its version
     here = os.path.dirname(os.path.abspath(__file__))
     if os.path.isdir(os.path.join(os.path.dirname(here), f"tilejit-{__version__}.dist-info")):
         return __version__

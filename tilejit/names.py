@@ -7,13 +7,13 @@ import ast
 import re
 import sys
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
 from .errors import Loc
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """The text `` (did you mean 'x'?)`` for the closest of `names`; "" if none is close."""
-    from difflib import get_close_matches
     close = get_close_matches(name, list(names), n=1) if isinstance(name, str) else ()
     return f" (did you mean {close[0]!r}?)" if close else ""
 

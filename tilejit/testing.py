@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .config import checked_target, config
 from .dtypes import dtype_of, float8_e8m0fnu
 from .errors import LaunchError, VerificationError
 from .jit import Kernel
+from .lazy import Lazy
+from .runtime import driver
 from .runtime.arguments import ArraySpec
 from .runtime.arrays import describe
 from .runtime.options import checked_grid
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     import tilejit as tile
 
     from .sim.report import Finding
+
+ml_dtypes = Lazy("ml_dtypes")
+sim = Lazy("tilejit.sim")
 
 ULPS = 8  # the default tolerance, in units of the dtype's epsilon
 
@@ -90,7 +97,6 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     subnormal number, and float8_e8m0fnu must be equal. The reference gets ``tile.Packed`` arguments as such; their
     elements are compared. The arrays in `args` are not changed.
     """
-    from .runtime.driver import available
     if not isinstance(kernel, Kernel):
         of_tuned = ("; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs")
                     else "")
@@ -111,14 +117,13 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     written = [bound.names[n] for n in sorted(lowered.written)]
     want = _expected_outputs(reference, args, bound, written)
 
-    from .sim import simulate
     def run(bound, **how):
-        return simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
+        return sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
     copy, _ = _copy_call(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), report.faults())
     got = {"simulator": {n: _elements(copy.values[n].view) for n in written}}
-    if available():
+    if driver.available():
         copy, given = _copy_call(kernel, args, kwargs)
         kernel[grid](*given, **{**kwargs, "backend": "cuda"})
         got["gpu"] = {n: _elements(copy.values[n].view) for n in written}
@@ -154,7 +159,6 @@ def _copy_call(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
 
 def _twin(x):
     """A copy of a NumPy array that keeps its strides."""
-    import numpy as np
     low = sum(min(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) if x.size else 0
     high = sum(max(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) + x.itemsize if x.size else 0
     memory = np.zeros(high - low, np.uint8)
@@ -165,8 +169,6 @@ def _twin(x):
 
 
 def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
-    import numpy as np
-
     def own(a, value):
         if isinstance(a, Packed):
             return Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
@@ -193,7 +195,6 @@ def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str
 
 def _numpy(array):
     """A host array of any library as a NumPy array."""
-    import numpy as np
     if isinstance(array, Packed):
         return array.unpack()
     return (describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
@@ -214,11 +215,9 @@ def _place(view, index: tuple[int, ...]) -> tuple[int, ...]:
 
 def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
     """The index of the first element that differs and the number of elements that do; None if none does."""
-    import numpy as np
     if got.dtype.kind in "biu":
         wrong = got != want
     else:
-        import ml_dtypes
         info = ml_dtypes.finfo(got.dtype)
         narrow, exponents = info.bits <= 8, got.dtype == float8_e8m0fnu.np
         unit = (0 if exponents else 1 if narrow else ULPS) * float(info.eps)

@@ -22,8 +22,10 @@ from .errors import CompilationError, LaunchError, TileError, ToolchainError
 from .frontend.captures import Unrecorded, identity
 from .ir.graph import Launch
 from .jit import Kernel
+from .lazy import Lazy
 from .manifest import package
 from .names import misspelt
+from .runtime import driver
 from .runtime.arguments import ArraySpec, Bound, is_host
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
     from .compiled import CompiledKernel
     from .sim.report import Report
+
+futures = Lazy("concurrent.futures")
+launching = Lazy("tilejit.runtime.launch")
 
 ROUNDS = 5          # timings of each configuration, alternating with the others
 BURST_MS = 1.0      # approximate duration of the launches between two events
@@ -154,14 +159,12 @@ class Tuned:
     def _compile_configs(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict,
                          target: str) -> dict[int, Any]:
         """Compile the configurations in parallel; returns those that compile, and records the errors of the others."""
-        from concurrent.futures import ThreadPoolExecutor
-
         def attempt(item):
             try:
                 return item[0], self.kernel.compile(*args, **kwargs, **item[1], target=target)
             except (CompilationError, ToolchainError) as error:
                 return item[0], error
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             results = dict(pool.map(attempt, configs.items()))
         self._reject(kind, {i: r for i, r in results.items() if isinstance(r, TileError)})
         return {i: r for i, r in results.items() if not isinstance(r, TileError)}
@@ -192,10 +195,8 @@ class Tuned:
 
     def _fastest(self, kind: tuple, bound: Bound, grid, args: tuple, kwargs: dict,
                  device: int | None) -> dict[str, Any]:
-        from .runtime import driver
-        from .runtime.launch import device_of
         configs = self._candidates(bound)
-        device = device_of(bound, {} if device is None else {"device": device})
+        device = launching.device_of(bound, {} if device is None else {"device": device})
         store, place = open_store(), self._place(kind, driver.name(device))
         known = None if store is None or place is None else store.get_json("tuned", place)
         if isinstance(known, int) and known in configs:
@@ -219,7 +220,6 @@ class Tuned:
     def _time_configs(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict,
                       device: int) -> dict[int, float]:
         """The milliseconds per launch of each configuration that can be launched."""
-        from .runtime import driver
         driver.synchronize(device)
         stream = driver.create_stream(device)
         try:
@@ -247,8 +247,6 @@ def time_launches(launches: dict[int, Callable[[], Any]], stream: int,
                   device: int) -> tuple[dict[int, float], dict[int, TileError]]:
     """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the
     errors of launches that fail."""
-    from .runtime import driver
-
     def burst(launch: Callable[[], Any], count: int) -> float:
         start, end = driver.Event(device), driver.Event(device)
         start.record(stream)
@@ -317,7 +315,6 @@ class Kept:
         self.copies: list[Any] = []
 
     def __enter__(self) -> None:
-        from .runtime import driver
         driver.synchronize(self.device)
         try:
             for address, nbytes in self.spans:
@@ -329,7 +326,6 @@ class Kept:
             raise
 
     def __exit__(self, *error) -> None:
-        from .runtime import driver
         driver.synchronize(self.device)
         for (address, nbytes), copy in zip(self.spans, self.copies):
             driver.copy_on_device(address, copy, nbytes, self.device)
@@ -337,7 +333,6 @@ class Kept:
         self._free()
 
     def _free(self) -> None:
-        from .runtime import driver
         while self.copies:
             driver.free(self.copies.pop(), self.device)
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..lazy import Lazy
 from .captures import Capture
 from .source import Param, Source, constexpr
 
@@ -10,13 +11,13 @@ if TYPE_CHECKING:
 
 # loaded only to compile: a process that finds its kernels in the cache does not need them
 LATE = ("Built", "ParamSpec", "build")
+_building = Lazy("tilejit.frontend.building")
 
 
 def __getattr__(name: str) -> Any:
     if name not in LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import building
-    return getattr(building, name)
+    return getattr(_building, name)
 
 
 __all__ = ["Built", "Capture", "Param", "ParamSpec", "Source", "build", "constexpr"]

@@ -218,7 +218,7 @@ class Walker:
 
     def guard(self, exits: list[str], rest: Callable[[], None]) -> None:
         """Walk `rest` under the condition that none of `exits` was taken."""
-        from .branches import either
+        from .branches import either  # a branch walks its statements, and a statement may be a branch
         taken = self.frame.env[exits[0]].value
         for name in exits[1:]:
             taken = operators.logical(self.g, "or", taken, self.frame.env[name].value)

@@ -267,7 +267,7 @@ class Graph:
     warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:
-        from .printer import text
+        from .printer import text  # the printer knows the kinds of nodes, which are here
         return text(self)
 
 

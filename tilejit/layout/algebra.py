@@ -10,6 +10,7 @@ from typing import Any
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
+from ..lazy import Lazy
 from . import maps, shards as _shards, units
 from .axes import (
     AXES,
@@ -26,6 +27,8 @@ from .axes import (
 )
 from .indexing import IndexPlan, add, evaluate, index_plan
 from .swizzle import Swizzle
+
+drawing = Lazy("tilejit.layout.draw")  # loads NumPy
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -386,8 +389,8 @@ class TileLayout:
 
     def draw(self, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
         """An SVG picture of the layout's cells; see `tilejit.layout.draw.draw`."""
-        from .draw import draw
-        return draw(self, shape, bits)
+        picture: str = drawing.draw(self, shape, bits)
+        return picture
 
     def _repr_svg_(self) -> str:
         return self.draw()

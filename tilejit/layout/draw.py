@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from ..errors import CompilationError
 from .axes import Axis, as_whole_number, axis
 
@@ -24,8 +26,6 @@ def draw(layout: TileLayout, shape: Iterable[Any] | None = None, bits: int | Non
     tensor memory. Memory is coloured by bank if `bits`, the width of an element, is given, otherwise by address.
     All dimensions except the last are flattened into rows; at most 64 x 64 cells are drawn.
     """
-    import numpy
-
     shape = tuple(as_whole_number(n) for n in (layout.extents if shape is None else shape)) or (1,)
     if not all(isinstance(n, int) for n in shape):
         raise CompilationError(f"only a layout of known extents can be drawn, found shape {shape}")

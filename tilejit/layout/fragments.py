@@ -15,13 +15,17 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
+from ..lazy import Lazy
 from .algebra import TileLayout
 from .axes import Axis, as_whole_number, axis
 from .shards import Shard, Shards
 
 if TYPE_CHECKING:
+    import numpy
     from numpy import int64
     from numpy.typing import NDArray
+else:
+    numpy = Lazy("numpy")
 
 REG, LANE, WARP = axis.reg, axis.laneid, axis.warpid
 LANES = 32  # threads of a warp
@@ -397,8 +401,6 @@ def thread_table(layout: TileLayout, domain: Iterable[int], threads: int) -> NDA
 
 @lru_cache(maxsize=128)
 def _thread_table(layout: TileLayout, domain: tuple[int, ...], threads: int) -> NDArray[int64]:
-    import numpy
-
     _check_threads(threads)
     thread, register = _owner_table(layout, domain)
     table = numpy.full((threads, reg_count(layout)), -1, dtype=numpy.int64)
@@ -421,8 +423,6 @@ def owner_table(layout: TileLayout, domain: Iterable[int]) -> tuple[NDArray[int6
 
 @lru_cache(maxsize=128)
 def _owner_table(layout: TileLayout, domain: tuple[int, ...]) -> tuple[NDArray[int64], NDArray[int64]]:
-    import numpy
-
     size = prod(domain)
     if size != layout.size() or any(along not in (REG, LANE, WARP) for along in layout.axes):
         raise CompilationError(f"{layout} is not a register layout of domain {domain}")

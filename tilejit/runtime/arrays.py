@@ -10,12 +10,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES, bool_
 from ..errors import LaunchError
-from . import dlpack
+from ..lazy import Lazy
+from . import dlpack, driver
 from .element_types import ELEMENT_TYPES, numpy_dtype, unfit
+
+if TYPE_CHECKING:
+    import numpy
+else:
+    numpy = Lazy("numpy")
 
 LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as well
 
@@ -71,8 +77,6 @@ class ArrayView:
 
     def numpy(self):
         """A NumPy array over the same memory. LaunchError when it is not on the host."""
-        import numpy
-
         if isinstance(self.owner, numpy.ndarray):
             return self.owner
         if self.device != "host":
@@ -263,8 +267,6 @@ def _describe_by_protocol(obj) -> ArrayView:
     if hasattr(obj, "__dlpack__"):
         return _from_dlpack(obj)
     if hasattr(obj, "__array_interface__") or hasattr(obj, "__array__"):
-        import numpy
-
         array = numpy.asarray(obj)
         view = _describe_numpy(array)
         # An object that converts to new memory each time gives copies: nobody would see what a kernel writes there.
@@ -336,8 +338,6 @@ def _pointer_device(obj, pointer: int) -> int:
         return device
     if hasattr(obj, "__dlpack_device__"):
         return int(obj.__dlpack_device__()[1])
-    from . import driver
-
     return driver.device_of_pointer(pointer)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES, bool_, count_units
 from ..errors import LaunchError
+from ..lazy import Lazy
 from . import dlpack, driver
 from .arrays import LEGACY_STREAM, ArrayView, checked_shape, describe, numpy_name, row_major
 from .element_types import element_type, numpy_dtype
@@ -17,6 +18,8 @@ from .packed import Packed
 
 if TYPE_CHECKING:
     import numpy
+else:
+    numpy = Lazy("numpy")
 
 
 class Memory:
@@ -122,8 +125,6 @@ class DeviceArray:
 
     def numpy(self) -> numpy.ndarray[Any, Any]:
         """A copy on the host, after the work issued so far has finished."""
-        import numpy
-
         if self.size == 0:
             return numpy.empty(self.shape, self.dtype)
         nbytes = self.dtype.itemsize
@@ -185,8 +186,6 @@ def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | 
 def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:
     """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
     or packed elements) on the device."""
-    import numpy
-
     if isinstance(array, Packed):
         return array.over(to_device(array.data, device))
     if isinstance(array, (list, tuple, int, float, bool)):

@@ -24,6 +24,7 @@ from .libcuda import (
     library,
 )
 from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
+from .tensormap import ALIGNMENT, NBYTES, TensorMap
 
 # compute capability -> the target whose cubins it runs
 _TARGETS = {(8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100a",
@@ -376,8 +377,6 @@ def entry_points() -> EntryPoints:
 
 def encode_tensor_map(device: int = 0, **fields) -> bytes:
     """The 128 bytes of a tensor map; the fields are those of `tensormap.TensorMap`."""
-    from .tensormap import ALIGNMENT, NBYTES, TensorMap
-
     room = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
     start = -ctypes.addressof(room) % ALIGNMENT
     blackwell = target(device) in ("sm_100a", "sm_103a", "sm_120a")

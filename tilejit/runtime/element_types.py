@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from ..dtypes import DTYPES
 from ..errors import LaunchError
+from ..lazy import Lazy
+
+if TYPE_CHECKING:
+    import ml_dtypes
+    import numpy
+else:
+    ml_dtypes, numpy = Lazy("ml_dtypes"), Lazy("numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +104,15 @@ def element_type(name: str) -> ElementType:
 @cache
 def numpy_dtype(name: str):
     """The NumPy dtype (ml_dtypes' where NumPy has none) called `name`."""
-    import numpy
-
     element_type(name)
     try:
         return numpy.dtype(name)
     except TypeError:
-        import ml_dtypes
-
         return numpy.dtype(getattr(ml_dtypes, name))
 
 
 def scalar_bytes(value, dtype: str) -> bytes:
     """`value` as the `dtype` bytes of a kernel parameter. LaunchError when it is out of range."""
-    import struct
-
     element = element_type(dtype)
     try:
         if element.pack:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError
+from ..lazy import Lazy
 from . import driver
 from .arguments import ArraySpec, Bound
 from .arrays import describe
 from .device_array import to_device
 from .packed import Packed
+
+if TYPE_CHECKING:
+    import numpy
+else:
+    numpy = Lazy("numpy")
 
 
 def device_of(bound: Bound, call: dict) -> int:
@@ -62,7 +68,6 @@ def check_apart(copies: dict[str, tuple], written: set[str]) -> None:
 
 
 def _overlap(a, b) -> bool:
-    import numpy
     try:
         work: Any = 10_000  # NumPy's types name the special values only
         return numpy.shares_memory(a, b, max_work=work)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ..errors import LaunchError
+from ..lazy import Lazy
 from ..names import entry_name
 from . import driver, streams
 from .driver import EntryPoints
@@ -18,6 +19,8 @@ from .facts import ArrayKind, describe_fact
 from .libcuda import error_text
 from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, MapParameter, MapRecipe, Recipe
 from .writer import LAUNCH, is_scalar, view_of, write
+
+machine_code = Lazy("tilejit.runtime.native")  # a kernel that is launched once does not need it
 
 PATIENCE = 100  # launches after which LLVM is loaded to compile a native launcher
 _ONE_POINTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -122,10 +125,8 @@ class Launcher:
 
         Called on the second launch, so that a kernel that is launched once does not pay for it, and without patience
         after PATIENCE launches."""
-        from . import native
-
         if self._native is None and self._wait >= 0:
-            self._native = native.build(self, self._store, patient)
+            self._native = machine_code.build(self, self._store, patient)
             if self._native is not None or not patient:
                 self._wait = -1
         return self._native is not None

@@ -17,11 +17,15 @@ import struct
 import sys
 
 from ..errors import TileError
+from ..lazy import Lazy
+from ..toolchain import executable
 from . import dlpack
 from .element_types import integer_limits
 from .facts import ScalarKind
 from .native_ir import WORDS, print_ir
 from .recipe import Parameter, Recipe
+
+llvm = Lazy("tilejit.toolchain.llvm")  # most code comes from the store
 
 _METH_FASTCALL = 0x80
 _IS_NEG = sys.intern("is_neg")           # kept alive, since tables hold its address
@@ -104,8 +108,6 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
 def _address(text: str, store, patient: bool) -> int | None:
     """The address of the code: already loaded, from the store, or newly compiled and then stored. None if that would
     load LLVM and `patient`."""
-    from ..toolchain import executable
-
     known = _loaded.get(text)
     if known is None:
         key = hashlib.blake2b(f"{platform.machine()}\n{text}".encode(), digest_size=20).hexdigest()
@@ -113,8 +115,6 @@ def _address(text: str, store, patient: bool) -> int | None:
         if code is None:
             if patient and "llvmlite.binding" not in sys.modules:
                 return None
-            from ..toolchain import llvm
-
             code = llvm.machine_code(text, "launch")
             if store is not None:
                 store.put("launcher", key, code)

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import count_elements, dtype_of
 from ..errors import LaunchError
+from ..lazy import Lazy
 from .arrays import ArrayView, describe
 
 if TYPE_CHECKING:
     import numpy
+else:
+    numpy = Lazy("numpy")
+
+casts = Lazy("tilejit.ops.tiles.casts")  # part of the language
 
 ALIGNED = 256  # bytes, the alignment of device memory; TMA can pad packed elements only in arrays aligned to 32 bytes
 
@@ -79,15 +84,12 @@ class Packed:
     def unpack(self) -> numpy.ndarray[Any, Any]:
         """The elements as a new NumPy array of ml_dtypes' dtype, one in a byte. LaunchError if the bytes are on a
         device and of another library."""
-        import numpy as np
-
         data = self.data.numpy() if hasattr(type(self.data), "__tilejit_view__") else describe(self.data).numpy()
-        data = np.ascontiguousarray(data).view(np.uint8)
+        data = numpy.ascontiguousarray(data).view(numpy.uint8)
         elements, per = self.dtype.packing
-        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1],
-                                                                       count_elements(self.dtype, data.shape[-1]),
-                                                                       8 * per // elements)
-        found = np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
+        bits = numpy.unpackbits(data, axis=-1, bitorder="little")
+        bits = bits.reshape(*data.shape[:-1], count_elements(self.dtype, data.shape[-1]), 8 * per // elements)
+        found = numpy.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
         return found.T if self._transposed else found
 
 
@@ -96,26 +98,22 @@ def pack(values: Any, dtype: Any = None) -> Packed:
 
     `values` are ml_dtypes' elements (one in a byte) of `dtype`, or numbers, which are cast to it as by `tile.cast`. The
     last extent is a multiple of 2, or of 4 for float6."""
-    import numpy as np
-
-    from ..ops.tiles.casts import cast_array
-
-    values = np.asarray(values)
+    values = numpy.asarray(values)
     target = dtype_of(values.dtype if dtype is None else dtype)
     if not target.packed or target.padded:
         raise LaunchError("packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, "
                           f"not {target}: give dtype=")
     if values.dtype != target.np:
-        values = cast_array(values, dtype_of(values.dtype), target)
+        values = casts.cast_array(values, dtype_of(values.dtype), target)
     elements, per = target.packing
     if values.ndim == 0 or values.shape[-1] % elements:
         raise LaunchError(f"the last extent of packed {target} is a multiple of {elements}, "
                           f"and the shape is {values.shape}")
-    bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8)[..., None], axis=-1, bitorder="little",
-                         count=8 * per // elements)
+    bits = numpy.unpackbits(numpy.ascontiguousarray(values).view(numpy.uint8)[..., None], axis=-1, bitorder="little",
+                            count=8 * per // elements)
     bits = bits.reshape(*values.shape[:-1], values.shape[-1] * 8 * per // elements)
-    data = np.packbits(bits, axis=-1, bitorder="little")
-    room = np.empty(data.size + ALIGNED, np.uint8)
+    data = numpy.packbits(bits, axis=-1, bitorder="little")
+    room = numpy.empty(data.size + ALIGNED, numpy.uint8)
     start = -room.ctypes.data % ALIGNED
     aligned = room[start:start + data.size].reshape(data.shape)
     aligned[...] = data

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
+from ..lazy import Lazy
+
+threadpoolctl = Lazy("threadpoolctl")
+
 
 @cache
 def _controller():
     """The control of the BLAS library. It is looked for once: searching the loaded libraries takes milliseconds."""
-    from threadpoolctl import ThreadpoolController
-    return ThreadpoolController().select(user_api="blas")
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 def one_blas_thread():

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..dtypes import float16, float32, int32
 from ..layout import axis
+from ..lazy import Lazy
 from ..ops.mma.descriptor import Descriptor
 from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
 from ..ops.mma.tcgen05_operands import accumulator_layout
@@ -19,6 +20,8 @@ from .parts import MachineParts
 from .tensor_copies import decompress
 from .tma_bytes import peer_rows
 
+ml_dtypes = Lazy("ml_dtypes")
+
 LANE, UNIT = TensorMemory.COLUMNS * 4, 16
 SMALL = {"e2m1": 4, "e2m3": 6, "e3m2": 6}  # element types narrower than a byte, and their bits
 TF32 = np.uint32(0xFFFFE000)
@@ -27,7 +30,6 @@ TF32 = np.uint32(0xFFFFE000)
 @lru_cache(maxsize=16)
 def _table(name: str) -> np.ndarray:
     """The value of each code of an element type, as float64."""
-    import ml_dtypes
     made = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m3": "float6_e2m3fn", "e3m2": "float6_e3m2fn",
             "e2m1": "float4_e2m1fn", "ue8m0": "float8_e8m0fnu", "ue4m3": "float8_e4m3fn"}[name]
     count = {"e2m1": 16, "e2m3": 64, "e3m2": 64}.get(name, 256)

@@ -7,6 +7,8 @@ overlaps LLVM's work."""
 
 from __future__ import annotations
 
+import ctypes
+import linecache
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ from functools import lru_cache
 
 from ..config import config
 from ..errors import Loc, ToolchainError
+from . import nvjitlink
 from .packages import package
 from .program import Program
 
@@ -116,8 +119,6 @@ def _find(setting: str, home: str, path: str) -> Assembler:
             return Assembler("ptxas", name, os.path.realpath(found))
     if _driver_is_there():
         return Assembler("driver", "driver")
-    from . import nvjitlink
-
     linker = nvjitlink.locate()
     if linker is not None:
         return Assembler("nvjitlink", "nvjitlink", str(linker))
@@ -135,8 +136,6 @@ def _wheel() -> Assembler | None:
 
 
 def _driver_is_there() -> bool:
-    import ctypes
-
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -176,8 +175,6 @@ def _assemble_with(ptx: str, target: str, assembler: Assembler, program: Program
     if assembler.kind == "driver":
         return Assembled(None, -1, -1, -1, -1, -1, (), "driver", "", ptx)
     if assembler.kind == "nvjitlink":
-        from . import nvjitlink
-
         code, cubin, log = nvjitlink.run(assembler.path, ptx, target, line_info, options)
     else:
         assert program is not None  # ptxas has been started
@@ -262,8 +259,6 @@ def _source_place(lines: list[str], number: int) -> Loc | None:
     for line in reversed(lines[:number]):
         place = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)", line)
         if place and int(place[2]) > 0 and place[1] in files:
-            import linecache
-
             path = files[place[1]]
             return Loc(path, int(place[2]), max(int(place[3]) - 1, 0),
                        source_line=linecache.getline(path, int(place[2])))

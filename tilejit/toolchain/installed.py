@@ -11,7 +11,13 @@ from functools import lru_cache
 
 from ..config import config
 from ..errors import ToolchainError
+from ..lazy import Lazy
 from .packages import Package, package
+
+# loaded only if a tool is in an unusual place
+_assembler = Lazy("tilejit.toolchain.assembler")
+_libdevice = Lazy("tilejit.toolchain.libdevice")
+_llvm = Lazy("tilejit.toolchain.llvm")
 
 _ASSEMBLERS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 _LIBDEVICES = ("nvidia-nvvm", *_ASSEMBLERS)
@@ -44,10 +50,8 @@ def _holder(names: tuple[str, ...], file: str, mode: int) -> Package | None:
 
 def _ask_modules() -> str:
     """The same from the tools' own modules, which know all places where a tool may be."""
-    from . import assembler, libdevice, llvm
-
-    parts = [f"llvmlite {llvm.version()}"]
-    for find in (assembler.fingerprint, lambda: libdevice.locate()[1]):
+    parts = [f"llvmlite {_llvm.version()}"]
+    for find in (_assembler.fingerprint, lambda: _libdevice.locate()[1]):
         try:
             parts.append(find())
         except ToolchainError:

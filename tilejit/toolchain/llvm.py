@@ -33,7 +33,7 @@ import sys
 from functools import cache
 
 from ..errors import ToolchainError
-from . import libdevice as _libdevice, screen
+from . import executable, libdevice as _libdevice, screen
 from .intrinsics import TARGETS
 from .packages import package
 
@@ -52,7 +52,7 @@ def version() -> str:
 @cache
 def _llvm():
     try:
-        import llvmlite.binding as binding
+        import llvmlite.binding as binding  # loading LLVM takes long, and whoever has none gets an error here
     except ImportError as error:
         raise ToolchainError(f"llvmlite is needed to compile kernels and could not be loaded: {error}") from None
     if binding.llvm_version_info[0] < 22:
@@ -259,6 +259,4 @@ def _text_section(elf: bytes, name: str) -> bytes:
 
 def native(ir: str, name: str) -> int:
     """The address of the function `name`, compiled for this host; `machine_code` says what the text may contain."""
-    from . import executable
-
     return executable.load(machine_code(ir, name))

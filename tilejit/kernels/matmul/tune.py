@@ -14,6 +14,7 @@ import tilejit as tile
 from ...config import config as settings
 from ...errors import CompilationError, LaunchError, TileError, ToolchainError
 from ...frontend.captures import Unrecorded, identity
+from ...lazy import Lazy
 from ...manifest import package
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe
@@ -41,6 +42,8 @@ from .narrow_epilogues import asked
 from .planning import plan_launch
 from .problem import Request
 from .scales import scale
+
+futures = Lazy("concurrent.futures")
 
 
 def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
@@ -99,8 +102,6 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
 
 def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
     """The launches that compile; they are compiled in parallel. If none does, the first error is raised."""
-    from concurrent.futures import ThreadPoolExecutor
-
     def attempt(item) -> TileError | None:
         try:
             item[1].kernel.compile(*item[1].given(*given), target=target, **item[1].constants)
@@ -108,7 +109,7 @@ def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
             return error
         return None
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         errors = list(pool.map(attempt, launches.items()))
     compiled = [i for i, error in zip(launches, errors) if error is None]
     if not compiled:

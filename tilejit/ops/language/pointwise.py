@@ -70,8 +70,9 @@ def abs_(g: Builder, x):
     if isinstance(x, (int, float)):
         return abs_of_number(x)
     t = number(g, x)
-    return (x if t.dtype.kind == "bool"
-            else g.call(ew.abs_, convert(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x))
+    if t.dtype.kind == "bool":
+        return x
+    return g.call(ew.abs_, convert(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x)
 
 
 abs_.__name__ = "abs"

@@ -88,7 +88,8 @@ def narrow_weak_integer(g: Builder, x: Value, dtype: DType) -> Value:
     n = g.arguments[argument]
     if not g.facts.ask("scalar_between", n, low - shift, high - shift):
         given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
-        plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
+        sign = "+" if shift > 0 else "-"
+        plus = f" {sign} {abs(shift)}" if shift else ""
         raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), "
                           f"to which it is converted here: {argument.name}{given}; "
                           f"to keep its low bits write tile.cast({source_text(x).strip('`')}, tile.{dtype})", g.loc)
@@ -99,7 +100,12 @@ def strong_cast(g: Builder, x, dtype: DType) -> Operand:
     """`x` cast to `dtype` with a strong result, which no longer adapts to other operands, even if `x` is weak."""
     t = number(g, x)
     if isinstance(x, (bool, int, float)):
-        source = bool_ if isinstance(x, bool) else float64 if isinstance(x, float) else int64 if x < 2**63 else uint64
+        if isinstance(x, bool):
+            source = bool_
+        elif isinstance(x, float):
+            source = float64
+        else:
+            source = int64 if x < 2**63 else uint64
         return Const(casts.cast_number(x, source, dtype), dtype)
     if not isinstance(x, Value) or isinstance(t, Tile) or not t.weak:
         return convert(g, x, dtype)
@@ -154,7 +160,9 @@ def as_index(g: Builder, x, size: int | Sym | None = None):
         return g.call(casts.cast, g.call(ew.minimum, *match_operands(g, x, BEYOND)), dtype=int64)
     if isinstance(size, Sym) and size.bits == 64:
         return _counted_in_64(g, x, {})
-    return x if dtype in (int32, int64) else convert(g, x, int32 if dtype.bits < 32 else int64)
+    if dtype in (int32, int64):
+        return x
+    return convert(g, x, int32 if dtype.bits < 32 else int64)
 
 
 # An index that is out of bounds of every array, also after a tile's offsets are added to it. As a power of two, it is a

@@ -177,10 +177,11 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
 
 def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
     """A bound of a slice, or an index. A negative constant counts from the end."""
-    if isinstance(bound, int) and bound < 0:
-        return (size + bound if isinstance(size, int)
-                else binary(g, "+", elements_value(g, base, size, d) if isinstance(size, Sym) else size, bound))
-    return bound
+    if not isinstance(bound, int) or bound >= 0:
+        return bound
+    if isinstance(size, int):
+        return size + bound
+    return binary(g, "+", elements_value(g, base, size, d) if isinstance(size, Sym) else size, bound)
 
 
 def _add_start(g: Builder, start, by):

@@ -80,7 +80,9 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
 def _first(ramp: tuple[int, int] | None, step: int) -> int:
     """A divisor of the first element of each run of `ramp`, if it has the `step` asked for; 1 otherwise. With step 0,
     constant runs give 0."""
-    return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
+    if ramp is None or ramp[0] != step:
+        return 1
+    return ramp[1] if step else 0
 
 
 def _along(g, source: Value, axis: int, vector: int) -> int | None:

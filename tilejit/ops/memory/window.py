@@ -87,8 +87,11 @@ def _is_size(g: Builder, extent, size) -> bool:
 def _sum(g: Builder, a, b, symbol: str = "+"):
     if isinstance(a, int) and isinstance(b, int):
         return a + b if symbol == "+" else a - b
-    return (a if isinstance(b, int) and b == 0 else b if isinstance(a, int) and a == 0 and symbol == "+"
-            else binary(g, symbol, a, b))
+    if isinstance(b, int) and b == 0:
+        return a
+    if isinstance(a, int) and a == 0 and symbol == "+":
+        return b
+    return binary(g, symbol, a, b)
 
 
 def _stop(g: Builder, begin, extent):

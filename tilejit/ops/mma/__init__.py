@@ -147,7 +147,9 @@ def _operand(g: Builder, x, name: str, registers: bool) -> Value:
 
 def _dtype(g: Builder, acc, operand: DType, asked) -> DType:
     if asked is None:
-        return acc.type.dtype if isinstance(type_of(acc), Tile) else int32 if operand.is_int else float32
+        if isinstance(type_of(acc), Tile):
+            return acc.type.dtype
+        return int32 if operand.is_int else float32
     asked = dtype_of(asked)
     if asked not in (float32, float16, int32):
         raise g.error(f"an accumulator is float32, float16 or int32, not {asked}")

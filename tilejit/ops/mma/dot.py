@@ -101,7 +101,9 @@ def _dtype(g: Builder, acc, a: DType, b: DType, asked) -> DType:
     if asked is None and isinstance(type_of(acc), Tile):
         asked = acc.type.dtype
     if asked is None:
-        return (float64 if float64 in (a, b) else float32) if a.is_float else int64 if 64 in (a.bits, b.bits) else int32
+        if a.is_float:
+            return float64 if float64 in (a, b) else float32
+        return int64 if 64 in (a.bits, b.bits) else int32
     asked = dtype_of(asked)
     if asked not in ACCUMULATORS or asked.is_float != a.is_float:
         raise g.error(f"sums of {a} by {b} are {'float32, float16 or float64' if a.is_float else 'int32 or int64'}, "

@@ -59,7 +59,9 @@ def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = Fal
     blocks of 16, or are not powers of two.
     """
     if packed:
-        return ("mxf4nvf4" if fine else "mxf4") if scaled else None
+        if not scaled:
+            return None
+        return "mxf4nvf4" if fine else "mxf4"
     for name in ("f16", "tf32", "i8") if not scaled else ():
         if a in KINDS[name].types and b in KINDS[name].types:
             return name if name != "f16" or a == b else None

@@ -48,8 +48,10 @@ def multiplied_as(dtype: DType, other: DType, target: str) -> DType:
     float16 by bfloat16 are multiplied as tf32.
     """
     if dtype.name in FLOATS8:
+        if other in (float16, bfloat16):
+            return other
         early = target in ("sm_80", "sm_86")
-        return other if other in (float16, bfloat16) else float16 if early and other.name in FLOATS8 else dtype
+        return float16 if early and other.name in FLOATS8 else dtype
     return float32 if {dtype, other} == {float16, bfloat16} else dtype
 
 

@@ -159,7 +159,10 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
             origin = origin + (e.scope_warp() >> 2) * plan.a_rows
         starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
     starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
-    scale = "z" if zero else "o" if accumulate is None else operand(accumulate)
+    if zero:
+        scale = "z"
+    else:
+        scale = "o" if accumulate is None else operand(accumulate)
     form, products = ptx.form(plan.instruction), []
     per = len(words) // plan.instructions if words else 0
     for tile in range(plan.tiles):

@@ -183,7 +183,9 @@ def _needs(operand) -> str:
 
 
 def _dtypes(operand) -> tuple[DType, ...]:
-    return _WORDS[32 if operand.register.llvm == "i32" else 64] if operand.kind == "address" else DTYPES[operand.type]
+    if operand.kind == "address":
+        return _WORDS[32 if operand.register.llvm == "i32" else 64]
+    return DTYPES[operand.type]
 
 
 def _immediate(g: Builder, form, operand, value):
@@ -251,8 +253,11 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
         t = x.type
     if isinstance(t, Region) and t.buffer.map is not None:
         raise wrong(x)
-    peer = t.buffer.peer if isinstance(t, Region) else t.peer if isinstance(t, BarrierRef) else False
-    scope = t.scope if isinstance(t, Region) else "shared" if isinstance(t, BarrierRef) else None
+    peer, scope = False, None
+    if isinstance(t, Region):
+        peer, scope = t.buffer.peer, t.scope
+    elif isinstance(t, BarrierRef):
+        peer, scope = t.peer, "shared"
     if operand.space == "map" and scope == "shared":
         raise g.error("a copy reads its tensor map from global, constant or parameter memory, and faults at one in "
                       "shared memory: tensormap.cp_fenceproxy (m.publish) brings it to global memory")
@@ -379,8 +384,9 @@ def _uniformity(row, operands) -> Uniformity:
     differs by thread."""
     register = row.name.rpartition("mov.")[2].partition(".")[2] if row.template.count("%") else ""
     if register:
-        return (Uniformity.CTA if register.startswith(_OF_CTA) else Uniformity.GRID if register.startswith(_OF_GRID)
-                else Uniformity.THREAD)
+        if register.startswith(_OF_CTA):
+            return Uniformity.CTA
+        return Uniformity.GRID if register.startswith(_OF_GRID) else Uniformity.THREAD
     if row.effect != "pure" or row.convergent or any(not isinstance(type_of(x), Scalar) for x in operands):
         return Uniformity.THREAD
     return min((type_of(x).uniform for x in operands), default=Uniformity.THREAD)

@@ -93,7 +93,11 @@ def asm(g: Builder, text, result, *operands, simulate=None):
     if not isinstance(text, str):
         raise g.error(f"the text of asm is a string, not {describe(text)}")
     several = isinstance(result, tuple)
-    dtypes = tuple(dtype_of(d) for d in (result if several else () if result is None else (result,)))
+    if several:
+        asked = result
+    else:
+        asked = () if result is None else (result,)
+    dtypes = tuple(map(dtype_of, asked))
     if simulate is not None and not callable(simulate):
         raise g.error(f"simulate is a function of NumPy arrays, not {describe(simulate)}")
     used = {int(n) for n in re.findall(r"(?<!\$)\$(\d+)", text.replace("$$", ""))}
@@ -102,7 +106,9 @@ def asm(g: Builder, text, result, *operands, simulate=None):
     shape = broadcast_shape(g, *(number(g, x) for x in operands)) if operands else None
     values = [spread(g, convert(g, x, number(g, x).dtype), shape) for x in operands]
     results = g.call(asm_, *values, text=text, dtypes=dtypes, simulate=simulate)
-    return results if several else results[0] if dtypes else None
+    if several:
+        return results
+    return results[0] if dtypes else None
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------

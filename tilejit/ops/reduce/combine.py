@@ -158,7 +158,10 @@ class Guarded(Combine):
         *x, p = a
         *y, q = b
         both = e.all_of([p, q])
-        either = p if q.text == "false" else q if p.text == "false" else e.ins(f"or i1 {p.text}, {q.text}", bool_)
+        if q.text == "false":
+            either = p
+        else:
+            either = q if p.text == "false" else e.ins(f"or i1 {p.text}, {q.text}", bool_)
         if both is None:
             return (*self.inner.emit(e, tuple(x), tuple(y)), p)
         joined = self.inner.emit(e, tuple(x), tuple(y))

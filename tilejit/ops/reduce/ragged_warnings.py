@@ -225,7 +225,9 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
         return numbers[0] if numbers[0] == 0 else None
     if call.op is ew.select:
         test, x, y = numbers
-        return x if test or x == y else y if test is not None else None
+        if test or x == y:
+            return x
+        return y if test is not None else None
     if None not in numbers:
         with np.errstate(all="ignore"):
             return call.op.rules.simulate(None, call, *(np.array([n]).astype(a.type.dtype.np)
@@ -289,7 +291,9 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
     neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
     if what in ("max", "argmax", "min", "argmin"):
-        least, most = (('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int
-                       else (False, True))
+        if dtype.is_float:
+            least, most = '-float("inf")', 'float("inf")'
+        else:
+            least, most = integer_range(dtype) if dtype.is_int else (False, True)
         neutral = least if what.endswith("max") else most
     return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"

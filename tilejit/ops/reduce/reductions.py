@@ -96,7 +96,10 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
     """The mean along `axis`: the sum, divided once. The mean of integers or bools is float32."""
     x, axes = _operand(g, x, axis, "mean")
     t = type_of(x)
-    target = dtype_of(dtype) if dtype is not None else t.dtype if t.dtype.is_float else float32
+    if dtype is not None:
+        target = dtype_of(dtype)
+    else:
+        target = t.dtype if t.dtype.is_float else float32
     if not target.is_float:
         raise g.error(f"a mean is a float, not {target}")
     total = reduce_by_name(g, "sum", x, axes, keepdims, wide(target))

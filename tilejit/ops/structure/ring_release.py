@@ -89,7 +89,10 @@ def _(e, call, barrier, held, *buffers):
 def _release_everywhere(e, address, ranks: int, held) -> None:
     """Have thread r of each warpgroup arrive at the barrier of CTA r."""
     arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
-    threads = range(ranks) if e.threads < ranks else [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
+    if e.threads < ranks:
+        threads = range(ranks)
+    else:
+        threads = [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
     for rank in threads:
         among = None if isinstance(rank, int) else rank.is_below(ranks)
         condition = e.all_of([c for c in (among, held) if c is not None])

@@ -73,7 +73,9 @@ def cast_number(x: bool | int | float, source: DType, target: DType) -> bool | i
     """`cast_array` of one constant."""
     with np.errstate(all="ignore"):
         result = cast_array(np.asarray(x).astype(source.np), source, target)
-    return bool(result) if target.kind == "bool" else int(result) if target.is_int else float(result)
+    if target.kind == "bool":
+        return bool(result)
+    return int(result) if target.is_int else float(result)
 
 
 def _round_once(x: np.ndarray, target: DType) -> np.ndarray:

@@ -189,7 +189,8 @@ def _shift(instruction: dict[str, str], left: bool):
         if dtype.bits == 64 and not y.text.removeprefix("-").isdigit():
             limited = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
             amount = e.ins(f"trunc i64 {limited.text} to i32", int32)
-            form = f"{'shl.b' if left else 'shr.s' if dtype.kind == 'int' else 'shr.u'}64 $0, $1, $2;"
+            right = "shr.s" if dtype.kind == "int" else "shr.u"
+            form = f"{'shl.b' if left else right}64 $0, $1, $2;"
             return e.asm(form, [dtype], [x, e.hide(amount) if left else amount], pure=True)[0]
         wide = e.ins(f"icmp uge {dtype.llvm} {y.text}, {dtype.bits}", bool_)
         if dtype.kind == "int" and not left:
@@ -275,7 +276,9 @@ def _compare(name: str, sim: Callable, ordered: str, integer: str, doc: str) -> 
     def emit(e, dtype, x, y):
         if dtype.is_float:
             return e.ins(f"fcmp {ordered} {dtype.llvm} {x.text}, {y.text}", bool_)
-        sign = "" if integer in ("eq", "ne") else "s" if dtype.kind == "int" else "u"
+        sign = ""
+        if integer not in ("eq", "ne"):
+            sign = "s" if dtype.kind == "int" else "u"
         return e.ins(f"icmp {sign}{integer} {dtype.llvm} {x.text}, {y.text}", bool_)
     return elementwise(name, doc, sim, emit, ANY, result=bool_)
 

@@ -20,7 +20,9 @@ def extreme_of_arrays(which: str):
         if np.asarray(found).dtype.kind in "biu":
             return found
         zeros = (x == 0) & (y == 0)
-        return np.where(zeros, x + y if which == "max" else -(-x - y), found) if np.any(zeros) else found
+        if not np.any(zeros):
+            return found
+        return np.where(zeros, x + y if which == "max" else -(-x - y), found)
     return extreme
 
 

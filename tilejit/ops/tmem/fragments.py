@@ -209,7 +209,9 @@ def plan_moves(digits: tuple, replicas: tuple, lane: int, bits: int, threads: in
     dense = any(along == "TCol" and stride == 1 for part in digits for _, stride, along in part) and bits < 32
     if packed and (bits != 16 or dense):
         return "pack= moves elements of 16 bits that have a column each"
-    elements = 2 if packed else 32 // bits if dense else 1
+    elements = 2 if packed else 1
+    if dense and not packed:
+        elements = 32 // bits
     copies = _copies(replicas, shape)
     if isinstance(copies, str):
         return copies

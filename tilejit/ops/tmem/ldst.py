@@ -69,8 +69,9 @@ def first_warp(scope) -> int | None:
     first = scope.first.value if isinstance(scope.first, Const) else scope.first
     if scope.kind == "cta":
         return 0
-    return (first * {"warpgroup": 4, "warp": 1}.get(scope.kind, 0) if isinstance(first, int)
-            else 0 if scope.kind == "warpgroup" else None)
+    if isinstance(first, int):
+        return first * {"warpgroup": 4, "warp": 1}.get(scope.kind, 0)
+    return 0 if scope.kind == "warpgroup" else None
 
 
 def find_plan(s: MoveSite) -> Plan | str:
@@ -131,7 +132,9 @@ NEEDS = (
 def _text(plan: Plan, store: bool, repeat: int, operands: tuple[str, str]) -> str:
     words, address = operands
     half = f", {plan.half}" if plan.shape == "16x32bx2" else ""
-    modifier = (".unpack::16b" if store else ".pack::16b") if plan.packed else ""
+    modifier = ""
+    if plan.packed:
+        modifier = ".unpack::16b" if store else ".pack::16b"
     head = f"tcgen05.{'st' if store else 'ld'}.sync.aligned.{plan.shape}.x{repeat}{modifier}.b32"
     return f"{head} [{address}]{half}, {{{words}}};" if store else f"{head} {{{words}}}, [{address}]{half};"
 
@@ -161,7 +164,8 @@ def emit(e, plan: Plan, call, region, value=None):
         lines.append(_text(plan, store, issue.repeat, (words, f"t{len(lines)}")))
     moved = [i.lane << 16 | i.column for i in plan.issues]
     place = " ".join(f".reg .b32 t{k}; add.u32 t{k}, ${base}, {m};" for k, m in enumerate(moved))
-    wait = f" tcgen05.wait::{'st' if store else 'ld'}.sync.aligned;" if call.attrs["wait"] else ""
+    kind = "st" if store else "ld"
+    wait = f" tcgen05.wait::{kind}.sync.aligned;" if call.attrs["wait"] else ""
     text = f"{{ {place} {' '.join(lines)}{wait} }}"
     if store:
         e.asm(text, [], [address, *_words(e, plan, value)], convergent=True)

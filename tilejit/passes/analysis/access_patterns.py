@@ -423,8 +423,11 @@ class AccessPattern:
 def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
     if isinstance(one, int) and isinstance(other, int):
         return one + other
-    return (other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0
-            else binary(g, "+", one, other))
+    if isinstance(one, int) and one == 0:
+        return other
+    if isinstance(other, int) and other == 0:
+        return one
+    return binary(g, "+", one, other)
 
 
 __all__ = ["AccessPattern", "PatternMismatch"]

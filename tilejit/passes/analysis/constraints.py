@@ -39,8 +39,12 @@ class Constraint:
 def intersection(one: tuple[int | None, int | None],
                  other: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in both intervals."""
-    (a, b), (c, d) = one, other
-    return (c if a is None else a if c is None else max(a, c)), (d if b is None else b if d is None else min(b, d))
+    (low, high), (other_low, other_high) = one, other
+    if other_low is not None:
+        low = other_low if low is None else max(low, other_low)
+    if other_high is not None:
+        high = other_high if high is None else min(high, other_high)
+    return low, high
 
 
 # (key of the integer, function that finds its constraint). Few constraints are ever asked for and most are slow to

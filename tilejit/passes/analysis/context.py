@@ -144,7 +144,10 @@ def loads_behind(context: Context, x: Value) -> list[Call] | None:
             return None
         if call is not None and call.op is load_:
             found.append(call)
+        elif carried:
+            left += carried.init, carried.following
+        elif call is None:
+            left += context.branch_values.get(x, ())
         else:
-            left += ((carried.init, carried.following) if carried else context.branch_values.get(x, ()) if call is None
-                     else filter(None, call.args))
+            left += filter(None, call.args)
     return found

@@ -47,7 +47,10 @@ class IndexTileAnalysis(IntegerAnalysis):
             self._followed += 1
             found = self._ramp(*key) if self._followed <= FOLLOWED else None
             self._followed -= 1
-            ramps[key] = _ramp_in_dtype(t.dtype, *found, count) if found is not None else (0, 1) if count == 1 else None
+            if found is not None:
+                ramps[key] = _ramp_in_dtype(t.dtype, *found, count)
+            else:
+                ramps[key] = (0, 1) if count == 1 else None
         return ramps[key]
 
     def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
@@ -96,7 +99,9 @@ class IndexTileAnalysis(IntegerAnalysis):
         if len(steps) != 2:
             return None
         (one, other), known = steps, [self.constant(a) for a in call.args]
-        by = known[1] if known[1] is not None else parts[1] if other == 0 and self._not_negative(call.args[1]) else None
+        by = known[1]
+        if by is None and other == 0 and self._not_negative(call.args[1]):
+            by = parts[1]
         match call.op:
             case ew.add | ew.sub:
                 return one + other if call.op is ew.add else one - other, gcd(*parts)

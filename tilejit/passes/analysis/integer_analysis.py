@@ -408,7 +408,9 @@ class IntegerAnalysis:
         op = call.op if call is not None else None
         if op is cast and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self._growth_since(call.args[0], inner)
-        for x, y in (call.args, call.args[::-1])[:2 if op is ew.add else 1] if op in (ew.add, ew.sub) else ():
+        if op not in (ew.add, ew.sub):
+            return None
+        for x, y in (call.args, call.args[::-1])[:2 if op is ew.add else 1]:
             before = self._growth_since(x, inner)
             if before is not None:
                 return interval(op, before, self.bounds(y))

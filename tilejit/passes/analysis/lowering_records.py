@@ -31,7 +31,8 @@ def _chosen_calls(block, scope: str):
     for node in block.nodes:
         if isinstance(node, Call) and node.choice is not None:
             yield node, scope
-        inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
+        inner = node.kind if isinstance(node, Scope) else scope
+        inner = "thread" if inner == "elect" else inner
         for b in blocks(node):
             yield from _chosen_calls(b, inner)
 
@@ -125,5 +126,8 @@ def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
 
 
 def _memory(x, loaded: bool) -> str:
-    scope = x.type.scope if isinstance(x.type, Region) else "shared" if loaded else "registers"
+    if isinstance(x.type, Region):
+        scope = x.type.scope
+    else:
+        scope = "shared" if loaded else "registers"
     return {"shared": "shared memory", "tmem": "tensor memory"}.get(scope, scope)

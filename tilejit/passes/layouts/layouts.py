@@ -204,7 +204,9 @@ class Assigner(LayoutChoice):
         test = self.new(node.test)
         then, orelse = map(self.rebuilt, (node.then, node.orelse))
         def doubt(x):
-            return 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
+            if self.is_guess(x):
+                return 2
+            return 0 if self.is_anchored(x) else 1
         types = tuple(self.settled_or_default(min(sides, key=doubt))
                       for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
@@ -428,7 +430,9 @@ def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
     base = next((assigner.points[a] for a in call.args if a in assigner.points), None)
     if base is None:
         def doubt(a):
-            return 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
+            if a in assigner.guessed:
+                return 2
+            return 0 if assigner.chain_ending_at(a) is None else 1
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))

@@ -255,9 +255,11 @@ def _strides(context: Context, place: Value) -> list[int | None]:
     t: Region | Points = place.type
     if t.scope != "global":
         return [None] * len(t.shape)
-    strides, known = t.buffer.strides, 1 in t.buffer.strides
-    strides = [s if isinstance(s, int) else NEAR if not known and d == len(strides) - 1 else FAR * (d + 1)
-               for d, s in enumerate(strides)]
+    strides = t.buffer.strides
+    guesses = [FAR * (d + 1) for d in range(len(strides))]
+    if guesses and 1 not in strides:
+        guesses[-1] = NEAR
+    strides = [s if isinstance(s, int) else guess for s, guess in zip(strides, guesses)]
     if isinstance(t, Region):
         return [strides[d] for d in t.kept]
     found = []

@@ -187,8 +187,10 @@ class TensorDots:
         t, m = call.attrs, call.result.type.shape[0]
         kind, types = kind_of(dot_.rules.site(self.context, call))
         for first in range(0, m, LANES):
-            rows = slice(first, first + LANES) if m > LANES else slice(None)
-            part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
+            rows, part = slice(None), a
+            if m > LANES:
+                rows = slice(first, first + LANES)
+                part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None)))
             self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"],
                         trans_b=t["trans_b"], kind=kind, types=types, block=None, options={"variant": "tcgen05"})
             self.set_origin(choice)

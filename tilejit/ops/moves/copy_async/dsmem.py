@@ -64,7 +64,10 @@ def _swizzles(s: CopySite) -> bool | str:
         if at % block:
             return f"a run that begins inside of a row of {block} elements"
     to, of = runs.offsets
-    apart = to - of if isinstance(to, int) and isinstance(of, int) else 0 if to % period == of % period == 0 else 1
+    if isinstance(to, int) and isinstance(of, int):
+        apart = to - of
+    else:
+        apart = 0 if to % period == of % period == 0 else 1
     if apart % period or any((d.steps[0] - d.steps[1]) % period or d.steps[0] % block for d in runs.loops):
         return f"regions at different places in its period of {period} elements"
     return True

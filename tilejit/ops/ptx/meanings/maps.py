@@ -57,7 +57,9 @@ def _mode(form) -> str:
     """The addressing mode of a form, by the simulator's name: "tile", "rows" (gather4, scatter4),
     "im2col" or one of its variants."""
     found = re.search(r"im2col::w::128|im2col::w|im2col|gather4|scatter4", form.name)
-    return "tile" if found is None else "rows" if "4" in found[0] else found[0]
+    if found is None:
+        return "tile"
+    return "rows" if "4" in found[0] else found[0]
 
 
 @means(

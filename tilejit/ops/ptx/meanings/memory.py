@@ -136,8 +136,9 @@ def atomic(m, form, x):
     swap = kind == "cas"
     old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None,
                    order=order, scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
-    return (None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b"
-            else old)
+    if words[0] == "red":
+        return None
+    return np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old
 
 
 __all__ = ["element_of", "elements_of", "place_of"]

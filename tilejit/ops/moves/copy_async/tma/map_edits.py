@@ -227,7 +227,10 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
     rank = len(t.array.shape)
     for what, values in (("shape", shape), *([("strides", strides)] if strides is not None else [])):
         if not isinstance(values, tuple) or len(values) != rank:
-            given = "none" if values is None else len(values) if isinstance(values, tuple) else describe(values)
+            if values is None:
+                given = "none"
+            else:
+                given = len(values) if isinstance(values, tuple) else describe(values)
             raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, "
                           f"since {_kept(g, t, 'rank')}")
     if strides is None:
