@@ -1,10 +1,14 @@
 """``tile.philox`` passes Random123's known answers, and all calls agree bit for bit with Philox 4x32-10 and Triton's conversions in
 NumPy. The constants below are those of the paper (J. K. Salmon et al., SC 2011, section 4.3)."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
+from tilejit.emit.value import V
+from tilejit.ops.language.random import philox_
 
 from tests.gpu import in_child, needs_gpu
 
@@ -93,6 +97,32 @@ def test_philox_gives_the_known_answers_of_random123(counter, key, words):
     known_constants[1](out, SEED=seed, COUNTER=counter)
     assert tuple(out) == words
     assert tuple(philox(np.uint64(seed), *(np.uint32(c) for c in counter))) == words
+
+
+class Interpreter:
+    """An emitter that computes each LLVM instruction of integers at once: the values are decimal numbers."""
+
+    def const(self, number, dtype):
+        return V(self, str(number % 2**dtype.bits), dtype)
+
+    def widened(self, x, dtype):
+        assert x.dtype.bits == dtype.bits, "an index would be extended by its sign"
+        return x
+
+    def ins(self, text, dtype):
+        name, kind, a, *rest = text.replace(",", "").split()
+        a, b = int(a) % 2**int(kind[1:]), int(rest[-1][1:] if rest[0] == "to" else rest[0])
+        result = {"mul": lambda: a * b, "add": lambda: a + b, "xor": lambda: a ^ b, "lshr": lambda: a >> b,
+                  "zext": lambda: a, "trunc": lambda: a % 2**b}[name]()
+        return V(self, str(result % 2**(b if rest[0] == "to" else int(kind[1:]))), dtype)
+
+
+@pytest.mark.parametrize("counter, key, words", ANSWERS)
+def test_the_emitted_instructions_compute_the_known_answers(counter, key, words):
+    e = Interpreter()
+    operands = [e.const(n, tile.uint32) for n in (*counter, *key)]
+    got = [int(philox_.rules.emit(e, SimpleNamespace(attrs={"word": n}), *operands).text) for n in range(4)]
+    assert tuple(got) == words
 
 
 SEEDS = (0, 1, -1, 2**31 - 1, -2**31, 2**31, WORD, 2**32, 0x123456789abcdef0, -2**63, 2**63 - 1, 2**63 + 5)
@@ -249,6 +279,16 @@ def test_wrong_seeds_and_offsets_are_refused(call, words):
     with pytest.raises(tile.CompilationError) as caught:
         kernel.compile(tile.ArraySpec((32,), "float32"))
     assert words in str(caught.value)
+
+
+def test_many_elements_of_a_thread_do_not_spill():
+    """A thread computes one counter after the other: 64 elements with four words each would not fit in its registers."""
+    kernel = tile.jit(source="""
+def k(x, seed, p):
+    at = tile.program_id(0) * 8192 + tile.arange(8192)
+    tile.store(x[at], tile.where(tile.rand(seed, at) >= p, tile.load(x[at]), 0))
+""")
+    assert kernel.compile(tile.ArraySpec((32768,), "float32"), 5, 0.5, num_warps=4).spills == 0
 
 
 @needs_gpu()

@@ -1,21 +1,26 @@
 """Random numbers: Philox 4x32-10 and what is made of its words, uniform and normal numbers.
 
-J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). Every
-function is written in operations of the language, so the simulator and the GPU compute the same integers.
+J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). The rounds
+are written once, and run on the simulator's arrays and on emitted values.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from ...dtypes import int32, uint32, uint64
 from ...ir.builder import Builder, describe
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand, Value
+from ...ir.op import op
+from ...ir.op_traits import Traits
 from ..tiles import casts, elementwise as ew
 from .math import FUNCTIONS
 from .operators import binary
-from .promotion import broadcast_shape, match_operands, number, spread, strong_cast
+from .promotion import match_operands, number, strong_cast
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -37,7 +42,7 @@ def philox(g: Builder, seed, offset):
 
     The words are those of Triton's ``tl.randint4x(seed, offset)`` and ``tl.philox(seed, c0, c1, c2, c3)``.
     """
-    return _philox(g, seed, offset, "philox")
+    return _philox(g, seed, offset, "philox", 4)
 
 
 @builtin
@@ -68,7 +73,7 @@ def randn(g: Builder, seed, offset):
     Triton's ``tl.randn(seed, offset)``, and the result differs by the errors of log, sqrt and cos. The functions are
     the accurate ones also with the launch option fast_math, whose logarithm could give a NaN near 1.
     """
-    first, second, _, _ = _philox(g, seed, offset, "randn")
+    first, second = _philox(g, seed, offset, "randn", 2)
     u = g.call(ew.maximum, *match_operands(g, _uniform(g, first), LEAST))
     angle = binary(g, "*", _uniform(g, second), 2 * math.pi)
     radius = _accurate(g, "sqrt", binary(g, "*", _accurate(g, "log", u), -2.0))
@@ -85,28 +90,55 @@ def _uniform(g: Builder, word: Value) -> Value:
     return binary(g, "*", binary(g, "^", x, binary(g, ">>", x, 31)), SCALE)
 
 
-def _philox(g: Builder, seed, offset, name: str) -> tuple[Value, ...]:
-    """The words of the counter `offset` after all rounds, with the key `seed`."""
-    key = _halves(g, _integer(g, seed, f"the seed of {name}", "as in philox(1234, offset)"))
-    words = _counter(g, offset, name)
-    shape = broadcast_shape(g, *(number(g, x) for x in (*key, *words)))
-    c0, c1, c2, c3 = (spread(g, word, shape) for word in words)
+def rounds(words: Sequence, key: Sequence, product: Callable, constant: Callable) -> tuple:
+    """The words of a counter after all rounds. They are uint32 arrays, or emitted values: ``product(word, multiplier)``
+    gives the upper and the lower half of a product of 64 bits, and ``constant(n)`` an operand of an addition."""
+    c0, c1, c2, c3 = words
     for n in range(ROUNDS):
-        k0, k1 = (_add(g, k, n * step & LOW) for k, step in zip(key, KEY_STEPS))
-        (high0, low0), (high1, low1) = (_product(g, c, m) for c, m in zip((c0, c2), MULTIPLIERS))
-        c0, c2 = (binary(g, "^", binary(g, "^", high, c), k) for high, c, k in ((high1, c1, k0), (high0, c3, k1)))
-        c1, c3 = low1, low0
+        k0, k1 = (k + constant(n * step & LOW) for k, step in zip(key, KEY_STEPS))
+        (high0, low0), (high2, low2) = product(c0, MULTIPLIERS[0]), product(c2, MULTIPLIERS[1])
+        c0, c1, c2, c3 = high2 ^ c1 ^ k0, low2, high0 ^ c3 ^ k1, low0
     return c0, c1, c2, c3
 
 
-def _add(g: Builder, key: Operand, step: int) -> Operand:
-    return Const(key.value + step & LOW, uint32) if isinstance(key, Const) else binary(g, "+", key, step)
+@op("pure", attrs=("word",), traits=Traits(elementwise=True))
+def philox_(c0, c1, c2, c3, k0, k1, word):
+    """One of the four words that Philox 4x32-10 makes of the counter ``c0, c1, c2, c3`` with the key ``k0, k1``.
+
+    A thread computes one element after the other, so that only one counter at a time takes registers. What the ops of
+    several words have in common is computed once, by LLVM.
+    """
 
 
-def _product(g: Builder, word: Operand, multiplier: int) -> tuple[Value, Value]:
-    """The upper and the lower half of a product of 64 bits, which is one instruction."""
-    product = binary(g, "*", strong_cast(g, word, uint64), multiplier)
-    return strong_cast(g, binary(g, ">>", product, 32), uint32), strong_cast(g, product, uint32)
+@philox_.infer
+def _(g, *operands, word):
+    return ew.result_type(g, ew.same_dtype(g, *operands), *operands)
+
+
+@philox_.simulate
+def _(m, call, *operands):
+    def product(word, multiplier):
+        wide = word.astype(np.uint64) * np.uint64(multiplier)
+        return (wide >> np.uint64(32)).astype(np.uint32), wide.astype(np.uint32)
+    return rounds(operands[:4], operands[4:], product, np.uint32)[call.attrs["word"]]
+
+
+@philox_.emit
+def _(e, call, *operands):
+    def product(word, multiplier):
+        wide = e.ins(f"mul i64 {e.ins(f'zext i32 {word.text} to i64', uint64).text}, {multiplier}", uint64)
+        return tuple(e.ins(f"trunc i64 {half.text} to i32", uint32) for half in (wide >> 32, wide))
+
+    def one(e, dtype, *values):
+        return rounds(values[:4], values[4:], product, lambda n: e.const(n, uint32))[call.attrs["word"]]
+    return ew.map_registers(one, e, uint32, operands)
+
+
+def _philox(g: Builder, seed, offset, name: str, count: int = 1) -> tuple[Value, ...]:
+    """The first `count` words that the counter `offset` gives with the key `seed`."""
+    key = _halves(g, _integer(g, seed, f"the seed of {name}", "as in philox(1234, offset)"))
+    operands = match_operands(g, *_counter(g, offset, name), *key, dtype=uint32)
+    return tuple(g.call(philox_, *operands, word=n) for n in range(count))
 
 
 def _counter(g: Builder, offset, name: str) -> tuple[Operand, ...]:
