@@ -53,12 +53,13 @@ __all__ = [
     "griddepcontrol_launch_dependents", "griddepcontrol_wait", "im2col", "int16", "int32", "int64", "int8", "isfinite",
     "isinf", "isnan", "jit", "lane_id", "load", "log", "log10", "log1p", "log2", "maximum", "mbarrier", "mean",
     "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile", "num_programs", "ones",
-    "pack", "padded", "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "reduce", "reduce_async",
-    "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin", "sinh", "sqrt", "stack", "static_assert",
-    "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit",
-    "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "thread", "thread_id", "threadfence",
-    "tile_at", "tile_order", "tmem_datapath", "to_device", "transpose", "trunc", "turns", "uint16", "uint32", "uint64",
-    "uint8", "uniform", "verify", "warp", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint",
+    "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin", "sinh",
+    "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan",
+    "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "thread",
+    "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "transpose", "trunc", "turns",
+    "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_id", "warpgroup", "warpgroup_id", "where",
+    "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -1275,6 +1276,17 @@ def padded(dtype: _DTypeLike) -> DType:
     ``.b6x16_p32``).
     """
 
+def philox(seed: _Value, offset: Sequence[_Value] | _Value) -> tuple[_Tile, _Tile, _Tile, _Tile]:
+    """Four random uint32 words for each element of `offset`, in a tuple: Philox 4x32-10, keyed by `seed`.
+
+    They depend on nothing but `seed` and `offset`, so an element has the same words in whichever CTA, layout or launch
+    it is computed. `seed` is an integer of up to 64 bits, whose halves are the key; `offset` an integer tile or scalar.
+    32 bits of an offset are the counter's first word, and the upper half of a 64-bit one is the second. A tuple of up
+    to four integers of at most 32 bits gives the words of the counter themselves. Seed and words broadcast as in NumPy.
+
+    The words are those of Triton's ``tl.randint4x(seed, offset)`` and ``tl.philox(seed, c0, c1, c2, c3)``.
+    """
+
 @overload
 def pipelined(
     over: builtins.range, stages: int = 2, warp_specialize: bool = False, producer_regs: int | None = None,
@@ -1358,6 +1370,28 @@ def prod(x: _Value, axis: _Axes | None = None, keepdims: bool = False, dtype: _D
 
 def program_id(axis: int = 0) -> _Tile:
     """The index of this CTA in the grid along `axis`."""
+
+def rand(seed: _Value, offset: Sequence[_Value] | _Value) -> _Tile:
+    """A random float32 for each element of `offset`, uniform in [0, 1), made of the first word of `tile.philox`.
+
+    There are 2^31 equally likely integers, rounded to float32 and scaled; the largest result is 1 - 2^-24. The bits are
+    those of Triton's ``tl.rand(seed, offset)``.
+    """
+
+def randint(seed: _Value, offset: Sequence[_Value] | _Value) -> _Tile:
+    """A random uint32 for each element of `offset`: the first word of `tile.philox`.
+
+    The bits are those of Triton's ``tl.randint(seed, offset)``.
+    """
+
+def randn(seed: _Value, offset: Sequence[_Value] | _Value) -> _Tile:
+    """A random float32 for each element of `offset`, from the normal distribution of mean 0 and variance 1.
+
+    Box and Muller's transform of two uniform numbers, made of the first two words of `tile.philox`: ``sqrt(-2 log u) *
+    cos(2 pi v)`` with u of at least 1e-7, so that results lie within 5.68 of 0. The uniform numbers are those of
+    Triton's ``tl.randn(seed, offset)``, and the result differs by the errors of log, sqrt and cos. The functions are
+    the accurate ones also with the launch option fast_math, whose logarithm could give a NaN near 1.
+    """
 
 def range(*args: _Value, unroll: int = 1) -> Iterable[_Tile]:
     """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device.

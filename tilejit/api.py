@@ -12,6 +12,7 @@ from .ops.language.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_
 from .ops.language.math import BUILTINS as _MATH
 from .ops.language.pointwise import (abs, assume, bitcast, cast, cdiv, clip, device_assert, fma, isfinite, isinf,
                                      isnan, maximum, minimum, uniform, where)
+from .ops.language.random import philox, rand, randint, randn
 from .ops.language.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.language.stack import stack
 from .ops.memory.atomics import BUILTINS as _ATOMICS

@@ -118,9 +118,11 @@ ELSEWHERE = {
     **dict.fromkeys(("fdiv", "div_rn"), "x / y"),
     "sqrt_rn":                "tile.sqrt(x)",
     **dict.fromkeys(("umulhi", "mulhi", "mul_hi"), "(tile.uint64(x) * y) >> 32"),
-    **dict.fromkeys(("rand", "randn", "randint", "randint4x", "philox"),
-                    "a counter-based generator such as Philox, of integers: "
-                    "(tile.uint64(x) * y) >> 32 is a product's upper half"),
+    "randint4x":              "tile.philox(seed, offset)",
+    **dict.fromkeys(("rand4x", "uint_to_uniform_float"),
+                    "tile.where(x < 0, ~x, x) * 4.6566127342e-10 of x = tile.bitcast(word, tile.int32), for the words "
+                    "of tile.philox"),
+    **dict.fromkeys(("randn4x", "pair_uniform_to_normal"), "tile.randn(seed, offset)"),
     **dict.fromkeys(("sort", "argsort"),
                     "v, stored to a buffer, compared with tile.load(buffer[tile.arange(N) ^ j]) by tile.minimum "
                     "and tile.maximum"),

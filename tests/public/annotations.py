@@ -122,6 +122,12 @@ OF: dict[str, dict[str, str]] = {
     "arange": {"start": "int", "stop": "int"},
     "full": {"shape": "_Extents"},
     "stack": {"axis": "int", "tiles": "Sequence[_Value]"},
+    **{name: {"seed": "_Value", "offset": "Sequence[_Value] | _Value"} for name in ("randint", "rand", "randn")},
+    "philox": {
+        "seed": "_Value",
+        "offset": "Sequence[_Value] | _Value",
+        "return": "tuple[_Tile, _Tile, _Tile, _Tile]",
+    },
     "reshape": {"shape": "_Extents"},
     "expand_dims": {"axis": "_Axes"},
     "atomic_cas": {},

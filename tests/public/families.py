@@ -53,6 +53,12 @@ FAMILIES = (
         "zeros ones full arange fragment_index stack",
     ),
     Family(
+        "random",
+        "Random numbers",
+        "They are functions of a seed and an offset, and nothing else.",
+        "philox randint rand randn",
+    ),
+    Family(
         "elementwise",
         "Elementwise functions",
         "They take tiles and scalars, which broadcast by NumPy's rules. The operators `+ - * / // % ** @ << >> & | ^ ~`"
