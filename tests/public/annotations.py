@@ -121,6 +121,7 @@ OF: dict[str, dict[str, str]] = {
     },
     "arange": {"start": "int", "stop": "int"},
     "full": {"shape": "_Extents"},
+    **{name: {"return": "tuple[_Tile, _Tile]"} for name in words("frexp sincos")},
     "stack": {"axis": "int", "tiles": "Sequence[_Value]"},
     "reshape": {"shape": "_Extents"},
     "expand_dims": {"axis": "_Axes"},
