@@ -44,23 +44,23 @@ __all__ = [
     "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "asin", "asinh",
     "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch",
     "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "bfloat16",
-    "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip",
+    "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock",
     "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
     "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
     "device_print", "dot", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2",
     "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap",
     "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2",
-    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "griddepcontrol_launch_dependents",
-    "griddepcontrol_wait", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf", "isnan", "jit",
-    "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2", "maximum", "mbarrier", "mean", "minimum",
-    "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile", "nextafter", "num_programs", "ones",
-    "pack", "padded", "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "reduce", "reduce_async",
-    "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin", "sincos", "sinh", "sqrt", "stack",
-    "static_assert", "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh",
-    "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread",
-    "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "transpose", "trunc", "turns",
-    "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_id", "warpgroup", "warpgroup_id", "where",
-    "window", "zeros",
+    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "globaltimer",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "hypot", "im2col", "int16", "int32", "int64", "int8",
+    "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2",
+    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
+    "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "pipelined", "plan_copy", "prefetch", "prod",
+    "program_id", "ptx", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin",
+    "sincos", "sinh", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async",
+    "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait",
+    "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device",
+    "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_id",
+    "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -891,6 +891,12 @@ def ceil(x: _Value, *, fast: bool | None = None) -> _Tile:
 def clip(x: _Value, low: _Value, high: _Value) -> _Tile:
     """`x` limited to the range from `low` to `high`, of which one may be None. NaN stays NaN."""
 
+def clock() -> _Tile:
+    """The cycles that this thread's multiprocessor has counted, a uint64; only the difference of two readings on one
+    multiprocessor has a meaning. A reading is not moved past memory accesses, but does not wait for them: load results
+    arrive later. On the simulator: nanoseconds of the host's clock. PTX ISA, "%clock64".
+    """
+
 def cluster_arrive() -> None:
     """Arrive at the cluster's barrier without waiting."""
 
@@ -1117,6 +1123,11 @@ def frexp(x: _Value) -> tuple[_Tile, _Tile]:
 def full(shape: _Extents, value: _Value, dtype: _DTypeLike | None = None) -> _Tile:
     """A tile of `shape` filled with `value`, in `dtype` or by default that of `value`. If `value` is a tile, it is
     broadcast as in NumPy.
+    """
+
+def globaltimer() -> _Tile:
+    """The GPU's time in nanoseconds, a uint64 that all multiprocessors share. How often it advances depends on the GPU.
+    On the simulator: the host's time. PTX ISA, "%globaltimer".
     """
 
 def griddepcontrol_launch_dependents() -> None:

@@ -136,6 +136,7 @@ ELSEWHERE = {
     "atomicCAS":              "tile.atomic_cas(place, compare, value)",
     **dict.fromkeys(("debug_barrier", "syncthreads", "sync_threads", "syncwarp", "sync_warp"), "tile.sync()"),
     "inline_asm_elementwise": "tile.asm(text, result, *operands)",
+    "clock64":                "tile.clock()",
     **dict.fromkeys(("pid", "blockIdx", "block_idx"), "tile.program_id(axis)"),
     **dict.fromkeys(("gridDim", "grid_dim"), "tile.num_programs(axis)"),
     **dict.fromkeys(("threadIdx", "thread_idx"), "tile.thread_id()"),

@@ -29,8 +29,9 @@ FAMILIES = (
     Family(
         "ids",
         "Where a thread is",
-        "Indices of CTAs, warps and threads.",
-        "program_id num_programs thread_id lane_id warp_id warpgroup_id cta_rank cluster_id cluster_size",
+        "Indices of CTAs, warps and threads, and clocks.",
+        "program_id num_programs thread_id lane_id warp_id warpgroup_id cta_rank cluster_id cluster_size clock "
+        "globaltimer",
     ),
     Family(
         "scopes",
