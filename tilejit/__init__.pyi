@@ -41,25 +41,26 @@ __version__: str
 __all__ = [
     "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError", "Kernel",
     "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
-    "ToolchainError", "VerificationError", "acos", "alloc", "arange", "argmax", "argmin", "asin", "asm", "assume",
-    "atan", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max",
-    "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "bfloat16", "bitcast", "bool_", "broadcast_to",
-    "bulk_commit", "bulk_wait", "cast", "cdiv", "ceil", "clip", "cluster_arrive", "cluster_id", "cluster_size",
-    "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async", "cos", "cosh", "cp_async_commit",
-    "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot", "each_warpgroup", "elect",
-    "empty", "erf", "exp", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async",
-    "fence_proxy_tensormap", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn",
-    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fragment_index", "full",
-    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "im2col", "int16", "int32", "int64", "int8", "isfinite",
-    "isinf", "isnan", "jit", "lane_id", "load", "log", "log10", "log1p", "log2", "maximum", "mbarrier", "mean",
-    "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile", "num_programs", "ones",
-    "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint",
-    "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin", "sinh",
-    "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan",
-    "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "thread",
-    "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "transpose", "trunc", "turns",
-    "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_id", "warpgroup", "warpgroup_id", "where",
-    "window", "zeros",
+    "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "asin", "asinh",
+    "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch",
+    "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "bfloat16",
+    "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock",
+    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
+    "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
+    "device_print", "dot", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2",
+    "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap",
+    "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2",
+    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "globaltimer",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "hypot", "im2col", "int16", "int32", "int64", "int8",
+    "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2",
+    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
+    "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "pipelined", "plan_copy", "prefetch", "prod",
+    "program_id", "ptx", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin",
+    "sincos", "sinh", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async",
+    "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait",
+    "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device",
+    "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_id",
+    "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -541,7 +542,11 @@ def abs(x: _Value) -> _Tile:
     """The absolute value. That of the most negative integer is itself."""
 
 def acos(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """acos of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """acos of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
+
+def acosh(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """acosh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 4 ulp; in float64:
+    3 ulp."""
 
 def all(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
     """Whether every element along `axis` (an int, a tuple of ints, or None for all axes) is nonzero."""
@@ -578,7 +583,10 @@ def argmin(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Til
     there is one. With ``axis=None``, the row-major index among all elements."""
 
 def asin(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """asin of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """asin of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
+
+def asinh(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """asinh of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 3 ulp."""
 
 @overload
 def asm(text: str, result: None, *operands: _Value, simulate: Callable[..., Any] | None = None) -> None:
@@ -617,7 +625,15 @@ def assume(fact: _Value) -> None:
     """
 
 def atan(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """atan of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """atan of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
+
+def atan2(y: _Value, x: _Value) -> _Tile:
+    """The angle of the point (y, x), from -pi to pi. The operands are promoted to one float dtype and broadcast;
+    integers become float32. Accuracy in float32: 3 ulp; in float64: 2 ulp."""
+
+def atanh(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """atanh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 3 ulp; in float64:
+    2 ulp."""
 
 def atomic_add(
     place: _Memory, value: _Value, mask: _Value | None = None, sem: str = 'relaxed', scope: str = 'gpu'
@@ -841,6 +857,9 @@ def cast(x: _Value, dtype: _DTypeLike) -> _Tile:
     truncate and saturate.
     """
 
+def cbrt(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """cbrt of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 1 ulp."""
+
 @overload
 def cdiv(a: int, b: int) -> int:
     """Integer division ``a / b``, rounded up. The result is a constant if both are constants.
@@ -867,10 +886,16 @@ def cdiv(a: SupportsIndex, b: SupportsIndex) -> int:
     """
 
 def ceil(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """ceil of each element of a float tile or scalar; integers become float32. Accuracy in float32: exact."""
+    """ceil of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: exact."""
 
 def clip(x: _Value, low: _Value, high: _Value) -> _Tile:
     """`x` limited to the range from `low` to `high`, of which one may be None. NaN stays NaN."""
+
+def clock() -> _Tile:
+    """The cycles that this thread's multiprocessor has counted, a uint64; only the difference of two readings on one
+    multiprocessor has a meaning. A reading is not moved past memory accesses, but does not wait for them: load results
+    arrive later. On the simulator: nanoseconds of the host's clock. PTX ISA, "%clock64".
+    """
 
 def cluster_arrive() -> None:
     """Arrive at the cluster's barrier without waiting."""
@@ -934,15 +959,21 @@ def copy_async(
     complete after ``tcgen05_wait("st")``.
     """
 
+def copysign(x: _Value, y: _Value) -> _Tile:
+    """`x` with the sign of `y`, also of zeros and NaN. The operands are promoted to one float dtype and broadcast;
+    integers become float32.
+    """
+
 def cos(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """cos of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """cos of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-20.5 absolute in
     [-pi, pi].
     """
 
 def cosh(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """cosh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """cosh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp."""
 
 def cp_async_commit() -> None:
     """Commit the ``cp.async`` copies that each thread has issued since its last commit as a group."""
@@ -1003,17 +1034,31 @@ def empty(shape: _Extents, dtype: _DTypeLike = 'float32', device: int = 0) -> De
     """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
 
 def erf(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """erf of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """erf of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
+
+def erfc(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """erfc of each element of a float tile or scalar; integers become float32. Accuracy in float32: 4 ulp; in float64:
+    5 ulp."""
+
+def erfinv(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """erfinv of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in
+    float64: 5 ulp."""
 
 def exp(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """exp of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """exp of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64: 1
+    ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2.5 + 1.25 |x| ulp;
     subnormal results become 0.
     """
 
+def exp10(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """exp10 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp."""
+
 def exp2(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """exp2 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2.5 ulp.
+    """exp2 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2.5 ulp; in
+    float64: 1 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2.5 ulp; subnormal
     results become 0.
@@ -1031,7 +1076,8 @@ def expect_variant(name: str) -> _Scope[None]:
     """
 
 def expm1(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """expm1 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """expm1 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp."""
 
 def fence_mbarrier_init() -> None:
     """Make the initialisation of mbarriers visible to the async proxy and the cluster."""
@@ -1052,10 +1098,14 @@ def fence_proxy_tensormap(kind: str, m: _TensorMap | _Memory, scope: str = 'gpu'
     """``m.fence_release(scope)`` if `kind` is "release", ``m.fence_acquire(scope)`` if it is "acquire"."""
 
 def floor(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """floor of each element of a float tile or scalar; integers become float32. Accuracy in float32: exact."""
+    """floor of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: exact."""
 
 def fma(x: _Value, y: _Value, z: _Value) -> _Tile:
     """``x * y + z`` of floats with one rounding."""
+
+def fmod(x: _Value, y: _Value) -> _Tile:
+    """The remainder of ``x / y`` rounded towards 0, with the sign of `x`. The operands are promoted to one float dtype
+    and broadcast; integers become float32. Accuracy in float32 and float64: exact."""
 
 def fragment_index(t: _Tile, axis: int) -> _Tile:
     """An int32 tile of the shape of `t` that holds the index of each element along `axis`, for masks and positions.
@@ -1064,9 +1114,20 @@ def fragment_index(t: _Tile, axis: int) -> _Tile:
     and no data are moved.
     """
 
+def frexp(x: _Value) -> tuple[_Tile, _Tile]:
+    """The pair ``(mantissa, exponent)`` with ``x == mantissa * 2**exponent``: the mantissa has the dtype of `x`, and is
+    from 1/2 to below 1 in size, and the exponent is an int32. Of 0, infinities and NaN, ``(x, 0)``. Integers become
+    float32.
+    """
+
 def full(shape: _Extents, value: _Value, dtype: _DTypeLike | None = None) -> _Tile:
     """A tile of `shape` filled with `value`, in `dtype` or by default that of `value`. If `value` is a tile, it is
     broadcast as in NumPy.
+    """
+
+def globaltimer() -> _Tile:
+    """The GPU's time in nanoseconds, a uint64 that all multiprocessors share. How often it advances depends on the GPU.
+    On the simulator: the host's time. PTX ISA, "%globaltimer".
     """
 
 def griddepcontrol_launch_dependents() -> None:
@@ -1080,6 +1141,10 @@ def griddepcontrol_wait() -> None:
     after this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it
     returns at once.
     """
+
+def hypot(x: _Value, y: _Value) -> _Tile:
+    """``sqrt(x * x + y * y)``, without overflow of the squares. The operands are promoted to one float dtype and
+    broadcast; integers become float32. Accuracy in float32: 3 ulp; in float64: 2 ulp."""
 
 def im2col(
     images: _Buffer, filter: Sequence[int], stride: _Extents = 1, padding: int | Sequence[int | tuple[int, int]] = 0,
@@ -1114,6 +1179,15 @@ def isnan(x: _Value) -> _Tile:
 def lane_id() -> _Tile:
     """The thread's lane in its warp."""
 
+def ldexp(x: _Value, n: _Value) -> _Tile:
+    """``x * 2**n`` with integers `n`, rounded once, also if the result is subnormal. The operands are broadcast; an
+    integer `x` becomes float32.
+    """
+
+def lgamma(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """lgamma of each element of a float tile or scalar; integers become float32. Accuracy in float32: 6 ulp, except in
+    [-10.001, -2.264], where it has zeros; in float64: 4 ulp, except in [-23.0001, -2.2637], where it has zeros."""
+
 def load(
     source: _Memory, other: _Value | None = None, mask: _Value | None = None, cache: _Cache | None = None,
     sem: str | None = None, scope: str | None = None
@@ -1128,24 +1202,27 @@ def load(
     """
 
 def log(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """log of each element of a float tile or scalar; integers become float32. Accuracy in float32: 1 ulp.
+    """log of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 1 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-21 absolute in [0.5,
     2], else 3 ulp.
     """
 
 def log10(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """log10 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """log10 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-22 absolute in [0.5,
     2], else 3 ulp.
     """
 
 def log1p(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """log1p of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp."""
+    """log1p of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp."""
 
 def log2(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """log2 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """log2 of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-22 absolute in [0.5,
     2], else 2**-22 relative.
@@ -1255,6 +1332,11 @@ def next_tile(counter: _Memory, tiles: _Value) -> _Tile:
 
     One scope of each CTA must call this until no tile is left. The counter must be 0 before the launch, and is 0
     again after it: ``atom.inc`` wraps it around at the last call.
+    """
+
+def nextafter(x: _Value, y: _Value) -> _Tile:
+    """The number next to `x` towards `y`, in the float dtype to which the operands are promoted; integers become
+    float32. `y` if they are equal, NaN if either is.
     """
 
 def num_programs(axis: int = 0) -> _Tile:
@@ -1465,11 +1547,12 @@ def ring(
     """
 
 def round(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """round of each element of a float tile or scalar; integers become float32. Accuracy in float32: exact, ties to
-    even."""
+    """round of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: exact,
+    ties to even."""
 
 def rsqrt(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """rsqrt of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """rsqrt of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2 ulp.
     """
@@ -1500,23 +1583,34 @@ def scan(x: _Value, axis: _Axes, combine: Callable[..., Any], reverse: bool = Fa
     """
 
 def sigmoid(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """sigmoid of each element of a float tile or scalar; integers become float32. Accuracy in float32: 4 ulp.
+    """sigmoid of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 4
+    ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-11 absolute.
     """
 
 def sin(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """sin of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """sin of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-20.5 absolute in
     [-pi, pi].
     """
 
+def sincos(x: _Value, *, fast: bool | None = None) -> tuple[_Tile, _Tile]:
+    """The pair ``(tile.sin(x), tile.cos(x))``, computed together; integers become float32. Accuracy in float32 and
+    float64: 2 ulp.
+
+    With ``fast=True`` (or the launch option fast_math): the hardware's approximations, accuracy 2**-20.5 absolute in
+    [-pi, pi].
+    """
+
 def sinh(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """sinh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 3 ulp."""
+    """sinh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 3 ulp; in float64:
+    2 ulp."""
 
 def sqrt(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """sqrt of each element of a float tile or scalar; integers become float32. Accuracy in float32: correctly rounded.
+    """sqrt of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64:
+    correctly rounded.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 1 ulp.
     """
@@ -1581,10 +1675,12 @@ def sync() -> None:
     """
 
 def tan(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """tan of each element of a float tile or scalar; integers become float32. Accuracy in float32: 4 ulp."""
+    """tan of each element of a float tile or scalar; integers become float32. Accuracy in float32: 4 ulp; in float64: 2
+    ulp."""
 
 def tanh(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """tanh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp.
+    """tanh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 2 ulp; in float64:
+    1 ulp.
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-11 relative.
     """
@@ -1659,6 +1755,10 @@ def tensor_map(
     takes `m` as the address of its 128 bytes.
     """
 
+def tgamma(x: _Value, *, fast: bool | None = None) -> _Tile:
+    """tgamma of each element of a float tile or scalar; integers become float32. Accuracy in float32: 5 ulp; in
+    float64: 10 ulp."""
+
 def thread(i: _Threads) -> _Scope[None]:
     """The scope of thread `i` of the CTA, or of ``range(first, stop)`` of them."""
 
@@ -1717,7 +1817,7 @@ def transpose(x: _Value, axes: Sequence[int] | None = None) -> _Tile:
     """`x` with its dimensions permuted to the order `axes`, by default reversed."""
 
 def trunc(x: _Value, *, fast: bool | None = None) -> _Tile:
-    """trunc of each element of a float tile or scalar; integers become float32. Accuracy in float32: exact."""
+    """trunc of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: exact."""
 
 def turns(n: int, threads: int = 128) -> _Turns:
     """A baton that `n` groups of `threads` threads pass on, so that only one group at a time runs the code

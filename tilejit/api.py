@@ -7,6 +7,8 @@ from .frontend.static import static_assert, static_print
 from .ops.language.creation import arange, fragment_index, full, ones, zeros
 from .ops.ptx.escape import asm, device_print
 from .ops.language.expect_variant import expect_variant
+from .ops.language.clocks import clock, globaltimer
+from .ops.language.float_parts import copysign, frexp, ldexp, nextafter
 from .ops.language.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id,
                                warp_id, warpgroup_id)
 from .ops.language.math import BUILTINS as _MATH

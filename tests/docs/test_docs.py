@@ -179,9 +179,10 @@ def table_layouts() -> str:
 
 
 def table_math() -> str:
-    from tilejit.ops.language.math import _TABLE as functions
-    return markdown(("function", "float32", "`fast=True`"),
-                    ((code(f"tile.{name}"), ulp, fast or "") for name, _, _, ulp, _, fast in functions))
+    from tilejit.ops.language.math import _PAIRS, _TABLE
+    return markdown(("function", "float32", "float64", "`fast=True`"),
+                    [*((code(f"tile.{f.name}"), f.float32, f.float64, f.fast_error) for f in _TABLE),
+                     *((code(f"tile.{f.name}(x, y)".replace("atan2(x, y)", "atan2(y, x)")), f.float32, f.float64, "") for f in _PAIRS)])
 
 
 def table_atomics() -> str:

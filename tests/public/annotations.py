@@ -121,6 +121,7 @@ OF: dict[str, dict[str, str]] = {
     },
     "arange": {"start": "int", "stop": "int"},
     "full": {"shape": "_Extents"},
+    **{name: {"return": "tuple[_Tile, _Tile]"} for name in words("frexp sincos")},
     "stack": {"axis": "int", "tiles": "Sequence[_Value]"},
     **{name: {"seed": "_Value", "offset": "Sequence[_Value] | _Value"} for name in ("randint", "rand", "randn")},
     "philox": {

@@ -29,8 +29,9 @@ FAMILIES = (
     Family(
         "ids",
         "Where a thread is",
-        "Indices of CTAs, warps and threads.",
-        "program_id num_programs thread_id lane_id warp_id warpgroup_id cta_rank cluster_id cluster_size",
+        "Indices of CTAs, warps and threads, and clocks.",
+        "program_id num_programs thread_id lane_id warp_id warpgroup_id cta_rank cluster_id cluster_size clock "
+        "globaltimer",
     ),
     Family(
         "scopes",
@@ -64,9 +65,10 @@ FAMILIES = (
         "They take tiles and scalars, which broadcast by NumPy's rules. The operators `+ - * / // % ** @ << >> & | ^ ~`"
         ", comparisons and Python's `abs`, `min`, `max`, `pow`, `divmod`, `int`, `float` and `bool` do the same.",
         (
-            "where maximum minimum clip abs fma cdiv cast bitcast isnan isinf isfinite exp exp2 expm1 log "
-            "log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh sigmoid erf floor ceil "
-            "round trunc"
+            "where maximum minimum clip abs fma cdiv cast bitcast isnan isinf isfinite exp exp2 exp10 expm1 log "
+            "log2 log10 log1p sqrt rsqrt cbrt sin cos sincos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
+            "atanh sigmoid erf erfc erfinv lgamma tgamma floor ceil round trunc hypot fmod copysign nextafter "
+            "frexp ldexp"
         ),
     ),
     Family(

@@ -4,7 +4,7 @@ All modules are imported together, because some of them register rules for opera
 `memory.atomics_emit` those of atomics.
 """
 
-from .language import creation, ids, math, operators, pointwise, random, shape, stack  # noqa: F401
+from .language import clocks, creation, float_parts, ids, math, operators, pointwise, random, shape, stack  # noqa: F401
 from .memory import access, access_ops, atomics, atomics_emit, ordered_emit, regions, shared  # noqa: F401
 from .mma import dot  # noqa: F401
 from .moves import copy, copy_async, load_store, remote  # noqa: F401

@@ -1,21 +1,24 @@
-"""Elementary functions, with their accuracy in float32 ulp, and fast forms that use the hardware's approximations.
+"""Elementary functions, with their accuracy in ulp, and fast forms that use the hardware's approximations.
 
 16-bit floats are computed in float32 and rounded once. float64 uses libdevice.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from ...dtypes import bool_, dtype_of, float32, float64, int32
-from ...ir.builder import flag
+from ...dtypes import bool_, dtype_of, float32, float64, int32, int64
+from ...ir.builder import Builder, flag
 from ...ir.builtin import builtin
+from ...ir.graph import Operand
 from ...ir.op import Op
 from ..tiles.casts import cast_array
 from ..tiles.elementwise import elementwise
-from .promotion import float_operand
+from . import float64_functions as reference
+from .promotion import common_dtype, float_operand, match_operands
 
 FUNCTIONS: dict[str, tuple[Op, Op | None]] = {}  # {name: (accurate op, fast op or None)}
 
@@ -138,12 +141,6 @@ def _emit_log_fast(scale: float):
     return emit
 
 
-def _erf(x):
-    """erf of each element, by the C library, since NumPy has none."""
-    flat = np.fromiter(map(math.erf, np.ravel(x).astype(np.float64).tolist()), np.float64, np.size(x))
-    return flat.reshape(np.shape(x)).astype(x.dtype)
-
-
 def _sigmoid(x):
     return (1.0 / (1.0 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
 
@@ -174,72 +171,185 @@ def _emit_rsqrt(e, dtype, x):
 _LN2 = 0.6931471805599453
 _LOG10_2 = 0.30102999566398120
 
-# name, NumPy function, emitter of the accurate form, its error in float32, emitter of the fast form, its error
+class Function(NamedTuple):
+    """An elementary function: what computes it on float64 arrays, its emitter, and its largest error in float32 and
+    in float64, those of libdevice from the CUDA C++ Programming Guide, "Mathematical Functions". `fast` emits its
+    fast form, of float32."""
+
+    name: str
+    numpy: Callable
+    emit: Callable
+    float32: str
+    float64: str
+    fast: Callable | None = None
+    fast_error: str = ""
+
+    @property
+    def accuracy(self) -> str:
+        if self.float32 == self.float64:
+            return f"Accuracy in float32 and float64: {self.float32}."
+        return f"Accuracy in float32: {self.float32}; in float64: {self.float64}."
+
+    def op(self, arity: int) -> Op:
+        """Declare the op of the accurate form."""
+        simulate = _sim_exact if self.float32.startswith("exact") else _sim
+        return elementwise(self.name, f"{self.name} of each element. {self.accuracy}", simulate(self.numpy),
+                           _through_float32(self.emit), ("float",), arity=arity)
+
+
 _TABLE = (
-    ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,
-     "2.5 + 1.25 |x| ulp; subnormal results become 0"),
-    ("exp2",    np.exp2,                    _emit_exp2,           "2.5 ulp",  _approx(EX2),
-     "2.5 ulp; subnormal results become 0"),
-    ("expm1",   np.expm1,                   _libdevice("expm1"),  "2 ulp",    None,                    ""),
-    ("log",     np.log,                     _libdevice("log"),    "1 ulp",    _emit_log_fast(_LN2),
-     "2**-21 absolute in [0.5, 2], else 3 ulp"),
-    ("log2",    np.log2,                    _libdevice("log2"),   "2 ulp",    _emit_log_fast(1),
-     "2**-22 absolute in [0.5, 2], else 2**-22 relative"),
-    ("log10",   np.log10,                   _libdevice("log10"),  "2 ulp",    _emit_log_fast(_LOG10_2),
-     "2**-22 absolute in [0.5, 2], else 3 ulp"),
-    ("log1p",   np.log1p,                   _libdevice("log1p"),  "2 ulp",    None,                    ""),
-    ("sqrt",    np.sqrt,                    _emit_sqrt,           "correctly rounded", _approx("sqrt"), "1 ulp"),
-    ("rsqrt",   lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype), _emit_rsqrt, "2 ulp", _approx("rsqrt"),
-     "2 ulp"),
-    ("sin",     np.sin,                     _libdevice("sin"),    "2 ulp",    _approx("sin"),
-     "2**-20.5 absolute in [-pi, pi]"),
-    ("cos",     np.cos,                     _libdevice("cos"),    "2 ulp",    _approx("cos"),
-     "2**-20.5 absolute in [-pi, pi]"),
-    ("tan",     np.tan,                     _libdevice("tan"),    "4 ulp",    None,                    ""),
-    ("asin",    np.arcsin,                  _libdevice("asin"),   "2 ulp",    None,                    ""),
-    ("acos",    np.arccos,                  _libdevice("acos"),   "2 ulp",    None,                    ""),
-    ("atan",    np.arctan,                  _libdevice("atan"),   "2 ulp",    None,                    ""),
-    ("sinh",    np.sinh,                    _libdevice("sinh"),   "3 ulp",    None,                    ""),
-    ("cosh",    np.cosh,                    _libdevice("cosh"),   "2 ulp",    None,                    ""),
-    ("tanh",    np.tanh,                    _libdevice("tanh"),   "2 ulp",    _approx("tanh"),
-     "2**-11 relative"),
-    ("erf",     _erf,                       _libdevice("erf"),    "2 ulp",    None,                    ""),
-    ("sigmoid", _sigmoid,                   _emit_sigmoid,        "4 ulp",    _emit_sigmoid_fast,
-     "2**-11 absolute"),
-    ("floor",   np.floor,                   _rounding("floor"),   "exact",    None,                    ""),
-    ("ceil",    np.ceil,                    _rounding("ceil"),    "exact",    None,                    ""),
-    ("trunc",   np.trunc,                   _rounding("trunc"),   "exact",    None,                    ""),
-    ("round",   np.rint,                    _rounding("rint"),    "exact, ties to even", None,         ""),
+    Function("exp", np.exp, _emit_exp, "2 ulp", "1 ulp",
+             _emit_exp_fast, "2.5 + 1.25 |x| ulp; subnormal results become 0"),
+    Function("exp2", np.exp2, _emit_exp2, "2.5 ulp", "1 ulp",
+             _approx(EX2), "2.5 ulp; subnormal results become 0"),
+    Function("exp10", reference.exp10, _libdevice("exp10"), "2 ulp", "1 ulp"),
+    Function("expm1", np.expm1, _libdevice("expm1"), "2 ulp", "1 ulp"),
+    Function("log", np.log, _libdevice("log"), "1 ulp", "1 ulp",
+             _emit_log_fast(_LN2), "2**-21 absolute in [0.5, 2], else 3 ulp"),
+    Function("log2", np.log2, _libdevice("log2"), "2 ulp", "1 ulp",
+             _emit_log_fast(1), "2**-22 absolute in [0.5, 2], else 2**-22 relative"),
+    Function("log10", np.log10, _libdevice("log10"), "2 ulp", "1 ulp",
+             _emit_log_fast(_LOG10_2), "2**-22 absolute in [0.5, 2], else 3 ulp"),
+    Function("log1p", np.log1p, _libdevice("log1p"), "2 ulp", "1 ulp"),
+    Function("sqrt", np.sqrt, _emit_sqrt, "correctly rounded", "correctly rounded",
+             _approx("sqrt"), "1 ulp"),
+    Function("rsqrt", lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype), _emit_rsqrt, "2 ulp", "1 ulp",
+             _approx("rsqrt"), "2 ulp"),
+    Function("cbrt", np.cbrt, _libdevice("cbrt"), "1 ulp", "1 ulp"),
+    Function("sin", np.sin, _libdevice("sin"), "2 ulp", "2 ulp",
+             _approx("sin"), "2**-20.5 absolute in [-pi, pi]"),
+    Function("cos", np.cos, _libdevice("cos"), "2 ulp", "2 ulp",
+             _approx("cos"), "2**-20.5 absolute in [-pi, pi]"),
+    Function("tan", np.tan, _libdevice("tan"), "4 ulp", "2 ulp"),
+    Function("asin", np.arcsin, _libdevice("asin"), "2 ulp", "2 ulp"),
+    Function("acos", np.arccos, _libdevice("acos"), "2 ulp", "2 ulp"),
+    Function("atan", np.arctan, _libdevice("atan"), "2 ulp", "2 ulp"),
+    Function("sinh", np.sinh, _libdevice("sinh"), "3 ulp", "2 ulp"),
+    Function("cosh", np.cosh, _libdevice("cosh"), "2 ulp", "1 ulp"),
+    Function("tanh", np.tanh, _libdevice("tanh"), "2 ulp", "1 ulp",
+             _approx("tanh"), "2**-11 relative"),
+    Function("asinh", np.arcsinh, _libdevice("asinh"), "3 ulp", "3 ulp"),
+    Function("acosh", np.arccosh, _libdevice("acosh"), "4 ulp", "3 ulp"),
+    Function("atanh", np.arctanh, _libdevice("atanh"), "3 ulp", "2 ulp"),
+    Function("erf", reference.erf, _libdevice("erf"), "2 ulp", "2 ulp"),
+    Function("erfc", reference.erfc, _libdevice("erfc"), "4 ulp", "5 ulp"),
+    Function("erfinv", reference.erfinv, _libdevice("erfinv"), "2 ulp", "5 ulp"),
+    Function("lgamma", reference.lgamma, _libdevice("lgamma"),
+             "6 ulp, except in [-10.001, -2.264], where it has zeros",
+             "4 ulp, except in [-23.0001, -2.2637], where it has zeros"),
+    Function("tgamma", reference.tgamma, _libdevice("tgamma"), "5 ulp", "10 ulp"),
+    Function("sigmoid", _sigmoid, _emit_sigmoid, "4 ulp", "4 ulp",
+             _emit_sigmoid_fast, "2**-11 absolute"),
+    Function("floor", np.floor, _rounding("floor"), "exact", "exact"),
+    Function("ceil", np.ceil, _rounding("ceil"), "exact", "exact"),
+    Function("trunc", np.trunc, _rounding("trunc"), "exact", "exact"),
+    Function("round", np.rint, _rounding("rint"), "exact, ties to even", "exact, ties to even"),
 )
 
-for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
-    _simulated = _sim_exact(_numpy) if _ulp.startswith("exact") else _sim(_numpy)
-    _op = elementwise(_name, f"{_name} of each element. Accuracy in float32: {_ulp}.", _simulated,
-                      _through_float32(_emit), ("float",), arity=1)
-    _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name} by the hardware's approximation. "
-                                                      f"Accuracy in float32: {_fast_ulp}.",
-                                     _sim(_numpy), _fast, ("float",), arity=1)
-    FUNCTIONS[_name] = (_op, _fast_op)
+_PAIRS = (
+    Function("atan2", np.arctan2, _libdevice("atan2"), "3 ulp", "2 ulp"),
+    Function("hypot", np.hypot, _libdevice("hypot"), "3 ulp", "2 ulp"),
+    Function("fmod", np.fmod, _libdevice("fmod"), "exact", "exact"),
+)
+
+_ABOUT_PAIRS = {
+    "atan2": "The angle of the point (y, x), from -pi to pi.",
+    "hypot": "``sqrt(x * x + y * y)``, without overflow of the squares.",
+    "fmod": "The remainder of ``x / y`` rounded towards 0, with the sign of `x`.",
+}
+
+for _function in _TABLE:
+    _fast_op = _function.fast and elementwise(
+        f"{_function.name}_fast", f"{_function.name} by the hardware's approximation. "
+                                  f"Accuracy in float32: {_function.fast_error}.",
+        _sim(_function.numpy), _function.fast, ("float",), arity=1)
+    FUNCTIONS[_function.name] = (_function.op(1), _fast_op)
+for _function in _PAIRS:
+    FUNCTIONS[_function.name] = (_function.op(2), None)
 
 
-def _function(name: str, ulp: str, fast_ulp: str):
+def _unary(function: Function):
     def call(g, x, *, fast=None):
-        accurate, quick = FUNCTIONS[name]
-        if fast is not None and flag(g, "fast", fast) and quick is None:
-            raise g.error(f"{name} has no fast form")
+        if fast is not None and flag(g, "fast", fast) and function.fast is None:
+            raise g.error(f"{function.name} has no fast form")
+        accurate, quick = FUNCTIONS[function.name]
         x = float_operand(g, x)
         quick = quick if x.type.dtype.bits < 64 else None
         return g.call(quick if quick is not None and (fast or (fast is None and g.launch.fast_math)) else accurate, x)
 
-    call.__name__ = name
+    call.__name__ = function.name
     quick = ("\n\n    With ``fast=True`` (or the launch option fast_math): the hardware's approximation, "
-             f"accuracy {fast_ulp}." if fast_ulp else "")
-    call.__doc__ = (f"{name} of each element of a float tile or scalar; integers become float32. "
-                    f"Accuracy in float32: {ulp}.{quick}")
+             f"accuracy {function.fast_error}." if function.fast_error else "")
+    call.__doc__ = (f"{function.name} of each element of a float tile or scalar; integers become float32. "
+                    f"{function.accuracy}{quick}")
     return builtin(call)
 
 
-BUILTINS = {name: _function(name, ulp, fast_ulp) for name, _, _, ulp, _, fast_ulp in _TABLE}
+def float_operands(g: Builder, *xs) -> list[Operand]:
+    """Operands promoted to one float dtype, float32 for integers and float8, and broadcast to one shape."""
+    dtype = common_dtype(g, *xs)
+    dtype = dtype if dtype.is_float and dtype.bits > 8 else float32
+    return match_operands(g, *xs, dtype=dtype)
+
+
+def _binary(function: Function):
+    op = FUNCTIONS[function.name][0]
+
+    def of_numbers(g, x, y):
+        return g.call(op, *float_operands(g, x, y))
+
+    def of_point(g, y, x):
+        return g.call(op, *float_operands(g, y, x))
+
+    call = of_point if function.name == "atan2" else of_numbers
+    call.__name__ = function.name
+    call.__doc__ = (f"{_ABOUT_PAIRS[function.name]} The operands are promoted to one float dtype and broadcast; "
+                    f"integers become float32. {function.accuracy}")
+    return builtin(call)
+
+
+def _part_of_sincos(which: int):
+    """Emit the sine (0) or the cosine (1) by libdevice's sincos, whose range reduction is common to both.
+    The other one of the same value finds its result."""
+    def emit(e, dtype, x):
+        wide = dtype if dtype.bits == 64 else float32
+        both = e.memoize_for_region(("sincos", x.typed), lambda: _emit_sincos(e, wide, e.cast(x, wide)))
+        return e.cast(both[which], dtype)
+    return emit
+
+
+def _emit_sincos(e, dtype, x):
+    function, t = "__nv_sincos" + ("f" if dtype.bits == 32 else ""), dtype.llvm
+    rooms = [e.entry(("sincos", t, n), lambda: e.ins(f"alloca {t}", int64)).text for n in range(2)]
+    e.uses_libdevice = True
+    e.declare(f"declare void @{function}({t}, ptr, ptr)")
+    e.stmt(f"call void @{function}({x.typed}, ptr {rooms[0]}, ptr {rooms[1]})")
+    return [e.ins(f"load {t}, ptr {room}", dtype) for room in rooms]
+
+
+_SINCOS = [elementwise(f"{name}_of_sincos", f"The {name} of each element, computed together with the other of sin and "
+                                            "cos. Accuracy in float32 and float64: 2 ulp.",
+                       _sim(function), _part_of_sincos(which), ("float",), arity=1)
+           for which, (name, function) in enumerate((("sin", np.sin), ("cos", np.cos)))]
+
+
+@builtin
+def sincos(g, x, *, fast=None):
+    """The pair ``(tile.sin(x), tile.cos(x))``, computed together; integers become float32. Accuracy in float32 and
+    float64: 2 ulp.
+
+    With ``fast=True`` (or the launch option fast_math): the hardware's approximations, accuracy 2**-20.5 absolute in
+    [-pi, pi].
+    """
+    if fast is not None:
+        fast = flag(g, "fast", fast)
+    x = float_operand(g, x)
+    if x.type.dtype.bits < 64 and (g.launch.fast_math if fast is None else fast):
+        return tuple(g.call(FUNCTIONS[name][1], x) for name in ("sin", "cos"))
+    return tuple(g.call(part, x) for part in _SINCOS)
+
+
+BUILTINS = {**{f.name: _unary(f) for f in _TABLE}, **{f.name: _binary(f) for f in _PAIRS}, "sincos": sincos}
 
 
 def _emit_fma(e, dtype, x, y, z):

@@ -82,9 +82,7 @@ abs = builtin(abs_)
 @builtin
 def fma(g: Builder, x, y, z):
     """``x * y + z`` of floats with one rounding."""
-    dtype = common_dtype(g, x, y, z)
-    dtype = dtype if dtype.is_float and dtype.bits > 8 else float32
-    return g.call(elementary.fma, *match_operands(g, x, y, z, dtype=dtype))
+    return g.call(elementary.fma, *elementary.float_operands(g, x, y, z))
 
 
 @builtin
