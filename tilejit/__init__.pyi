@@ -1506,8 +1506,8 @@ def shuffle_up(x: _Value, delta: _Value) -> _Tile:
     """
 
 def shuffle_xor(x: _Value, mask: _Value) -> _Tile:
-    """The value of `x` in the lane whose number is the thread's own one with the bits of `mask` flipped (of `mask`,
-    five bits count).
+    """The value of `x` in the lane whose number is the thread's own one with the bits of `mask` flipped. The five
+    lowest bits of `mask` count.
 
     All lanes of the warp take part. In a scope of some lanes, a thread whose other lane is outside keeps its own value.
     PTX ISA, "shfl.sync.bfly".

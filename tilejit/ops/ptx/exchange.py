@@ -1,7 +1,7 @@
 """Exchanges of scalars among the lanes of a warp: shuffles, votes and matches, of any dtype of 8 to 64 bits.
 
-PTX ISA, "shfl.sync", "vote.sync", "match.sync". The members are the lanes of the scope: all lanes of each warp, or those
-of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are missing.
+PTX ISA, "shfl.sync", "vote.sync", "match.sync". The members are the lanes of the scope: all lanes of each warp, or
+those of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are missing.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ def shuffle(g: Builder, x, lane):
 
 @builtin
 def shuffle_xor(g: Builder, x, mask):
-    """The value of `x` in the lane whose number is the thread's own one with the bits of `mask` flipped (of `mask`, five
-    bits count).
+    """The value of `x` in the lane whose number is the thread's own one with the bits of `mask` flipped. The five
+    lowest bits of `mask` count.
 
     All lanes of the warp take part. In a scope of some lanes, a thread whose other lane is outside keeps its own value.
     PTX ISA, "shfl.sync.bfly".
