@@ -7,6 +7,8 @@ as by an operator with a float or a store to an array of floats, it is a number 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ...ir.builder import Warning_, type_of
 from ...ir.graph import Call, Graph, Operand, walk
@@ -28,21 +30,21 @@ def untyped_bits_warnings(graph: Graph) -> list[Warning_]:
     moves = [(node, instead) for node in walk(graph.body) if isinstance(node, Call) and node.op.traits.instruction
              for form, instead in MOVES.items() if re.fullmatch(form, node.attrs["form"]) and _is_float(node.args[0])]
     used = uses(graph.body) if moves else {}
-    found: list[Warning_] = []
-    for move, instead in moves:
-        dtype, form = type_of(move.args[0]).dtype, move.attrs["form"]
-        waiting: list[Operand] = [move.results[0]]
-        seen = set(waiting)
-        while waiting:
-            for node, aliases in used.get(waiting.pop(), ()):
-                if isinstance(node, Call) and node.op is cast and node.attrs["dtype"].is_float:
-                    found.append(Warning_(f"{form} returns the bits of a {dtype} as a {move.results[0].type.dtype}, "
-                                          f"which is converted to {node.attrs['dtype']} as an integer here: "
-                                          f"{instead} keeps the dtype, and tile.bitcast(bits, tile.{dtype}) restores it",
-                                          node.loc))
-                waiting += [alias for alias in aliases if alias not in seen]
-                seen.update(aliases)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(warning for move, instead in moves for warning in _conversions(move, instead, used)))
+
+
+def _conversions(move: Call, instead: str, used: Mapping[Operand, Any]) -> Iterator[Warning_]:
+    """A warning for each conversion of the result of `move` to a float, also where loops and branches hand it on."""
+    bits, dtype = move.results[0], type_of(move.args[0]).dtype
+    waiting, seen = [bits], {bits}
+    while waiting:
+        for node, aliases in used.get(waiting.pop(), ()):
+            if isinstance(node, Call) and node.op is cast and node.attrs["dtype"].is_float:
+                yield Warning_(f"{move.attrs['form']} returns the bits of a {dtype} as a {bits.type.dtype}, which is "
+                               f"converted to {node.attrs['dtype']} as an integer here: {instead} keeps the dtype, and "
+                               f"tile.bitcast(bits, tile.{dtype}) restores it", node.loc)
+            waiting += [alias for alias in aliases if alias not in seen]
+            seen.update(aliases)
 
 
 def _is_float(x: Operand) -> bool:
