@@ -98,7 +98,7 @@ def by_shifts(t, tiles_m, tiles_n, group, powers):
     return above, m, n
 
 
-def grouped_order(t, tiles_m, tiles_n, group):
+def grouped(t, tiles_m, tiles_n, group):
     """Groups of `group` rows, one after the other; each column by column."""
     above, m, n = in_group(t, tiles_m, tiles_n, group)
     return above + m, n
@@ -145,7 +145,7 @@ def hilbert(t, tiles_m, tiles_n, group):
     return max(m + t * (am if h == 1 else bm), 0), max(n + t * (an if h == 1 else bn), 0)
 
 
-ORDERS = {order.__name__: order for order in (row, column, grouped_order, snake, hilbert)}
+ORDERS = {order.__name__: order for order in (row, column, grouped, snake, hilbert)}
 helper = lru_cache(jit)  # the functions above become kernels when they are first used
 
 

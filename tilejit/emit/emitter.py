@@ -17,7 +17,7 @@ from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..names import entry_name
 from ..ops.memory.regions import points, region
-from ..ops.mma import mma_async_, renew_registers
+from ..ops.mma import mma_async_, renewed
 from ..types import Buffer, Scalar, Sym, layout_of
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
@@ -303,7 +303,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     def _call(self, call: Call) -> None:
         op = call.op
-        pinned, indexed = op in (mma_async_, renew_registers), op in (region, points)
+        pinned, indexed = op in (mma_async_, renewed), op in (region, points)
         args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a)
                      for a in call.args)
         result = op.rules.emit(self, call, *args)

@@ -169,22 +169,22 @@ cdiv.plain = _plain_cdiv
 # -- facts and checks --------------------------------------------------------------------------------------------------
 
 @op("syncs")
-def assume_condition(condition: Registers):
+def assumed(condition: Registers):
     """A promise that `condition` holds."""
 
 
-@assume_condition.infer
+@assumed.infer
 def _(g, condition):
     return None
 
 
-@assume_condition.simulate
+@assumed.simulate
 def _(m, call, condition):
     if not np.all(condition | ~m.active):
         m.assertion("the fact that tile.assume promises does not hold", ~np.all(condition | ~m.active, axis=1))
 
 
-@assume_condition.emit
+@assumed.emit
 def _(e, call, condition):
     e.declare("declare void @llvm.assume(i1)")
     e.stmt(f"call void @llvm.assume(i1 {condition.text})")
@@ -202,7 +202,7 @@ def assume(g: Builder, fact):
         return
     if not isinstance(type_of(fact), Scalar) or type_of(fact).dtype != bool_:
         raise g.error(f"assume takes a bool scalar, not {describe(fact)}")
-    g.call(assume_condition, fact)
+    g.call(assumed, fact)
 
 
 @op("pure")

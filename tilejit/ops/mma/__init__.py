@@ -183,22 +183,22 @@ mma_commit.rules.check = mma_wait.rules.check = _of_warpgroups
 
 
 @op("pure")
-def renew_registers(x):
+def renewed(x):
     """An accumulator tile copied to new registers by ordinary instructions, so that ptxas sees one writer before a
     loop of products."""
 
 
-@renew_registers.infer
+@renewed.infer
 def _(g, x):
     return x.type
 
 
-@renew_registers.simulate
+@renewed.simulate
 def _(m, call, x):
     return x
 
 
-@renew_registers.emit
+@renewed.emit
 def _(e, call, x):
     return e.renew(call)
 

@@ -15,7 +15,7 @@ from ...ir.builder import type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
 from ...ir.op import Op
 from ...ops.language import ids
-from ...ops.language.pointwise import assume_condition
+from ...ops.language.pointwise import assumed
 from ...ops.language.sizes import size_of
 from ...ops.memory import packed
 from ...ops.structure.ring import ring_slot
@@ -140,7 +140,7 @@ class IntegerAnalysis:
 
     def _knowledge_in(self, block: Block) -> Knowledge:
         """What is known in `block`, given what is known around it."""
-        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op is assume_condition]
+        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op is assumed]
         found = [((key, wrapping), finder) for wrapping in self.kinds for key, finder in (
             *self._conditions.get(block, lambda wrapping: ())(wrapping),
             *(p for c in conditions for p in constraints_of_condition(self, c, True, wrapping)))]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...ir.builder import type_of
 from ...ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
-from ...ops.mma import mma_async_, renew_registers
+from ...ops.mma import mma_async_, renewed
 from ...types import Tile
 
 Interval = tuple[int, int]
@@ -63,7 +63,7 @@ class _LiveRanges:
             self.step()
             match node:
                 case Call(args=args, results=results):
-                    if is_product(node) or node.op is renew_registers:
+                    if is_product(node) or node.op is renewed:
                         self.products.append((node.result, args[0]))
                     self.use(args)
                     self.define(results)

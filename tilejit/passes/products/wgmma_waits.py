@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ...errors import Loc
 from ...ir.builder import Facts, Warning_
 from ...ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, blocks, operands, results, walk
-from ...ops.mma import mma_commit, mma_wait, renew_registers
+from ...ops.mma import mma_commit, mma_wait, renewed
 from .accumulators import PinnedRegisters, is_product
 from .mma_hazards import ROUNDS
 
@@ -222,7 +222,7 @@ class _WaitInserter:
         for c in loop.carried:
             if isinstance(c.init, Value) and self.sets.get(c.inner) in sets:
                 c = replace(c, init=Value(c.init.name, c.init.type, c.init.loc))
-                nodes.append(Call(renew_registers, (loop.carried[len(carried)].init,), {}, (c.init,), loop.loc))
+                nodes.append(Call(renewed, (loop.carried[len(carried)].init,), {}, (c.init,), loop.loc))
             carried.append(c)
         return [*nodes, replace(loop, carried=tuple(carried))]
 
