@@ -43,24 +43,25 @@ __all__ = [
     "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
     "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "asin", "asinh",
     "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch",
-    "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "bfloat16",
-    "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock",
-    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
-    "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
-    "device_print", "dot", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2",
-    "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap",
-    "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2",
-    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "globaltimer",
-    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "hypot", "im2col", "int16", "int32", "int64", "int8",
-    "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2",
-    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
-    "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "pipelined", "plan_copy", "prefetch", "prod",
-    "program_id", "ptx", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "sigmoid", "sin",
-    "sincos", "sinh", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async",
-    "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait",
-    "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device",
-    "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_id",
-    "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot",
+    "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip",
+    "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy",
+    "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum",
+    "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv",
+    "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async",
+    "fence_proxy_tensormap", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn",
+    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full",
+    "globaltimer", "griddepcontrol_launch_dependents", "griddepcontrol_wait", "hypot", "im2col", "int16", "int32",
+    "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p",
+    "log2", "match_any", "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait",
+    "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined",
+    "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async",
+    "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor",
+    "sigmoid", "sin", "sincos", "sinh", "sqrt", "stack", "static_assert", "static_print", "static_range", "store",
+    "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st",
+    "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order",
+    "tmem_datapath", "to_device", "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform",
+    "verify", "warp", "warp_all", "warp_any", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -836,6 +837,11 @@ def autotune(
     that of the launch.
     """
 
+def ballot(condition: _Value) -> _Tile:
+    """The lanes of the thread's warp in which `condition` holds, as the bits of a uint32. PTX ISA,
+    "vote.sync.ballot".
+    """
+
 def bitcast(x: _Value, dtype: _DTypeLike) -> _Tile:
     """Reinterpret the bits of each element of `x` as another dtype of the same width, like NumPy's
     ``x.view(dtype)``.
@@ -1019,6 +1025,12 @@ def dot(
     to shared memory must have synchronised (``sync()``); the proxy fence before the tensor cores read them is part of
     the call. Register tiles computed from global memory may be staged in shared memory that the compiler allocates,
     with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    """
+
+def each_warp(over: builtins.range | Iterable[int]) -> _Scope[_Tile]:
+    """A separate scope for each warp of ``range(first, stop)``; they run the same code, side by side.
+
+    ``with tile.each_warp(range(0, 4)) as i:`` gives the warp's id.
     """
 
 def each_warpgroup(over: builtins.range | Iterable[int], regs: int | None = None) -> _Scope[_Tile]:
@@ -1226,6 +1238,13 @@ def log2(x: _Value, *, fast: bool | None = None) -> _Tile:
 
     With ``fast=True`` (or the launch option fast_math): the hardware's approximation, accuracy 2**-22 absolute in [0.5,
     2], else 2**-22 relative.
+    """
+
+def match_any(x: _Value) -> _Tile:
+    """The lanes of the thread's warp in which the scalar `x` has the same bits as in this thread, as the bits of a
+    uint32.
+
+    Bits, not numbers: 0.0 and -0.0 differ, and a NaN equals one with the same bits. PTX ISA, "match.any.sync".
     """
 
 def max(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
@@ -1582,6 +1601,34 @@ def scan(x: _Value, axis: _Axes, combine: Callable[..., Any], reverse: bool = Fa
     together: `combine` then takes two tuples of scalars and returns one, and `scan` returns a tuple.
     """
 
+def shuffle(x: _Value, lane: _Value) -> _Tile:
+    """The value that lane `lane` of the thread's warp has of the scalar `x`. `lane` is taken modulo 32, and may differ
+    by thread.
+
+    All lanes of the warp take part. In a scope of some lanes, `lane` is one of them. If all lanes read the same lane,
+    the result is uniform in the warp. PTX ISA, "shfl.sync.idx".
+    """
+
+def shuffle_down(x: _Value, delta: _Value) -> _Tile:
+    """The value of `x` `delta` lanes above the thread's own: values move down. The last `delta` lanes keep their own.
+
+    All lanes of the warp, or of a scope of some lanes, take part. PTX ISA, "shfl.sync.down".
+    """
+
+def shuffle_up(x: _Value, delta: _Value) -> _Tile:
+    """The value of `x` `delta` lanes below the thread's own: values move up. The first `delta` lanes keep their own.
+
+    All lanes of the warp, or of a scope of some lanes, take part. PTX ISA, "shfl.sync.up".
+    """
+
+def shuffle_xor(x: _Value, mask: _Value) -> _Tile:
+    """The value of `x` in the lane whose number is the thread's own one with the bits of `mask` flipped. The five
+    lowest bits of `mask` count.
+
+    All lanes of the warp take part. In a scope of some lanes, a thread whose other lane is outside keeps its own value.
+    PTX ISA, "shfl.sync.bfly".
+    """
+
 def sigmoid(x: _Value, *, fast: bool | None = None) -> _Tile:
     """sigmoid of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 4
     ulp.
@@ -1835,7 +1882,8 @@ def uniform(x: _Value) -> _Tile:
 
     Uniform scalars are required where the threads of a scope work together: as an element that fills a tile, the
     start of a region, or the condition of a branch that contains operations on tiles. The compiler cannot prove
-    uniformity of values computed from a thread's id, a shuffle or a vote.
+    uniformity of values computed from a thread's id; what a warp's lanes vote, or all read from one lane, is uniform
+    in the warp only.
     """
 
 @overload
@@ -1871,6 +1919,16 @@ def verify(
 
 def warp(i: _Threads) -> _Scope[None]:
     """The scope of warp `i` of the CTA (32 threads each), or of ``range(first, stop)`` of them as one collective."""
+
+def warp_all(condition: _Value) -> _Tile:
+    """Whether `condition` holds in all lanes of the thread's warp, a bool that is uniform in it. PTX ISA,
+    "vote.sync.all".
+    """
+
+def warp_any(condition: _Value) -> _Tile:
+    """Whether `condition` holds in some lane of the thread's warp, a bool that is uniform in it. PTX ISA,
+    "vote.sync.any".
+    """
 
 def warp_id() -> _Tile:
     """The warp's index in the CTA."""

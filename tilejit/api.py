@@ -2,7 +2,7 @@
 kernels in the cache does not need."""
 
 from .frontend.ranges import pipelined, range_ as range, static_range
-from .frontend.scopes import each_warpgroup, elect, thread, warp, warpgroup
+from .frontend.scopes import each_warp, each_warpgroup, elect, thread, warp, warpgroup
 from .frontend.static import static_assert, static_print
 from .ops.language.creation import arange, fragment_index, full, ones, zeros
 from .ops.ptx.escape import asm, device_print
@@ -31,6 +31,8 @@ from .ops.moves.copy_async.tma.selections import im2col
 from .ops.moves.copy_async.tma.tensor_map import tensor_map
 from .ops.moves.load_store import load, store
 from .ops.moves.remote import reduce_async, store_async
+from .ops.ptx.exchange import (ballot, match_any, shuffle, shuffle_down, shuffle_up, shuffle_xor, warp_all,
+                                  warp_any)
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS
 from .ops.reduce.scan import BUILTINS as _SCANS
 from .ops.structure.alloc import alloc

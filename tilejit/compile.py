@@ -33,6 +33,7 @@ from .passes.analysis.program_slices import without_dead_code
 from .passes.checks.constant_bounds import check_constant_bounds
 from .passes.checks.registers import check_registers, check_warpgroup_registers
 from .passes.checks.scan_tails import tail_warnings
+from .passes.checks.untyped_bits import untyped_bits_warnings
 from .passes.layouts.box_accesses import write_boxes
 from .passes.layouts.layouts import assign_layouts
 from .passes.layouts.shared_layouts import choose_shared_layouts
@@ -145,7 +146,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     clock("frontend")
     # computed on request, while the assembler runs
     find_loops = partial(loop_records, graph, facts) if candidate_loops(graph) else tuple
-    warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails))
+    warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails), *untyped_bits_warnings(graph))
     checked = config().check or _under_pytest()
     body = None
     for name, run in PASSES:

@@ -201,8 +201,13 @@ ELSEWHERE = {
     **dict.fromkeys(("popc", "popcount"), "tile.ptx.popc.b32(x)"),
     "clz":                    "tile.ptx.clz.b32(x)",
     "brev":                   "tile.ptx.brev.b32(x)",
-    **dict.fromkeys(("shuffle_xor", "shfl_xor", "shfl_xor_sync"), "tile.ptx.shfl.sync.bfly.b32(x, lanes, 0x1f, -1)"),
-    "ballot":                 "tile.ptx.vote.sync.ballot.b32(x, -1)",
+    **dict.fromkeys(("shfl", "shfl_sync"), "tile.shuffle(x, lane)"),
+    **{name + sync: f"tile.shuffle_{name[5:]}(x, {operand})"
+       for name, operand in (("shfl_xor", "mask"), ("shfl_up", "delta"), ("shfl_down", "delta"))
+       for sync in ("", "_sync")},
+    "ballot_sync":            "tile.ballot(condition)",
+    **{f"{kind}_sync": f"tile.warp_{kind}(condition)" for kind in ("any", "all")},
+    "match_any_sync":         "tile.match_any(x)",
 }
 
 

@@ -111,7 +111,14 @@ OF: dict[str, dict[str, str]] = {
     },
     **{name: {"return": "_Scope[None]"} for name in words("warp thread elect expect_variant")},
     "warpgroup": {"i": "_Threads", "return": "_Scope[None]"},
-    "each_warpgroup": {"over": "builtins.range | Iterable[int]", "return": "_Scope[_Tile]"},
+    **{
+        name: {"over": "builtins.range | Iterable[int]", "return": "_Scope[_Tile]"}
+        for name in words("each_warpgroup each_warp")
+    },
+    **{
+        name: {"lane": "_Value", "mask": "_Value", "delta": "_Value"}
+        for name in words("shuffle shuffle_xor shuffle_up shuffle_down")
+    },
     "alloc": {"return": "_Buffer"},
     "window": {
         "array": "_Buffer",

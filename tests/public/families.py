@@ -38,7 +38,8 @@ FAMILIES = (
         "Scopes and loops",
         "A `with` block narrows the execution scope: the threads that execute an operation together. Python's `range` "
         "is a loop too.",
-        "warpgroup each_warpgroup warp thread elect range static_range pipelined tile_order tile_at next_tile",
+        "warpgroup each_warpgroup warp each_warp thread elect range static_range pipelined tile_order tile_at "
+        "next_tile",
     ),
     Family(
         "values",
@@ -82,6 +83,12 @@ FAMILIES = (
         "Reductions and scans",
         "They combine the elements of a tile along an axis.",
         "sum prod mean max min argmax argmin any all reduce cumsum cumprod scan",
+    ),
+    Family(
+        "warps",
+        "Lanes of a warp",
+        "They exchange scalars, one in each thread, among the 32 lanes of a warp.",
+        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all match_any",
     ),
     Family(
         "memory",

@@ -27,7 +27,7 @@ class ScopeSpec:
     first: Any = None
     count: int = 1
     regs: int | None = None
-    each: bool = False  # whether it is the scope inside the loop of `each_warpgroup`
+    each: bool = False  # whether it is the scope inside the loop of `each_warpgroup` or `each_warp`
 
     @property
     def threads(self) -> int:
@@ -43,8 +43,9 @@ class ScopeSpec:
 
 @dataclass(frozen=True)
 class EachScope:
-    """The operand of ``with`` that opens one scope for each of `count` warpgroups from `first` on."""
+    """The operand of ``with`` that opens one scope for each of `count` units of `kind` from `first` on."""
 
+    kind: str
     first: int
     count: int
     regs: int | None = None
@@ -72,16 +73,22 @@ def each_warpgroup(g: Builder, over: Any, regs: Any = None) -> EachScope:
 
     ``with tile.each_warpgroup(range(1, 3)) as i:`` gives the warpgroup's id; `regs` is as in `warpgroup`.
     """
-    spec = warpgroup.function(g, over, regs)
-    if not isinstance(over, LoopRange):
-        raise g.error(f"each_warpgroup takes a range, as in each_warpgroup(range(1, 3)), not {describe(over)}")
-    return EachScope(spec.first, spec.count, regs)
+    return _each(g, warpgroup.function(g, over, regs), over)
 
 
 @builtin
 def warp(g: Builder, i: Any) -> ScopeSpec:
     """The scope of warp `i` of the CTA (32 threads each), or of ``range(first, stop)`` of them as one collective."""
     return _spec(g, "warp", i)
+
+
+@builtin
+def each_warp(g: Builder, over: Any) -> EachScope:
+    """A separate scope for each warp of ``range(first, stop)``; they run the same code, side by side.
+
+    ``with tile.each_warp(range(0, 4)) as i:`` gives the warp's id.
+    """
+    return _each(g, _spec(g, "warp", over), over)
 
 
 @builtin
@@ -94,6 +101,13 @@ def thread(g: Builder, i: Any) -> ScopeSpec:
 def elect(g: Builder) -> ScopeSpec:
     """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
     return ScopeSpec("elect")
+
+
+def _each(g: Builder, spec: ScopeSpec, over: Any) -> EachScope:
+    if not isinstance(over, LoopRange):
+        name = f"each_{spec.kind}"
+        raise g.error(f"{name} takes a range, as in {name}(range(1, 3)), not {describe(over)}")
+    return EachScope(spec.kind, spec.first, spec.count, spec.regs)
 
 
 def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:

@@ -59,15 +59,15 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
 
 def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast.stmt],
              items: list[ast.withitem]) -> None:
-    """Append a For node around one Scope node, for `each_warpgroup`. Its trips are run by different threads, so they
-    run side by side."""
-    problem = absent(w.g, ScopeSpec("warpgroup", each.first, each.count))
+    """Append a For node around one Scope node, for `each_warpgroup` or `each_warp`. Its trips are run by different
+    threads, so they run side by side."""
+    problem = absent(w.g, ScopeSpec(each.kind, each.first, each.count))
     if problem is not None:
         raise w.g.error(problem)
-    index, loc = Value("warpgroup", Scalar(int32, Uniformity.WARPGROUP), w.g.loc), w.g.loc
+    index, loc = Value(each.kind, Scalar(int32, Uniformity[each.kind.upper()]), w.g.loc), w.g.loc
     named = None if target is None else lambda: bind(w, target, index, anew=True)
     with w.g.block() as nodes:
-        run_scope(w, ScopeSpec("warpgroup", index, 1, each.regs, each=True), body, items, named)
+        run_scope(w, ScopeSpec(each.kind, index, 1, each.regs, each=True), body, items, named)
     start, stop, step = (Const(n, int32) for n in (each.first, each.first + each.count, 1))
     w.g.append(For(index, start, stop, step, (), Block(tuple(nodes)), loc))
 

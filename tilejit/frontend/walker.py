@@ -284,9 +284,9 @@ class Walker:
         """A context for code under `conditions`: a partial scope if one of them may differ between the scope's
         threads, else the same scope."""
         scope = self.g.scope
-        split = next((c for c in conditions if isinstance(c, Value) and type_as(c, Scalar).uniform < scope.uniformity),
-                     None)
-        if split is None or scope.partial is not None:
+        split = min((c for c in conditions if isinstance(c, Value)), key=_uniformity, default=None)
+        known = scope.uniformity if scope.partial is None else min(_uniformity(scope.partial), scope.uniformity)
+        if split is None or _uniformity(split) >= known:
             yield
             return
         with self.g.narrowed(replace(scope, partial=split)):
@@ -374,6 +374,10 @@ class Walker:
             if same:
                 return x
         return promotion.coerce(self.g, x, type_)
+
+
+def _uniformity(x: Value) -> Uniformity:
+    return type_as(x, Scalar).uniform
 
 
 def where(what: str, loc: Loc | None) -> str:

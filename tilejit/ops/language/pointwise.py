@@ -241,7 +241,8 @@ def uniform(g: Builder, x):
 
     Uniform scalars are required where the threads of a scope work together: as an element that fills a tile, the
     start of a region, or the condition of a branch that contains operations on tiles. The compiler cannot prove
-    uniformity of values computed from a thread's id, a shuffle or a vote.
+    uniformity of values computed from a thread's id; what a warp's lanes vote, or all read from one lane, is uniform
+    in the warp only.
     """
     if not isinstance(type_of(x), Scalar):
         raise g.error(f"uniform takes a scalar, not {describe(x)}")

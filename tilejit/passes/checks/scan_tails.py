@@ -29,11 +29,11 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
     """The warnings of those scans whose tail is not known to be dropped."""
     if not tails:
         return []
-    context, uses = Context(graph, facts), _uses(graph.body)
+    context, used = Context(graph, facts), uses(graph.body)
     def inside(tail):
         return all(_begins_inside(context, start) for start, _ in tail.loads)
     with context.in_block(graph.body):
-        return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
+        return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, used))]
 
 
 def _begins_inside(context: Context, start: Operand) -> bool:
@@ -41,7 +41,7 @@ def _begins_inside(context: Context, start: Operand) -> bool:
     return least is not None and least >= 0
 
 
-def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
+def uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
     """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it,
     the aliases are its names there."""
     found: dict[Operand, list[Any]] = {}

@@ -1,0 +1,263 @@
+"""Exchanges of scalars among the lanes of a warp: shuffles, votes and matches, of any dtype of 8 to 64 bits.
+
+PTX ISA, "shfl.sync", "vote.sync", "match.sync". The members are the lanes of the scope: all lanes of each warp, or
+those of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import bool_, int32, uint32
+from ...ir.builder import Builder, describe, source_text, type_as, type_of
+from ...ir.builtin import builtin
+from ...ir.graph import Const, Value
+from ...ir.op import op
+from ...ir.op_traits import Registers
+from ...lazy import Lazy
+from ...types import Scalar, Uniformity
+from ..language.ids import lane_id
+from ..language.operators import binary, compare
+from ..language.pointwise import cast, where
+from ..language.promotion import as_condition
+from .meanings import meaning
+
+ptx = Lazy("tilejit.ptx")
+
+LANES = 32
+
+
+# -- the operations ----------------------------------------------------------------------------------------------------
+
+@op("syncs", attrs=("kind",))
+def shuffle_(x: Registers, operand: Registers, kind):
+    """The value of `x` in another lane, which `kind` computes from `operand`: "idx", "bfly", "up" or "down"."""
+
+
+@shuffle_.infer
+def _(g, x, operand, kind):
+    t = type_of(x)
+    same = kind == "idx" and type_of(operand).uniform >= Uniformity.WARP
+    return Scalar(t.dtype, max(t.uniform, Uniformity.WARP) if same else t.uniform, t.weak)
+
+
+@shuffle_.simulate
+def _(m, call, x, operand):
+    """The instruction's meaning, applied to the lanes' numbers, tells from which lane each takes its value."""
+    kind, threads = call.attrs["kind"], m.thread_ids()
+    given = {"a": (threads % LANES).astype(np.uint32), "b": operand, "c": _word(0 if kind == "up" else 31)}
+    source = _run(m, f"shfl.sync.{kind}.b32", given).astype(np.int64)
+    at = np.clip(threads // LANES * LANES + source - m.low, 0, m.threads - 1)
+    batch = max(at.shape[0], x.shape[0])
+    return np.take_along_axis(np.broadcast_to(x, (batch, m.threads)), np.broadcast_to(at, (batch, m.threads)), axis=1)
+
+
+@shuffle_.emit
+def _(e, call, x, operand):
+    return e.shuffle(call.attrs["kind"], x, operand)
+
+
+@op("syncs", attrs=("kind",))
+def vote(condition: Registers, kind):
+    """Whether `condition` holds in "any" lane or in "all", or the mask of the lanes where it holds ("ballot")."""
+
+
+@vote.infer
+def _(g, condition, kind):
+    return Scalar(uint32 if kind == "ballot" else bool_, max(type_of(condition).uniform, Uniformity.WARP))
+
+
+@vote.simulate
+def _(m, call, condition):
+    kind = call.attrs["kind"]
+    form = "vote.sync.ballot.b32" if kind == "ballot" else f"vote.sync.{kind}.pred"
+    return _run(m, form, {"p": condition}).astype(call.result.type.dtype.np)
+
+
+@vote.emit
+def _(e, call, condition):
+    return e.vote(call.attrs["kind"], condition)
+
+
+@op("syncs")
+def match(x: Registers):
+    """The mask of the lanes in which `x` has the same bits."""
+
+
+@match.infer
+def _(g, x):
+    return Scalar(uint32, type_of(x).uniform)
+
+
+@match.simulate
+def _(m, call, x):
+    bits = x.view(f"u{x.dtype.itemsize}")
+    name = "match.any.sync.b64" if x.dtype.itemsize == 8 else "match.any.sync.b32"
+    return _run(m, name, {"a": bits}).astype(np.uint32)
+
+
+@match.emit
+def _(e, call, x):
+    return e.match(x)
+
+
+def _word(n: int) -> np.ndarray:
+    return np.full((1, 1), n, np.uint32)
+
+
+def _run(m, name: str, operands: dict[str, np.ndarray]) -> np.ndarray:
+    """The result of the instruction form `name`, executed by the lanes of the scope."""
+    mask = (1 << m.threads) - 1 << m.low % LANES if m.threads < LANES else (1 << LANES) - 1
+    form = ptx.form(name)
+    return meaning(form)(m, form, {**operands, "membermask": _word(mask)})
+
+
+# -- what kernels call -------------------------------------------------------------------------------------------------
+
+def _in_warps(g: Builder, what: str) -> None:
+    """CompilationError if some lanes of a warp of the scope may not reach the call."""
+    if g.scope.threads == 1:
+        raise g.error(f"{what} exchanges values among the lanes of a warp, and only one thread runs here")
+    partial = g.scope.partial
+    if partial is not None and type_as(partial, Scalar).uniform < Uniformity.WARP:
+        raise g.error(f"{what} needs all lanes of the warp, and the condition {source_text(partial)} differs between "
+                      f"them")
+
+
+def _scalar(g: Builder, what: str, x: Any) -> None:
+    """CompilationError unless `x` is a scalar that can be exchanged."""
+    t = type_of(x)
+    if not isinstance(t, Scalar) or t.dtype.bits < 8 and t.dtype != bool_:
+        raise g.error(f"{what} takes a scalar, one in each thread, of 8 to 64 bits or a bool, not {describe(x)}")
+
+
+def _lanes(g: Builder, name: str, n: Any, least: int | None = None) -> int | Value:
+    """A number of lanes, which must be an integer: constant or in a register."""
+    n = n.value if isinstance(n, Const) else n
+    t = type_of(n)
+    if not isinstance(t, Scalar) or not t.dtype.is_int:
+        raise g.error(f"{name} is an integer, not {describe(n)}")
+    if isinstance(n, int) and least is not None and n < least:
+        raise g.error(f"{name} is at least {least}, not {n}")
+    return n
+
+
+def _call(g: Builder, kind: str, x: Value, n: int | Value) -> Value:
+    return g.call(shuffle_, x, Const(n % LANES, int32) if isinstance(n, int) else cast.function(g, n, int32), kind=kind)
+
+
+def _shuffle_within(g: Builder, kind: str, x: Any, n: int | Value) -> Any:
+    """A shuffle in which a lane keeps its own value if the other lane is outside of the scope."""
+    if not isinstance(x, Value):
+        return x  # a constant, equal in all lanes
+    if g.scope.threads < LANES:
+        return _among_some_lanes(g, kind, x, n)
+    if kind == "bfly":
+        return _call(g, kind, x, n)
+    if isinstance(n, int):
+        return _call(g, kind, x, n) if n < LANES else x
+    within = binary(g, "&", compare(g, ">=", n, 0), compare(g, "<", n, LANES))  # the instruction takes n modulo 32
+    return where.function(g, within, _call(g, kind, x, n), x)
+
+
+def _among_some_lanes(g: Builder, kind: str, x: Value, n: int | Value) -> Value:
+    own = g.call(lane_id)
+    source = binary(g, {"bfly": "^", "up": "-", "down": "+"}[kind], own, n)
+    first = g.scope.first
+    assert isinstance(first, int)  # lanes of a warp are named by constants
+    first %= LANES
+    within = binary(g, "&", compare(g, ">=", source, first), compare(g, "<", source, first + g.scope.threads))
+    if kind != "bfly":
+        within = binary(g, "&", within, compare(g, ">=", n, 0))
+    return _call(g, "idx", x, where.function(g, within, source, own))
+
+
+@builtin
+def shuffle(g: Builder, x, lane):
+    """The value that lane `lane` of the thread's warp has of the scalar `x`. `lane` is taken modulo 32, and may differ
+    by thread.
+
+    All lanes of the warp take part. In a scope of some lanes, `lane` is one of them. If all lanes read the same lane,
+    the result is uniform in the warp. PTX ISA, "shfl.sync.idx".
+    """
+    _in_warps(g, "shuffle")
+    _scalar(g, "shuffle", x)
+    lane = _lanes(g, "lane", lane)
+    return _call(g, "idx", x, lane) if isinstance(x, Value) else x
+
+
+@builtin
+def shuffle_xor(g: Builder, x, mask):
+    """The value of `x` in the lane whose number is the thread's own one with the bits of `mask` flipped. The five
+    lowest bits of `mask` count.
+
+    All lanes of the warp take part. In a scope of some lanes, a thread whose other lane is outside keeps its own value.
+    PTX ISA, "shfl.sync.bfly".
+    """
+    _in_warps(g, "shuffle_xor")
+    _scalar(g, "shuffle_xor", x)
+    return _shuffle_within(g, "bfly", x, _lanes(g, "mask", mask, 0))
+
+
+@builtin
+def shuffle_up(g: Builder, x, delta):
+    """The value of `x` `delta` lanes below the thread's own: values move up. The first `delta` lanes keep their own.
+
+    All lanes of the warp, or of a scope of some lanes, take part. PTX ISA, "shfl.sync.up".
+    """
+    _in_warps(g, "shuffle_up")
+    _scalar(g, "shuffle_up", x)
+    return _shuffle_within(g, "up", x, _lanes(g, "delta", delta, 0))
+
+
+@builtin
+def shuffle_down(g: Builder, x, delta):
+    """The value of `x` `delta` lanes above the thread's own: values move down. The last `delta` lanes keep their own.
+
+    All lanes of the warp, or of a scope of some lanes, take part. PTX ISA, "shfl.sync.down".
+    """
+    _in_warps(g, "shuffle_down")
+    _scalar(g, "shuffle_down", x)
+    return _shuffle_within(g, "down", x, _lanes(g, "delta", delta, 0))
+
+
+def _vote(g: Builder, what: str, kind: str, condition: Any) -> Value:
+    _in_warps(g, what)
+    if not isinstance(type_of(condition), Scalar):
+        raise g.error(f"{what} takes a condition, one scalar in each thread, not {describe(condition)}")
+    return g.call(vote, as_condition(g, condition), kind=kind)
+
+
+@builtin
+def ballot(g: Builder, condition):
+    """The lanes of the thread's warp in which `condition` holds, as the bits of a uint32. PTX ISA,
+    "vote.sync.ballot"."""
+    return _vote(g, "ballot", "ballot", condition)
+
+
+@builtin
+def warp_any(g: Builder, condition):
+    """Whether `condition` holds in some lane of the thread's warp, a bool that is uniform in it. PTX ISA,
+    "vote.sync.any"."""
+    return _vote(g, "warp_any", "any", condition)
+
+
+@builtin
+def warp_all(g: Builder, condition):
+    """Whether `condition` holds in all lanes of the thread's warp, a bool that is uniform in it. PTX ISA,
+    "vote.sync.all"."""
+    return _vote(g, "warp_all", "all", condition)
+
+
+@builtin
+def match_any(g: Builder, x):
+    """The lanes of the thread's warp in which the scalar `x` has the same bits as in this thread, as the bits of a
+    uint32.
+
+    Bits, not numbers: 0.0 and -0.0 differ, and a NaN equals one with the same bits. PTX ISA, "match.any.sync".
+    """
+    _in_warps(g, "match_any")
+    _scalar(g, "match_any", x)
+    return g.call(match, g.operand(x))
