@@ -181,14 +181,14 @@ def test_every_module_of_the_operations_is_in_a_folder():
 
 
 def test_no_module_or_class_defines_a_name_twice():
-    """The second definition would silently replace the first. Exceptions: rules of ops, which are all called `_`, and setters
-    of properties."""
+    """The second definition would silently replace the first. Exceptions: rules of ops, which are all called `_`, setters
+    of properties, and the signatures of an overloaded function."""
     twice = []
     for path in sorted(ROOT.rglob("*.py")):
         tree = ast.parse(path.read_text())
         for part in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))):
             names = [node.name for node in part.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name != "_"
-                     and not any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in node.decorator_list)]
+                     and not any(ast.unparse(d).split(".")[-1] in ("setter", "overload") for d in node.decorator_list)]
             twice += [f"{path.relative_to(ROOT)}: {name}" for name in dict.fromkeys(names) if names.count(name) > 1]
     assert not twice
 
