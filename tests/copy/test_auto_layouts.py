@@ -55,7 +55,7 @@ def test_a_copy_that_allows_no_swizzle_keeps_the_rows_plain():
     (record,) = by_bulk.compile(a, b).layouts
     assert record.chosen == "row-major" and record.layout == "S[(16, 64):(64, 1)]"
     name, why = record.declined[0]
-    assert name == "a swizzle of 128 bytes" and why == "line 46: bulk needs a shared layout without a swizzle: Swizzle(3, 3, 3)"
+    assert name == "a swizzle of 128 bytes" and why == "line 45: bulk needs a shared layout without a swizzle: Swizzle(3, 3, 3)"
     assert "align=128)" in by_bulk.compile(a, b).graph
 
 

@@ -139,11 +139,11 @@ def test_a_consumer_of_a_ring_executes_the_fence_between_its_reads_and_the_relea
 
 
 def test_the_fence_stands_between_the_loads_and_the_arrival_in_the_code():
-    """The instructions that read the slot, the fence, the barrier of the role's threads, the arrival at the empty
-    barrier."""
+    """The instructions that read the slot, the fence, the barrier of the threads that arrive together (a warp of the
+    role), the arrival at the empty barrier."""
     for made in (looped.compile(*SPECS, STAGES=2, ROLES=True, HOW="load", target="sm_90a"),
                  by_ring.compile(*SPECS, STAGES=2, HOW="load", target="sm_90a")):
-        words = re.findall(r"ld\.shared|fence\.proxy\.async|bar\.sync|barrier\.sync|mbarrier\.arrive\.shared", made.ptx)
+        words = re.findall(r"ld\.shared|fence\.proxy\.async|bar(?:\.warp|rier)?\.sync|mbarrier\.arrive\.shared", made.ptx)
         at = words.index("fence.proxy.async")
         assert words[at - 1] == "ld.shared" and words[at + 1].endswith(".sync") and words[at + 2] == "mbarrier.arrive.shared"
         assert "ld.shared" not in words[at:]
