@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from inspect import Parameter
-from operator import index
+from operator import index, is_
 from typing import Any
 
 from ..concurrency import cached_property
@@ -161,9 +161,15 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
 
 def plain_constant(value):
     """A constant with NumPy's numbers replaced by Python's, and the dtypes of NumPy, torch and Python by this
-    package's; tuples item by item."""
+    package's; tuples item by item. Of the fields of a frozen dataclass, only numbers are replaced."""
     if type(value) is tuple:
-        return tuple(map(plain_constant, value))
+        plain_items = tuple(map(plain_constant, value))
+        return value if all(map(is_, plain_items, value)) else plain_items
+    if not isinstance(value, tuple) and parts_of(value) is not None:
+        held = {f.name: getattr(value, f.name) for f in fields(value)}
+        plain = {name: x if _names_dtype(x) else plain_constant(x) for name, x in held.items()}
+        changed = {name: x for name, x in plain.items() if x is not held[name]}
+        return replace(value, **changed) if changed else value
     if _names_dtype(value):
         return dtype_of(value)
     number = _numpy_number(value)
