@@ -88,7 +88,7 @@ def bulk_cases(pattern: str, shift: int) -> Case:
         operands = dict(size=str(nbytes), hint=EVICT_FIRST, mask="3", bar="bar.peer(1 - me)" if peer else "bar",
                         dst=f"t_{d}.peer(1 - me)" if peer else f"t_{d}" if brings else f"y_{d}[{n}, me, 0]",
                         src=f"x_{d}[{n}, 0]" if brings else f"s_{d}")
-        lines += [f"tile.store(s_{d}, tile.load(x_{d}[{n}, 0:{CELLS}]))", f"tile.store(t_{d}, tile.load(y_{d}[{n}, me, 0:{CELLS}]))",
+        lines += ["tile.sync()", f"tile.store(s_{d}, tile.load(x_{d}[{n}, 0:{CELLS}]))", f"tile.store(t_{d}, tile.load(y_{d}[{n}, me, 0:{CELLS}]))",
                   "tile.fence_proxy_async()", "tile.sync()"]
         if brings or peer:
             lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {nbytes})", "tile.cluster_sync()"]

@@ -105,7 +105,7 @@ def text_of(form, n: int) -> list[str]:
         return f"({', '.join(cells)},)" if o.count is not None else cells[0]
 
     call = f"tile.ptx.{ptx.python_name(form)}({', '.join(map(operand, form.inputs))})"
-    lines = [f"tile.store(s_{d}, tile.load(a_{d}[me, {n}, 0:{CELLS}]))"] if shared else []
+    lines = ["tile.sync()", f"tile.store(s_{d}, tile.load(a_{d}[me, {n}, 0:{CELLS}]))"] if shared else []
     if ".async" in form.name:
         lines += ["with tile.elect():", "    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, "
                                         f"{LANES * parts * tile.dtypes.dtype_of(d).nbytes})"]
