@@ -15,6 +15,9 @@ from tilejit.kernels.grouped.choice import REGISTERS, choose_grouped
 from tilejit.kernels.matmul.choice import TILES as ALL_TILES
 from tilejit.kernels.matmul.config import Config, narrow
 
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
+
 LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
 EXTENT = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 128, 130, 200)))
 OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (np.int8, np.int8))
