@@ -184,6 +184,8 @@ def test_two_thousand_launches_of_the_largest_tile_with_deferred_columns_are_rig
     import torch
     from tilejit import kernels
     from tilejit.kernels.matmul.choice import Problem, choose
+
+    from tests.mma.products import added
     rng = np.random.default_rng(1)
     a, b, beside = (torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16) for shape in ((2688, 1600), (1600, 2688), (2688, 2688)))
     out = torch.empty((2688, 2688), device="cuda", dtype=torch.bfloat16)
@@ -350,6 +352,8 @@ def test_an_epilogue_that_spills_warns_once_at_the_call(stream):
     import torch
     from tilejit import kernels
     from tilejit.kernels.matmul.choice import Config
+
+    from tests.mma.products import of_many_values
     a = torch.randn((2304, 256), device="cuda", dtype=torch.bfloat16)
     config = replace(Config.of(128, 256, epilogue=True), stream=stream)
     with warnings.catch_warnings(record=True) as told:

@@ -8,6 +8,7 @@ import re
 import numpy as np
 from tilejit.emit.tiles import register_table
 from tilejit.ir.graph import Const
+from tilejit.layout import thread_table
 from tilejit.ops.memory import ldmatrix, stmatrix
 from tilejit.types import Tile
 
