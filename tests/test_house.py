@@ -191,70 +191,18 @@ def many_parameters() -> Iterator[Place]:
 
 
 def long_lines() -> Iterator[Place]:
-    """Lines of more than 120 columns, except in the table of instructions, which has one row per line."""
+    """Lines of more than 120 columns."""
     for path in trees():
-        if not path.startswith("ptx/table/"):
-            for n, line in enumerate((ROOT / path).read_text().splitlines(), 1):
-                if len(line) > COLUMNS:
-                    yield path, n, f"{len(line)} columns"
+        for n, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if len(line) > COLUMNS:
+                yield path, n, f"{len(line)} columns"
 
-
-# -- circles of files ------------------------------------------------------------------------------------------------------
-
-def _run_by_type_checkers_only(tree: ast.Module) -> set[int]:
-    return {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-            for inner in ast.walk(node)}
-
-
-def imported_files() -> dict[str, set[str]]:
-    """For each file the files that it imports from, at any time, by a `Lazy` too, except for type checkers. Importing the package by its
-    public name (`import tilejit`) does not count."""
-    modules = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in trees()}
-    needs = {}
-    for name, path in modules.items():
-        package = name.split(".") if path.endswith("__init__.py") else name.split(".")[:-1]
-        package = [] if path == "__init__.py" else package
-        skipped = _run_by_type_checkers_only(trees()[path])
-        needs[path] = set()
-        for node in ast.walk(trees()[path]):
-            if lazy := re.fullmatch(r"Lazy\('tilejit\.([\w.]+)'\)", ast.unparse(node) if isinstance(node, ast.Call) else ""):
-                needs[path] |= {modules[lazy[1]]} - {path}
-            if not isinstance(node, ast.ImportFrom) or id(node) in skipped or not node.level:
-                continue
-            base = [*package[:len(package) - node.level + 1], *(node.module.split(".") if node.module else ())]
-            found = {".".join([*base, a.name]) if ".".join([*base, a.name]) in modules else ".".join(base) or "__init__" for a in node.names}
-            needs[path] |= {modules[m] for m in found if m in modules} - {path}
-    return needs
-
-
-def circles(needs: dict[str, set[str]]) -> list[set[str]]:
-    """The sets of files of which each reaches each other one by imports."""
-    reached = {}
-    for path in needs:
-        waiting, seen = [path], set()
-        while waiting:
-            for other in needs[waiting.pop()] - seen:
-                seen.add(other)
-                waiting.append(other)
-        reached[path] = seen
-    found, placed = [], set()
-    for path in needs:
-        if path in reached[path] and path not in placed:
-            found.append({other for other in reached[path] if path in reached[other]})
-            placed |= found[-1]
-    return found
-
-
-def files_in_circles() -> Iterator[Place]:
-    """Files in a circle of imports, those inside functions included; with the circle's number."""
-    for number, circle in enumerate(sorted(circles(imported_files()), key=lambda c: (-len(c), min(c))), 1):
-        yield from ((path, 1, f"in circle {number}") for path in sorted(circle))
 
 
 # -- the recorded numbers --------------------------------------------------------------------------------------------------
 
 MEASURES = (late_imports, comparisons_with_ops_names, parts_of_ops_names, lookups_by_ops_names, rules_read_by_string, effects_by_spelling,
-            nested_conditional_expressions, long_functions, complex_functions, many_parameters, long_lines, files_in_circles)
+            nested_conditional_expressions, long_functions, complex_functions, many_parameters, long_lines)
 BY_LAYER = (long_lines, nested_conditional_expressions)
 
 RECORDED: dict[str, dict[str, int]] = {
@@ -314,17 +262,6 @@ RECORDED: dict[str, dict[str, int]] = {
     },
     "long_lines": {
     },
-    "files_in_circles": {
-        "__init__.py": 1,
-        "frontend/branches.py": 1,
-        "frontend/scoping.py": 1,
-        "frontend/targets.py": 1,
-        "frontend/walker.py": 1,
-        "ir/graph.py": 1,
-        "ir/printer.py": 1,
-        "jit.py": 1,
-        "manifest.py": 1,
-    },
 }
 
 
@@ -349,10 +286,9 @@ def test_each_late_import_has_its_reason_on_its_line():
     assert not [place for place in late_imports() if not reason(*place[:2])]
 
 
-def test_the_counts_of_a_function_and_the_circles_of_a_graph_are_right():
+def test_the_complexity_of_a_function_counts_its_branches():
     function = ast.parse("def f(x, y):\n    if x and y or x:\n        return [z for z in x if z if y]\n    return 1 if x else 2\n").body[0]
     assert complexity(function) == 1 + 1 + 2 + 3 + 1
-    assert circles({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"d"}, "e": {"a"}}) == [{"a", "b", "c"}, {"d"}]
 
 
 def test_an_ops_name_is_recognised_however_it_is_written():
