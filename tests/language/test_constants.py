@@ -84,6 +84,28 @@ def test_a_numpy_number_is_the_same_constant_as_the_python_number(number):
     assert out[1] == (2.5 if isinstance(number, np.floating) else 2)
 
 
+@dataclass(frozen=True)
+class Checked:
+    rows: object
+    steps: tuple = ()
+
+    def __post_init__(self):
+        assert isinstance(self.rows, np.generic)
+
+
+@tile.jit
+def stepped(out, config: tile.constexpr):
+    tile.static_assert(isinstance(config.rows, int) and isinstance(config.steps[0], int))
+    tile.store(out[0], config.rows // 2 + config.steps[0] // 2)
+
+
+def test_numpy_numbers_in_records_are_the_same_constants_as_python_numbers():
+    assert result(rows_of, Sizes(np.int64(1), 2)) == result(rows_of, Config(np.int32(1), np.float32(2))) == 1
+    assert result(stepped, Checked(np.int64(5), (np.uint8(7),))) == 2 + 3
+    known = result(scaled, Config(4, 0.5)), len(scaled.versions)
+    assert (result(scaled, Config(np.int16(4), np.float64(0.5))), len(scaled.versions)) == known
+
+
 @tile.jit
 def width_of(out, dtype: tile.constexpr):
     tile.store(out[0], tile.cast(tile.full((4,), 1.0 + 2**-9), dtype.dtype if isinstance(dtype, Typed) else dtype)[1].to(tile.float32))

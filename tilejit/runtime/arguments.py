@@ -4,6 +4,7 @@ and which facts hold for them."""
 from __future__ import annotations
 
 import sys
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from inspect import Parameter
@@ -161,15 +162,20 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
 
 def plain_constant(value):
     """A constant with NumPy's numbers replaced by Python's, and the dtypes of NumPy, torch and Python by this
-    package's; tuples item by item. Of the fields of a frozen dataclass, only numbers are replaced."""
-    if type(value) is tuple:
-        plain_items = tuple(map(plain_constant, value))
-        return value if all(map(is_, plain_items, value)) else plain_items
-    if not isinstance(value, tuple) and parts_of(value) is not None:
+    package's; tuples, named or not, item by item. Of the fields of a frozen dataclass, only numbers are replaced."""
+    if isinstance(value, tuple):
+        items = tuple(map(plain_constant, value))
+        if all(map(is_, items, value)):
+            return value
+        return value._make(items) if hasattr(value, "_make") else items
+    if parts_of(value) is not None:
         held = {f.name: getattr(value, f.name) for f in fields(value)}
         plain = {name: x if _names_dtype(x) else plain_constant(x) for name, x in held.items()}
         changed = {name: x for name, x in plain.items() if x is not held[name]}
-        return replace(value, **changed) if changed else value
+        made = copy(value) if changed else value
+        for name, x in changed.items():
+            object.__setattr__(made, name, x)  # `replace` would run the user's code
+        return made
     if _names_dtype(value):
         return dtype_of(value)
     number = _numpy_number(value)
