@@ -194,6 +194,7 @@ def test_libdevice_bitcode_damaged_on_disk_is_extracted_again(tmp_path, monkeypa
     from tilejit.toolchain import libdevice
 
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+    libdevice._memory.clear()
     text = kernel("%x = load float, ptr addrspace(1) %p\n%y = call float @__nv_cbrtf(float %x)\n"
                   "store float %y, ptr addrspace(1) %p", "declare float @__nv_cbrtf(float)")
     first = llvm.to_ptx(text, "sm_90a", libdevice=True)

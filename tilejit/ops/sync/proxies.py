@@ -26,8 +26,8 @@ ANYWHERE = None                                 # stands for a place in shared m
 
 
 def accessed_by_threads(call: Call) -> tuple[Operand, ...]:
-    """The places in shared memory that the scope's threads access at a call, through the generic proxy. Copies have
-    been chosen."""
+    """The places in shared memory that the scope's threads access at a call, through the generic proxy. A
+    copy that has not been chosen counts as theirs."""
     if call.op.rules.by_threads is not None:
         return _shared_places(call.op.rules.by_threads(call))
     return () if call.op.effect == "pure" else _shared_places(a for a in call.args if a is not None)
@@ -35,7 +35,7 @@ def accessed_by_threads(call: Call) -> tuple[Operand, ...]:
 
 def accessed_by_engines(call: Call) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """The places in shared memory, of the CTA or of others, that a call writes and that it reads through the async
-    proxy. Copies have been chosen."""
+    proxy. A copy that has not been chosen counts as one by an engine."""
     written, read = call.op.rules.by_engines(call) if call.op.rules.by_engines is not None else ((), ())
     return _shared_places(written), _shared_places(read)
 

@@ -64,9 +64,19 @@ def _(e, call, dst, src, mbar, *mask):
     call.choice.lowering.emit(e, call.choice.plan, call, dst, src, mbar, *mask)
 
 
-copy_async_.rules.by_threads = lambda call: () if call.choice.plan.completion in ON_ENGINES else call.args[:2]
-copy_async_.rules.by_engines = (lambda call: (call.args[:1], call.args[1:2])
-                                if call.choice.plan.completion in ON_ENGINES else ((), ()))
+def _accessed_by_threads(call):
+    return () if call.choice and call.choice.plan.completion in ON_ENGINES else call.args[:2]
+
+
+def _accessed_by_engines(call):
+    if call.choice and call.choice.plan.completion not in ON_ENGINES:
+        return (), ()
+    return call.args[:1], call.args[1:2]
+
+
+# A copy that has not been chosen may take either way.
+copy_async_.rules.by_threads = _accessed_by_threads
+copy_async_.rules.by_engines = _accessed_by_engines
 
 
 @builtin
