@@ -1,4 +1,4 @@
-"""mbarriers, copy groups, fences and cluster barriers in emitted code."""
+"""mbarriers in emitted code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EBarrier:
 
 
 class BarrierMixin(EmitterParts):
-    """The part of the emitter for mbarriers, asynchronous groups, fences and cluster barriers."""
+    """The part of the emitter for mbarriers."""
 
     def barriers(self, value: Value) -> EBarriers:
         return EBarriers(type_as(value, Barrier).n, self.graph.shared[value])
@@ -114,33 +114,3 @@ class BarrierMixin(EmitterParts):
     def arrive_on_copies(self, barrier: EBarrier, noinc: bool) -> None:
         self.asm(f"cp.async.mbarrier.arrive{'.noinc' if noinc else ''}.shared::cta.b64 [$0 + {barrier.offset}];", [],
                  [barrier.address])
-
-    def cp_async_commit(self) -> None:
-        self.asm("cp.async.commit_group;")
-
-    def cp_async_wait(self, n: int) -> None:
-        self.asm(f"cp.async.wait_group {n};")
-
-    def bulk_commit(self) -> None:
-        self.asm("cp.async.bulk.commit_group;")
-
-    def bulk_wait(self, n: int, read: bool) -> None:
-        self.asm(f"cp.async.bulk.wait_group{'.read' if read else ''} {n};")
-
-    def fence_proxy_async(self, space: str) -> None:
-        self.asm(f"fence.proxy.async{ {'shared': '.shared::cta', 'global': '.global', 'all': ''}[space]};")
-
-    def fence_mbarrier_init(self) -> None:
-        self.asm("fence.mbarrier_init.release.cluster;")
-
-    def cluster_arrive(self) -> None:
-        self.asm("barrier.cluster.arrive;", convergent=True)
-
-    def cluster_wait(self) -> None:
-        self.asm("barrier.cluster.wait;", convergent=True)
-
-    def griddepcontrol_wait(self) -> None:
-        self.asm("griddepcontrol.wait;")
-
-    def griddepcontrol_launch_dependents(self) -> None:
-        self.asm("griddepcontrol.launch_dependents;")

@@ -1,4 +1,4 @@
-"""Helpers for ``emit`` rules: a counted loop, a branch for one thread, and exact division."""
+"""Helpers for ``emit`` rules: a counted loop, and a branch for one thread."""
 
 from __future__ import annotations
 
@@ -44,15 +44,3 @@ class ControlMixin(EmitterParts):
             then()
         self.branch(done)
         self.start(done)
-
-    def exactly_divided(self, a, n: int):
-        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
-        if isinstance(a, int):
-            return a // n
-        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
-
-    def word(self, x) -> V:
-        """An integer as a 32-bit value."""
-        if isinstance(x, int):
-            return self.const(x, int32)
-        return self.ins(f"trunc i64 {x.text} to i32", int32) if x.dtype.bits == 64 else x

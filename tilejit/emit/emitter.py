@@ -30,6 +30,7 @@ from .named_maps import NamedMapMixin
 from .place import PlaceMixin
 from .ptx import PtxMixin
 from .structure import StructureMixin
+from .synchronisation import Synchronisation
 from .tiles import TileMixin
 from .tma import TmaMixin
 from .tmem import TensorMemoryMixin
@@ -54,7 +55,7 @@ class Emitted:
         return "short" if self.pinned and not self.libdevice else "light"
 
 
-class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin,
+class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, Synchronisation, TileMixin, WarpMixin, ControlMixin, TmaMixin,
               BulkMixin, AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
     """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values
     per nested region of code."""
@@ -209,6 +210,18 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         if isinstance(elements, V):
             elements = self.widened(elements, int64)
         return pointer + elements * nbytes
+
+    def exactly_divided(self, a, n: int):
+        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
+        if isinstance(a, int):
+            return a // n
+        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
+
+    def word(self, x) -> V:
+        """An integer as a 32-bit value."""
+        if isinstance(x, int):
+            return self.const(x, int32)
+        return self.ins(f"trunc i64 {x.text} to i32", int32) if x.dtype.bits == 64 else x
 
     # -- arguments and memory ------------------------------------------------------------------------------------------
 

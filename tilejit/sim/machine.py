@@ -15,6 +15,7 @@ from .bulk import BulkCopies
 from .commits import Commits
 from .engines import Engines
 from .global_access import GlobalAccess
+from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
 from .ordered_access import OrderedAccess
@@ -28,11 +29,11 @@ from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies
 from .traffic import Traffic
-from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
+from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies,
+class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarriers, Engines, TensorCopies, BulkCopies,
               RemoteStores, NamedMaps, TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits,
               Traffic):
     """The state and operations available to a `simulate` rule.
@@ -298,23 +299,6 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         if key is not None:
             self.sim.maps[key] = made, fields
         return made
-
-    def barrier_at(self, barrier: SimBarrier, index: Any, rank: Any = None) -> SimBarrier:
-        """One of several barriers, by its index; of this CTA, or of the cluster's CTA `rank`."""
-        index = np.asarray(index)[:, :1].astype(np.int64)
-        n = self.sim.barrier_values[barrier.first].type.n
-        if ((index < 0) | (index >= n)).any():
-            self.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} does not exist")
-            index = np.clip(index, 0, n - 1)
-        barrier = barrier.at(index)
-        if rank is None:
-            return barrier
-        rank = np.asarray(rank)[:, :1].astype(np.int64)
-        if ((rank < 0) | (rank >= self.cluster_size)).any():
-            self.finding("out-of-bounds",
-                         f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
-            rank = np.clip(rank, 0, self.cluster_size - 1)
-        return barrier.of_peer(rank)
 
     def owners(self, tile: Tile) -> np.ndarray | None:
         """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile
