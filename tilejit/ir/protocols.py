@@ -71,8 +71,3 @@ class Emitter(Protocol):
     def const(self, value: Any, dtype: DType) -> Any: ...
     def thread_id(self) -> Any:
         """The thread's id relative to the scope."""
-    def registers(self, t: Tile) -> int:
-        """How many elements of a tile each thread holds."""
-    def coordinates(self, t: Tile, reg: int) -> Any:
-        """The logical coordinates of register `reg` of the calling thread."""
-    def sync(self) -> None: ...

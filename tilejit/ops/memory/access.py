@@ -122,7 +122,7 @@ class Access:
         self.points = isinstance(source.type, Points)
         self.memo: dict = {}
         if tile is not None and not self.points:
-            self.thread = [e.thread_coordinate(tile, k) for k in range(len(tile.shape))]
+            self.thread = [e.tiles.thread_coordinate(tile, k) for k in range(len(tile.shape))]
         buffer = source.buffer
         if buffer.type.scope == "global" and not self.points:
             self.base = self._global_base(buffer)
@@ -149,7 +149,7 @@ class Access:
                 return e.offset_pointer(buffer.pointer, e.sum64(e.mul64(i, s) for i, s in zip(indices, buffer.strides)),
                                         nbytes), 0
             return e.shared_address(buffer, indices)
-        at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
+        at = e.tiles.register_coordinates(self.tile, reg) if self.tile is not None else ()
         if buffer.type.scope != "global":
             return self._shared_address(at)
         constant, moving = 0, []
@@ -196,7 +196,7 @@ class Access:
         if self.tile is not None:
             parts += self._ghosts(reg)
             if owned:
-                parts.append(self._memoize("owner", lambda: e.first_replica(self.tile)))
+                parts.append(self._memoize("owner", lambda: e.tiles.first_replica(self.tile)))
         if mask is not None:
             parts.append(mask)
         parts = [p for p in parts if p is not None]
@@ -210,7 +210,7 @@ class Access:
 
     def _region_bounds(self, reg: int):
         e, source = self.e, self.source
-        at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
+        at = e.tiles.register_coordinates(self.tile, reg) if self.tile is not None else ()
         for d in self.plan.checked:
             k = source.type.kept.index(d) if self.tile is not None and d in source.type.kept else None
             if d in self.plan.whole:
@@ -226,10 +226,11 @@ class Access:
     def _ghosts(self, reg: int):
         """Tests that exclude padding: elements of the domain beyond the tile's shape."""
         e, t = self.e, self.tile
-        at = e.register_coordinates(t, reg)
+        at = e.tiles.register_coordinates(t, reg)
         for k, (extent, padded) in enumerate(zip(t.shape, t.domain)):
             if padded > extent:
-                yield self._memoize(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
+                yield self._memoize(("ghost", k, at[k]),
+                                    lambda: e.in_bounds(e.tiles.thread_coordinate(t, k) + at[k], extent))
 
 
 def emit_load(e, plan: AccessPlan, call, source, other, mask):
@@ -243,8 +244,8 @@ def emit_load(e, plan: AccessPlan, call, source, other, mask):
         # The assembler keeps loop bounds, and what is computed from them, in uniform registers only if it can prove
         # that all lanes have the same value. It knows that of the result of a shuffle from one lane.
         steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and not e.partial
-        return e.shuffle("idx", value, 0) if steers else value
-    access, result = Access(e, source, t, plan), [None] * e.registers(t)
+        return e.warp.shuffle("idx", value, 0) if steers else value
+    access, result = Access(e, source, t, plan), [None] * e.tiles.registers(t)
     for run in plan.groups(t):
         address, offset = access.address(run[0])
         fill = [other[r] if isinstance(other, list) else other for r in run]

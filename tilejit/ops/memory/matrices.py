@@ -111,7 +111,7 @@ class Matrices:
         def offset(group: Group, starts):
             inside, full = group.inside(self.row, self.transposed, lane), list(starts)
             for k, d in enumerate(region.type.kept):
-                full[d] = full[d] + e.warp_coordinate(t, k) + inside[k] + group.at[k]
+                full[d] = full[d] + e.tiles.warp_coordinate(t, k) + inside[k] + group.at[k]
             return buffer.type.layout.offset_of(*full, shape=buffer.type.shape) * nbytes
 
         for group in self.groups:

@@ -151,7 +151,7 @@ def _(m, call):
 
 @sync.emit
 def _(e, call):
-    e.sync()
+    e.sync.scope()
 
 
 # -- the shared memory of the cluster ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def plan(s: AccessSite) -> StMatrix | None:
 
 
 def emit(e, plan: StMatrix, call, target, value: list, mask) -> None:
-    words = e.packed_words(value)
+    words = e.mma.packed_words(value)
     for group, (address, constant) in zip(plan.groups, plan.addresses(e, target, type_of(call.args[1]))):
         registers = ", ".join(f"${1 + i}" for i in range(group.count))
         text = f"stmatrix.sync.aligned.m8n8.x{group.count}{'.trans' if plan.transposed else ''}.shared.b16"

@@ -202,7 +202,7 @@ def _(m, call, x):
 
 @renewed.emit
 def _(e, call, x):
-    return e.renew(call)
+    return e.mma.renew(call)
 
 
 @mma_commit.infer

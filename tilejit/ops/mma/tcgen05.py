@@ -226,10 +226,11 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None)
         inputs.append(v)
         return f"${len(inputs) - 1}"
 
-    d, y = operand(e.tensor_address(acc)), operand(e.descriptor(e.matrix_address(b), Plan.descriptor(plan.b).bits))
-    x = (operand(e.tensor_address(a)) if plan.a is None
-         else operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits)))
-    scales = [operand(e.tensor_address(s)) for s in (scale_a, scale_b) if s is not None]
+    d = operand(e.tmem.address(acc))
+    y = operand(e.mma.descriptor(e.mma.matrix_address(b), Plan.descriptor(plan.b).bits))
+    x = (operand(e.tmem.address(a)) if plan.a is None
+         else operand(e.mma.descriptor(e.mma.matrix_address(a), Plan.descriptor(plan.a).bits)))
+    scales = [operand(e.tmem.address(s)) for s in (scale_a, scale_b) if s is not None]
     constant = isinstance(call.args[3], Const)
     first = None if constant else operand(accumulate)
     lines = [".reg .pred one, zero; setp.ne.b32 one, 1, 0; setp.ne.b32 zero, 0, 0; .reg .b64 x, y; .reg .b32 t, u, v;"]

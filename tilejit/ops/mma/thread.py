@@ -58,8 +58,8 @@ def _(e, call, acc, a, b):
     """For each k, load the thread's elements of that column of a and that row of b,
     then multiply and add for each sum."""
     t = call.result.type
-    thread = [e.thread_coordinate(t, d) for d in (0, 1)]
-    at = [e.register_coordinates(t, r) for r in range(e.registers(t))]
+    thread = [e.tiles.thread_coordinate(t, d) for d in (0, 1)]
+    at = [e.tiles.register_coordinates(t, r) for r in range(e.tiles.registers(t))]
     acc = list(acc)
     k_extent = call.args[1].type.shape[0 if call.attrs["trans_a"] else 1]
     for k in range(k_extent):

@@ -184,7 +184,7 @@ def _(e, call, acc, a, b):
     right = _words(e, call.args[2].type, _without_ghosts(e, call.args[2].type, b, 1 if call.attrs["trans_b"] else 0))
     count = words_of(call.args[1].type.dtype.bits, t.dtype.bits)
     zero = e.const(0, t.dtype)
-    words = list(_words(e, t, acc if acc is not None else [zero] * e.registers(t), operand=False))
+    words = list(_words(e, t, acc if acc is not None else [zero] * e.tiles.registers(t), operand=False))
     multiply = _multiplied_halves if _of_halves(e, call) else _emit_mma
     for step in range(plan.steps):
         for i in range(plan.m_tiles):
@@ -194,7 +194,7 @@ def _(e, call, acc, a, b):
                 d = (i * plan.n_tiles + j) * count["d"]
                 words[d:d + count["d"]] = multiply(e, call, left[x:x + count["a"]], right[y:y + count["b"]],
                                                    words[d:d + count["d"]])
-    return e.unpacked_words(words, t.dtype) if t.dtype == float16 else words
+    return e.mma.unpacked_words(words, t.dtype) if t.dtype == float16 else words
 
 
 def _emit_mma(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
@@ -239,7 +239,7 @@ def _float16_pairs(e, word, name: str) -> list:
 def _words(e, t: Tile, values: list, operand: bool = True) -> list:
     """The registers of a tile as the instruction takes them: packed to 32-bit words, except float64 and 32-bit
     results, which stay."""
-    return values if t.dtype.bits == 64 or not operand and t.dtype.bits == 32 else e.packed_words(values)
+    return values if t.dtype.bits == 64 or not operand and t.dtype.bits == 32 else e.mma.packed_words(values)
 
 
 def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
@@ -248,9 +248,9 @@ def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
         return values
     zero, kept = e.const(0, t.dtype), []
     for r, v in enumerate(values):
-        at = e.register_coordinates(t, r)[dim]
+        at = e.tiles.register_coordinates(t, r)[dim]
         inside = e.memoize_for_region(("along k", t, dim, at),
-                                      lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
+                                      lambda: e.in_bounds(e.tiles.thread_coordinate(t, dim) + at, t.shape[dim]))
         kept.append(e.select(inside, v, zero))
     return kept
 

@@ -140,7 +140,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     The descriptors of all instructions are computed inside the asm statement, before the first instruction. LLVM
     would turn the additions into `or`, for which ptxas reuses the same uniform registers again and again.
     """
-    pins, zero = e.accumulate(call)
+    pins, zero = e.mma.accumulate(call)
     inputs: list = []
     advanced: dict[tuple[str, int], str] = {}
 
@@ -151,14 +151,14 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     def moved(matrix: str, nbytes: int) -> str:
         return advanced.setdefault((matrix, nbytes), f"{matrix}{len(advanced)}")
 
-    words = None if plan.a is not None else e.packed_words(a)
+    words = None if plan.a is not None else e.mma.packed_words(a)
     starts = {}
     if plan.a is not None:
-        origin = e.matrix_address(a)
+        origin = e.mma.matrix_address(a)
         if plan.a_rows:
             origin = origin + (e.scope_warp() >> 2) * plan.a_rows
-        starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
-    starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
+        starts["x"] = operand(e.mma.descriptor(origin, plan.a.descriptor.bits))
+    starts["y"] = operand(e.mma.descriptor(e.mma.matrix_address(b), plan.b.descriptor.bits))
     if zero:
         scale = "z"
     else:

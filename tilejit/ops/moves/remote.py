@@ -106,21 +106,22 @@ remote_.rules.by_threads = lambda call: ()  # of another CTA, whose threads lear
 def _(e, call, place, value, mbar):
     plan: Plan = call.choice.plan
     t, rank = type_of(call.args[1]), place.buffer.rank
-    barrier = e.map_to_rank(mbar.address, mbar.offset, rank)
+    barrier = e.bulk.map_to_rank(mbar.address, mbar.offset, rank)
     # In the shared::cluster window, an address of the peer is at a constant distance from the same address of this CTA.
-    away = e.map_to_rank(e.shared_base(), 0, rank) - e.shared_base()
+    away = e.bulk.map_to_rank(e.shared_base(), 0, rank) - e.shared_base()
     if isinstance(t, Scalar):
         access = Access(e, place, None, plan.access)
         base, offset = access.address(0)
         predicate = None if call.attrs["each_thread"] else e.first_thread()
-        e.remote((base + away, offset), place.type.dtype, [value], barrier, predicate, call.attrs["kind"], plan.type)
+        e.bulk.store_remote((base + away, offset), place.type.dtype, [value], barrier, predicate, call.attrs["kind"],
+                            plan.type)
         return
     access = Access(e, place, t, plan.access)
     for run in plan.access.groups(t):
         base, offset = access.address(run[0])
         predicate = access.predicate(run[0], None, owned=True)
-        e.remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate,
-                 call.attrs["kind"], plan.type)
+        e.bulk.store_remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate,
+                            call.attrs["kind"], plan.type)
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------

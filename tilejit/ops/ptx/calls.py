@@ -464,12 +464,12 @@ def _emit_one(e, call: Call, args) -> list:
     for name, count in call.attrs["slots"]:
         operand, parts = row.operand(name), [next(values) for _ in range(count)]
         if operand.kind == "address":
-            address, offset = e.ptx_address(operand, parts[0])
+            address, offset = e.ptx.address(operand, parts[0])
             registers[name], offsets[name] = [address], offset
         else:
-            parts = [e.ptx_wide(*parts[i:i + 2]) for i in range(0, count, 2)] if operand.type == "b128" else parts
-            registers[name] = [e.ptx_register(operand, x) for x in parts]
-    dtypes = [e.ptx_dtype(o) for o in row.results for _ in range(o.registers)]
+            parts = [e.ptx.wide(*parts[i:i + 2]) for i in range(0, count, 2)] if operand.type == "b128" else parts
+            registers[name] = [e.ptx.register(operand, x) for x in parts]
+    dtypes = [e.ptx.dtype(o) for o in row.results for _ in range(o.registers)]
     tied = [o for o in row.results if o.role == "inout"]
     first = {o.name: n for o, n in zip(row.results, np.cumsum([0, *(o.registers for o in row.results)]))}
     ties = {int(first[o.name]) + i: v for o in tied for i, v in enumerate(registers[o.name])}
@@ -479,7 +479,7 @@ def _emit_one(e, call: Call, args) -> list:
     results = []
     for operand in row.results:
         for _ in range(operand.registers):
-            results += e.ptx_result(operand, next(outs), DTYPES[operand.type][0])
+            results += e.ptx.result(operand, next(outs), DTYPES[operand.type][0])
     return results
 
 

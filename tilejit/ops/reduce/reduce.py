@@ -257,13 +257,13 @@ def emit_tree(e, combine: Combine, items: list[tuple]) -> tuple:
 
 def _across_lanes(e, plan: ReducePlan, combine: Combine, item: tuple) -> tuple:
     if plan.of_warp is not None:
-        return (e.redux(plan.of_warp, item[0]),)
+        return (e.warp.redux(plan.of_warp, item[0]),)
     for mask in plan.masks:
-        item = combine.emit(e, item, tuple(e.shuffle("bfly", v, mask) for v in item))
+        item = combine.emit(e, item, tuple(e.warp.shuffle("bfly", v, mask) for v in item))
     # the lanes combined in different orders: all take the result of the first one
     if plan.masks and not combine.commutative:
         first = e.memoize_for_region(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
-        item = tuple(e.shuffle("idx", v, first) for v in item)
+        item = tuple(e.warp.shuffle("idx", v, first) for v in item)
     return item
 
 
@@ -274,15 +274,15 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
     digit, tests = 0, [("laneid", 2, mask)
                        for mask in plan.masks] + [(axis, n, stride) for n, stride, axis in plan.replicas]
     for d in plan.warps:
-        digit = digit * d.extent + e.digit("warpid", d.extent, d.stride)
-    first = e.all_of([e.as_test(e.digit(axis, n, stride)) for axis, n, stride in tests])
+        digit = digit * d.extent + e.warp.digit("warpid", d.extent, d.stride)
+    first = e.all_of([e.warp.as_test(e.warp.digit(axis, n, stride)) for axis, n, stride in tests])
     places = [_kept_index(e, t, plan, group[0]) for group in plan.registers]
     e.begin_scratch(call)
     for place, part in zip(places, parts):
         for k, (value, dtype) in enumerate(zip(part, dtypes)):
             address, offset = e.scratch_address(call, (place * count + digit) * dtype.nbytes)
             e.vector_store("shared", address, offsets[k] + offset, dtype, [value], first, None)
-    e.sync()
+    e.sync.scope()
     result = []
     for place in places:
         columns = []
@@ -298,5 +298,5 @@ def _kept_index(e, t: Tile, plan: ReducePlan, reg: int):
     at, index = register_coordinates(t.layout, t.domain)[reg], 0
     for d, n in enumerate(t.domain):
         if d not in plan.axes:
-            index = index * n + (e.thread_coordinate(t, d) + at[d])
+            index = index * n + (e.tiles.thread_coordinate(t, d) + at[d])
     return index

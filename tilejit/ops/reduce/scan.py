@@ -247,24 +247,24 @@ class _Scan:
         `last` needs no total."""
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
-        position = e.digit("laneid", digit.extent, digit.stride)
+        position = e.warp.digit("laneid", digit.extent, digit.stride)
         def after(n):
-            return position.is_below(digit.extent - n) if back else e.not_below(position, n)
+            return position.is_below(digit.extent - n) if back else e.warp.not_below(position, n)
         for block, total in list(self.totals.items()):
             distance = 1
             while distance < digit.extent:
-                other = tuple(e.shuffle(kind, v, distance * digit.stride) for v in total)
+                other = tuple(e.warp.shuffle(kind, v, distance * digit.stride) for v in total)
                 total = self.choose(after(distance), self.join(other, total), total)
                 distance *= 2
             if first:
                 self.values[block] = total
             else:
-                before = tuple(e.shuffle(kind, v, digit.stride) for v in total)
+                before = tuple(e.warp.shuffle(kind, v, digit.stride) for v in total)
                 for r in self.members(block):
                     self.values[r] = self.choose(after(1), self.join(before, self.values[r]), self.values[r])
             if not last:
                 lane = e.lane_id() & (31 & ~mask) if back else e.lane_id() | mask
-                total = tuple(e.shuffle("idx", v, lane) for v in total)
+                total = tuple(e.warp.shuffle("idx", v, lane) for v in total)
             self.totals[block] = total
 
     def warps(self, digit: Digit) -> None:
@@ -274,19 +274,19 @@ class _Scan:
         dtypes = tuple(v.dtype for v in self.values[0])
         offsets = plan.offsets(digit, dtypes)
         inner = [(d.axis, d.extent, d.stride) for d in plan.digits if d.weight < digit.weight and d.axis != "reg"]
-        mine = e.all_of([e.as_test(e.digit(axis, n, s))
+        mine = e.all_of([e.warp.as_test(e.warp.digit(axis, n, s))
                          for axis, n, s in inner + [(a, n, s) for n, s, a in plan.replicas]])
-        position = e.digit("warpid", extent, digit.stride)
+        position = e.warp.digit("warpid", extent, digit.stride)
         places = {block: self.line(block, digit) for block in self.totals}
         if digit is next(d for d in plan.digits if d.axis == "warpid"):
             e.begin_scratch(self.call)
         else:
-            e.sync()
+            e.sync.scope()
         for block, total in self.totals.items():
             for value, dtype, offset in zip(total, dtypes, offsets):
                 address, constant = e.scratch_address(self.call, (places[block] * extent + position) * dtype.nbytes)
                 e.vector_store("shared", address, offset + constant, dtype, [value], mine, None)
-        e.sync()
+        e.sync.scope()
         for block in self.totals:
             columns = []
             for dtype, offset in zip(dtypes, offsets):
@@ -301,7 +301,7 @@ class _Scan:
         for i in order[1:]:
             before = running if before is running else self.choose(position.equals(i), running, before)
             running = self.join(running, totals[i])
-        later = self.e.not_below(position, 1) if not self.plan.reverse else position.is_below(len(totals) - 1)
+        later = self.e.warp.not_below(position, 1) if not self.plan.reverse else position.is_below(len(totals) - 1)
         for r in self.members(block):
             self.values[r] = self.choose(later, self.join(before, self.values[r]), self.values[r])
         return running
@@ -314,12 +314,12 @@ class _Scan:
         unit = digit.weight * digit.extent
         for d, n in enumerate(t.domain):
             if d != self.plan.axis:
-                index = index * n + (self.e.thread_coordinate(t, d) + at[d])
+                index = index * n + (self.e.tiles.thread_coordinate(t, d) + at[d])
                 continue
             index = index * (n // unit) + at[d] // unit
             for outer in self.plan.digits:
                 if outer.weight >= unit and outer.axis != "reg":
-                    index = index + self.e.digit(outer.axis, outer.extent, outer.stride) * (outer.weight // unit)
+                    index = index + self.e.warp.digit(outer.axis, outer.extent, outer.stride) * (outer.weight // unit)
         return index
 
 

@@ -72,7 +72,7 @@ def _(e, call, barrier, held, *buffers):
         e.asm(f"@$1 mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];", [], [barrier.address, first])
         return
     if call.choice.plan.after_barrier:
-        e.sync()
+        e.sync.scope()
     held = None if held is None else held.equals(1)
     if call.attrs["ranks"] > 1:
         _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"], held)

@@ -33,7 +33,7 @@ def _(m, call):
 
 @mbarrier_init.emit
 def _(e, call):
-    return e.barriers(call.result)
+    return e.barriers.array(call.result)
 
 
 @builtin
@@ -83,7 +83,7 @@ def _(m, call, barriers, at, rank=None):
 
 @mbarrier_at.emit
 def _(e, call, barriers, at, rank=None):
-    return e.barrier_at(barriers, at, rank)
+    return e.barriers.at(barriers, at, rank)
 
 
 def index(g: Builder, value: Value, items: tuple) -> Value:
@@ -121,7 +121,7 @@ def _act(name: str, doc: str):
 
     @declared.emit
     def _(e, call, barrier, number):
-        return getattr(e, f"mbarrier_{name}")(barrier, number)
+        return getattr(e.barriers, name)(barrier, number)
 
     return declared
 
@@ -200,7 +200,7 @@ def _(m, call, barrier):
 
 @arrive_on_copies_.emit
 def _(e, call, barrier):
-    e.arrive_on_copies(barrier, call.attrs["noinc"])
+    e.barriers.arrive_on_copies(barrier, call.attrs["noinc"])
 
 
 @method(BarrierRef)
@@ -250,7 +250,7 @@ def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None, waits: 
 
     @declared.emit
     def _(e, call):
-        getattr(e, name)(**call.attrs)
+        getattr(e.sync, name)(**call.attrs)
 
     return declared
 
@@ -314,7 +314,7 @@ def _(m, call):
 
 @bulk_wait.emit
 def _(e, call):
-    e.bulk_wait(call.attrs["n"], call.attrs["read"])
+    e.sync.bulk_wait(call.attrs["n"], call.attrs["read"])
 
 
 @builtin
@@ -369,7 +369,7 @@ def _(m, call):
 
 @fence_proxy_async.emit
 def _(e, call):
-    e.fence_proxy_async(call.attrs.get("space") or "shared")
+    e.sync.fence_proxy_async(call.attrs.get("space") or "shared")
 
 
 def fences_proxies(call: Call) -> bool:

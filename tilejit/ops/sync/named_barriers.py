@@ -84,12 +84,12 @@ def _(m, call, index):
 
 @named_sync.emit
 def _(e, call, index):
-    e.named_barrier("sync", call.attrs["barriers"], index)
+    e.sync.named("sync", call.attrs["barriers"], index)
 
 
 @named_arrive.emit
 def _(e, call, index):
-    e.named_barrier("arrive", call.attrs["barriers"], index)
+    e.sync.named("arrive", call.attrs["barriers"], index)
 
 
 @op("syncs", attrs=("barriers",), collective=True)
@@ -110,7 +110,7 @@ def _(m, call):
 
 @first_turn.emit
 def _(e, call):
-    e.first_turn(call.attrs["barriers"])
+    e.sync.first_turn(call.attrs["barriers"])
 
 
 # -- user functions ----------------------------------------------------------------------------------------------------

@@ -34,9 +34,9 @@ def _(e, call, x):
     """The operand has the result's layout with the repeated dimensions collapsed, so that its registers are
     shared, not moved."""
     source, target = type_of(call.args[0]), call.result.type
-    return [x[e.register_at(source,
-                            tuple(min(c, d - 1) for c, d in zip(e.register_coordinates(target, r), source.domain)))]
-            for r in range(e.registers(target))]
+    coordinates = (e.tiles.register_coordinates(target, r) for r in range(e.tiles.registers(target)))
+    return [x[e.tiles.register_at(source, tuple(min(c, d - 1) for c, d in zip(at, source.domain)))]
+            for at in coordinates]
 
 
 def _broadcast_backward(assigner, call, want):
@@ -72,8 +72,8 @@ def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     if _keeps_registers(source, target):
         return x
-    e.scratch_store(call, x, source)
-    return e.scratch_load(call, target, target.shape)
+    e.tiles.scratch_store(call, x, source)
+    return e.tiles.scratch_load(call, target, target.shape)
 
 
 def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...],
@@ -161,9 +161,9 @@ def _(e, call, x):
     source, target, axes = type_of(call.args[0]), call.result.type, call.attrs["axes"]
     inverse = [axes.index(d) for d in range(len(axes))]
     result = []
-    for r in range(e.registers(target)):
-        at = e.register_coordinates(target, r)
-        result.append(x[e.register_at(source, tuple(at[i] for i in inverse))])
+    for r in range(e.tiles.registers(target)):
+        at = e.tiles.register_coordinates(target, r)
+        result.append(x[e.tiles.register_at(source, tuple(at[i] for i in inverse))])
     return result
 
 

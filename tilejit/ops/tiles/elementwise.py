@@ -59,7 +59,7 @@ def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
         groups = [a[n:n + per] for a in args]
         held = [e.word_of(group, dtype) for group in groups]
         word = words(e, dtype, *held) if None not in held and not all(isinstance(w, int) for w in held) else None
-        made += (e._from_units([e.word(word)], dtype, per) if word is not None
+        made += (e.from_units([e.word(word)], dtype, per) if word is not None
                  else map_registers(emit, e, dtype, tuple(groups)))
     return made
 

@@ -121,7 +121,7 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
 def _exchange(e, x: list, dtype, by: Exchange) -> list:
     """Emit an exchange, bit by bit: of two words, each lane keeps the one that its lane bit selects, and swaps the
     other by a butterfly shuffle."""
-    words = e._to_units(x, dtype)
+    words = e.to_units(x, dtype)
     # read again: one read at the kernel's start would occupy a register through loops
     lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]
     for bit in range(by.bits):
@@ -129,9 +129,9 @@ def _exchange(e, x: list, dtype, by: Exchange) -> list:
         upper = ((lane >> by.lane + bit) & 1).equals(1)
         for low in (n for n in range(len(words)) if not n // apart % 2):
             a, b = words[low], words[low + apart]
-            got = e.shuffle("bfly", e.select(upper, a, b), 1 << by.lane + bit)
+            got = e.warp.shuffle("bfly", e.select(upper, a, b), 1 << by.lane + bit)
             words[low], words[low + apart] = e.select(upper, got, a), e.select(upper, b, got)
-    held = e._from_units(words, dtype, len(x))
+    held = e.from_units(words, dtype, len(x))
     return [held[n] for n in by.order]
 
 
@@ -189,14 +189,15 @@ def _(e, call, x):
     moves = register_moves(source, target)
     if moves is not None:
         return [x[m.reg] if m.local
-                else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
+                else e.warp.shuffle("idx", x[m.reg],
+                                    e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
                 for m in moves]
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)
     pitch = _pitch(source)
-    e.scratch_store(call, x, source, pitch)
-    return e.scratch_load(call, target, source.shape, pitch=pitch)
+    e.tiles.scratch_store(call, x, source, pitch)
+    return e.tiles.scratch_load(call, target, source.shape, pitch=pitch)
 
 
 def _pitch(t: Tile) -> int:

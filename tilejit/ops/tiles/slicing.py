@@ -37,9 +37,9 @@ def _(e, call, x):
     if found is not None:
         return [x[r] for r in found]
     starts, steps = call.attrs["starts"], call.attrs["steps"]
-    e.scratch_store(call, x, source)
-    return e.scratch_load(call, target, source.shape,
-                          lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
+    e.tiles.scratch_store(call, x, source)
+    return e.tiles.scratch_load(call, target, source.shape,
+                                lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
 
 
 def _register_slice(call, source: Tile):

@@ -44,7 +44,7 @@ def _(m, call):
 
 @alloc_tmem.emit
 def _(e, call):
-    return e.tensor_buffer(call.result)
+    return e.tmem.buffer(call.result)
 
 
 def default_layout(shape: tuple[int, ...]) -> TileLayout | None:
@@ -139,7 +139,7 @@ def _(m, call, buffer):
 
 @dealloc_tmem.emit
 def _(e, call, buffer):
-    e.deallocate(call.args[0])
+    e.tmem.deallocate(call.args[0])
 
 
 @method(Buffer, name="dealloc")

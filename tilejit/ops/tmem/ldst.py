@@ -141,7 +141,7 @@ def _text(plan: Plan, store: bool, repeat: int, operands: tuple[str, str]) -> st
 
 def _address(e, plan: Plan, region):
     """The address at which the calling warp starts: lanes are in bits 16 and up, so 32 lanes are 1 << 21."""
-    address = e.tensor_address(region)
+    address = e.tmem.address(region)
     if not plan.quarters:
         return address
     warp = e.warp_id()
@@ -172,14 +172,14 @@ def emit(e, plan: Plan, call, region, value=None):
         return None
     words = e.asm(text, [int32] * total, [address], convergent=True)
     if plan.elements == 1 and dtype.bits < 32:
-        return [e.narrowed(w, dtype) for w in words]
-    return e._from_units(words, dtype, total * plan.elements)
+        return [e.tmem.narrowed(w, dtype) for w in words]
+    return e.from_units(words, dtype, total * plan.elements)
 
 
 def _words(e, plan: Plan, values: list) -> list:
     if plan.elements == 1 and plan.bits < 32:
-        return [e.widened_bits(v) for v in values]
-    return e._to_units(values, values[0].dtype) if len(values) * plan.bits >= 32 else e.packed_words(values)
+        return [e.tmem.widened_bits(v) for v in values]
+    return e.to_units(values, values[0].dtype) if len(values) * plan.bits >= 32 else e.mma.packed_words(values)
 
 
 def simulate(m, plan: Plan, call, region, value=None):

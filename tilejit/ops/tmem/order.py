@@ -48,7 +48,7 @@ def _(m, call):
 
 @tcgen05_fence.emit
 def _(e, call):
-    e.tcgen05_fence(call.attrs["side"])
+    e.tmem.fence(call.attrs["side"])
 
 
 @op("syncs", attrs=("what",), collective=True, traits=Traits(waits=True))
@@ -99,7 +99,7 @@ def _(e, call, bar, mask=None):
     group, several = call.attrs["cta_group"], ".multicast::cluster" if mask is not None else ""
     address = bar.address + bar.offset
     text = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster{several}.b64 [$0]"
-    e.asm(text + (", $1;" if several else ";"), [], [address, e.half_word(mask)] if several else [address])
+    e.asm(text + (", $1;" if several else ";"), [], [address, e.bulk.half_word(mask)] if several else [address])
 
 
 @builtin

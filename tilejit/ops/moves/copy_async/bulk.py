@@ -109,9 +109,9 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
             pointer, _ = side.place(at)
             place = address, first + step
             if plan.store:
-                e.bulk_store(pointer, place, plan.chunk_bytes, policy=plan.policy, reduce=plan.reduce)
+                e.bulk.store(pointer, place, plan.chunk_bytes, policy=plan.policy, reduce=plan.reduce)
             else:
-                e.bulk_load(place, pointer, plan.chunk_bytes, mbar, mask=mask, policy=plan.policy)
+                e.bulk.load(place, pointer, plan.chunk_bytes, mbar, mask=mask, policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
 

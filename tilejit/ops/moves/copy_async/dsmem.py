@@ -108,10 +108,10 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         rank = dst.buffer.rank
         to, first = region_address(e, dst)
         source, begin = region_address(e, src)
-        target = e.map_to_rank(to, first, rank)
-        barrier = e.peer_barrier(mbar, rank).address
+        target = e.bulk.map_to_rank(to, first, rank)
+        barrier = e.bulk.peer_barrier(mbar, rank).address
         for there, here in plan.places:
-            e.bulk_to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)
+            e.bulk.to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)
 
     emit_issue(e, plan.each_thread, issue)
 

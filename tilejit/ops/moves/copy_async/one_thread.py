@@ -62,7 +62,7 @@ def emit_issue(e, each_thread: bool, issue: Callable[[], None]) -> None:
     if each_thread:
         issue()
     else:
-        e.by_first_thread(issue)
+        e.control.by_first_thread(issue)
 
 
 def region_address(e, region) -> tuple:

@@ -104,7 +104,7 @@ def _emit_runs(e, plan: Runs, call, src):
     def issue():
         side = ArrayRegion(e, src)
         for at in plan.places:
-            e.bulk_prefetch(side.place(at)[0], plan.chunk_bytes, policy=plan.policy)
+            e.bulk.prefetch(side.place(at)[0], plan.chunk_bytes, policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
 
@@ -153,7 +153,7 @@ def _plan_boxes(site: CopySite) -> tma.Plan:
 def _emit_boxes(e, plan: tma.Plan, call, src):
     def issue():
         for coordinates, _ in plan.issues:
-            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided),
+            e.tma.prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided),
                            mode=MODES[plan.mode], offsets=plan.offsets(src.starts), policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
@@ -216,7 +216,7 @@ def _emit_lines(e, plan: Lines, call, src):
         if plan.order:
             at[plan.order[-1]] = at[plan.order[-1]] * plan.step
         pointer, inside = side.place(at)
-        e.prefetch_line(pointer, e.all_of([t for t in (active, inside) if t is not None]))
+        e.bulk.prefetch_line(pointer, e.all_of([t for t in (active, inside) if t is not None]))
 
 
 def _of_the_copy(need: Need) -> Need:

@@ -56,9 +56,9 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 
     Each of these two starts at the buffer, or at the region on a side where the plan `moves`.
     """
-    address = e.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
-    descriptor = e.descriptor(address, plan.descriptor.bits)
-    tensor = e.tensor_address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset
+    address = e.mma.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
+    descriptor = e.mma.descriptor(address, plan.descriptor.bits)
+    tensor = e.tmem.address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset
     form = (plan.shape + (f".{plan.multicast}" if plan.multicast else "")
             + (f".b8x16.{plan.decompress}" if plan.decompress else ""))
     lines = []

@@ -96,11 +96,11 @@ def _simple(declared, machine: str, emitter: str) -> None:
 
     @declared.emit
     def _(e, call, *args):
-        getattr(e, emitter)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
+        getattr(e.maps, emitter)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
 
 
 for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, map_prefetch):
-    _simple(_declared, _declared.name, _declared.name)
+    _simple(_declared, _declared.name, _declared.name.removeprefix("map_"))
 # If copies write by the map, they write the array that it is bound to.
 map_rebind.rules.written = (lambda call,
                             mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else [])

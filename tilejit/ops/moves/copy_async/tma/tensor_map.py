@@ -47,7 +47,7 @@ def _(m, call, array, slot, shared):
 
 @tensor_map_.emit
 def _(e, call, array, slot, shared):
-    return e.named_map(call.result.type, slot, shared)
+    return e.maps.named(call.result.type, slot, shared)
 
 
 def _plan(context, call: Call) -> None:

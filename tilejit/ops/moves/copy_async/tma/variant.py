@@ -346,22 +346,22 @@ def planned(site: CopySite, tensor_map: TensorMap, found: Boxes, nbytes: int, mo
 def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
     array, shared = (dst, src) if plan.store else (src, dst)
     if plan.prefetch_map:
-        e.prefetch_tensor_map(plan.tensor_map)
+        e.tma.prefetch_map(plan.tensor_map)
 
     def issue():
         (address, base), barrier = region_address(e, shared), mbar
         if shared.buffer.rank is not None:  # a peer's memory, and its instance of the barrier
-            address, base = e.map_to_rank(address, base, shared.buffer.rank), 0
-            barrier = e.peer_barrier(mbar, shared.buffer.rank)
+            address, base = e.bulk.map_to_rank(address, base, shared.buffer.rank), 0
+            barrier = e.bulk.peer_barrier(mbar, shared.buffer.rank)
         for at, step in plan.moves(array.starts, e.exactly_divided):
             place = address, base + step
             if plan.store:
                 at = _rows_inside(e, at) if plan.mode == "rows" else at
-                e.tma_store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce,
+                e.tma.store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce,
                             policy=plan.policy)
             else:
                 space = "shared::cta" if plan.mode == "rows" and e.target not in PAIRED else "shared::cluster"
-                e.tma_load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode],
+                e.tma.load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode],
                            offsets=plan.offsets(array.starts), mask=mask, cta_group=plan.cta_group, space=space,
                            policy=plan.policy)
 
