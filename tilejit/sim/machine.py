@@ -33,14 +33,12 @@ from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarriers, Engines, TensorCopies, BulkCopies,
-              RemoteStores, NamedMaps, TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits,
-              Traffic):
+class Machine:
     """The state and operations available to a `simulate` rule.
 
     Scalars are arrays (B or 1, T or 1) and tiles are arrays (B or 1, *shape), for B CTAs in lock step and T threads
     of the scope instance. A leading 1 means the same value in every CTA. A machine lives as long as the CTAs of its
-    fiber stay the same.
+    fiber stay the same. Its components have what has a subject of its own, such as TMA.
     """
 
     def __init__(self, fiber):
@@ -60,18 +58,24 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarri
         self.deeds = 0        # calls so far with an effect other than "pure"
         # `deeds` at the last arrival at an mbarrier, and the epoch of the first in its uninterrupted run of arrivals
         self.burst = -2, 0
+        self.global_memory, self.shared, self.ordered = GlobalAccess(self), SharedAccess(self), OrderedAccess(self)
+        self.sync, self.barriers, self.engines = Synchronisation(self), MBarriers(self), Engines(self)
+        self.tma, self.bulk, self.remote = TensorCopies(self), BulkCopies(self), RemoteStores(self)
+        self.maps, self.tensor_cores, self.tmem = NamedMaps(self), TensorCores(self), TensorMemoryAccess(self)
+        self.pair_operations, self.tensor_products = PairOperations(self), TensorProducts(self)
+        self.commits, self.traffic = Commits(self), Traffic(self)
 
     # -- where am I ----------------------------------------------------------------------------------------------------
 
     @property
-    def _active(self) -> np.ndarray | None:
+    def active_mask(self) -> np.ndarray | None:
         """The threads that take part, (B or 1, T); None if all do."""
         return self.fiber.frames[-1].active
 
     @property
     def active(self) -> np.ndarray:
         """The threads that take part, (B or 1, T)."""
-        return np.ones((1, self.threads), bool) if self._active is None else self._active
+        return np.ones((1, self.threads), bool) if self.active_mask is None else self.active_mask
 
     @cached_property
     def ctas(self) -> np.ndarray:
@@ -135,9 +139,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarri
     @property
     def active_atoms(self) -> np.ndarray:
         """The atoms that contain a thread that takes part in some CTA."""
-        if self._active is None:
+        if self.active_mask is None:
             return self.atoms
-        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self._active.any(axis=0))])
+        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self.active_mask.any(axis=0))])
 
     # -- worlds --------------------------------------------------------------------------------------------------------
 
@@ -181,8 +185,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarri
         """Group the CTAs by the values of (B or 1, 1) integers. Yields (positions in the batch, or None for all;
         one int per value)."""
         columns = [np.asarray(v).reshape(-1) if v is not None else None for v in values]
-        if self._active is not None:
-            alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))
+        if self.active_mask is not None:
+            alive = np.broadcast_to(self.active_mask.any(axis=1), (self.batch,))
             if not alive.all():
                 yield from self._cases_alive(columns, np.flatnonzero(alive))
                 return
@@ -321,8 +325,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarri
         if coords is None:
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
-            return self.read_global(buffer, coords, mask, other, owner, bounds, region, atomic)
-        return self.read_shared(buffer, coords, mask, other, owner, region, atomic, tile)
+            return self.global_memory.read(buffer, coords, mask, other, owner, bounds, region, atomic)
+        return self.shared.read(buffer, coords, mask, other, owner, region, atomic, tile)
 
     def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None,
               bounds: bool = True, region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:
@@ -336,9 +340,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, MBarri
         if coords is None:
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
-            self.write_global(buffer, coords, values, mask, owner, bounds, region, atomic)
+            self.global_memory.write(buffer, coords, values, mask, owner, bounds, region, atomic)
         else:
-            self.write_shared(buffer, coords, values, mask, owner, region)
+            self.shared.write(buffer, coords, values, mask, owner, region)
 
 
 _OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add,

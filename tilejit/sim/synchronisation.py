@@ -8,112 +8,114 @@ import numpy as np
 
 from .barriers import NamedBarrier
 from .clocks import ORDER, empty_clock
-from .parts import MachineParts
+from .component import Component
 from .shared_access import Place
 from .waits import RowWait
 from .world import World
 
 
-class Synchronisation(MachineParts):
+class Synchronisation(Component):
     """The part of the machine with barriers and fences."""
 
     # -- barriers of a scope -------------------------------------------------------------------------------------------
 
-    def sync(self) -> None:
+    def scope(self) -> None:
         """The barrier of the current scope. It never blocks, because the threads of a scope run in lock step."""
-        self.sim.version += 1
+        self.m.sim.version += 1
         if self._divergent("sync()"):
             return
-        for world, _ in self.worlds():
-            world.clocks.sync(self.rank, self.atoms)
+        for world, _ in self.m.worlds():
+            world.clocks.sync(self.m.rank, self.m.atoms)
         return
 
-    def sync_groups(self, group: np.ndarray) -> None:
+    def groups(self, group: np.ndarray) -> None:
         """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part. The atoms
         are no larger than the groups: see `program.Program`."""
-        self.sim.version += 1
+        self.m.sim.version += 1
         rows, which = np.unique(group, axis=0, return_inverse=True)
         for n, row in enumerate(rows):
             positions = None if len(rows) == 1 else np.flatnonzero(which.reshape(-1) == n)
-            for world, _ in self.worlds(positions):
+            for world, _ in self.m.worlds(positions):
                 for number in np.unique(row[row >= 0]):
-                    world.clocks.sync(self.rank, np.unique(self.sim.atom_of[self.low + np.flatnonzero(row == number)]))
+                    world.clocks.sync(self.m.rank,
+                                      np.unique(self.m.sim.atom_of[self.m.low + np.flatnonzero(row == number)]))
 
     def exchange(self) -> None:
         """The threads of the scope exchange values, as in a reduction:
         the reads that these were computed from are done."""
-        for world, _ in self.worlds():
-            world.clocks.exchange(self.rank, self.atoms)
+        for world, _ in self.m.worlds():
+            world.clocks.exchange(self.m.rank, self.m.atoms)
 
     def _divergent(self, what: str) -> bool:
         """Report, and return, whether only some threads of the scope reach a collective operation."""
-        active = self._active
+        active = self.m.active_mask
         if active is None or active.all():
             return False
-        idle = int(np.argmin(active.all(axis=0))) + self.low
-        self.finding("divergent-collective", f"{what} is reached by only some of the {self.threads} threads of its "
-                                             f"scope: thread {idle} does not reach it", threads=(idle,))
+        idle = int(np.argmin(active.all(axis=0))) + self.m.low
+        self.m.finding("divergent-collective", f"{what} is reached by only some of the {self.m.threads} threads of its "
+                                               f"scope: thread {idle} does not reach it", threads=(idle,))
         return True
 
     def collective(self, what: str) -> None:
         """Check that all threads of the scope take part in a collective operation."""
         self._divergent(what)
 
-    def named_sync(self, number: Any, threads: int, index: Any = 0) -> RowWait:
+    def named(self, number: Any, threads: int, index: Any = 0) -> RowWait:
         """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`,
         and wait for all of them."""
         index = np.asarray(index).reshape(-1, 1)[:, :1]
         generations = self.named_arrive(number, threads, index)
-        return RowWait(self, _named_ready, _named_words, _named_pass, (generations, index, number), self.loc)
+        return RowWait(self.m, _named_ready, _named_words, _named_pass, (generations, index, number), self.m.loc)
 
     def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> np.ndarray:
         """Let `count` threads (by default those of the scope) arrive at a hardware barrier without waiting. Returns
         the generation that their arrival belongs to, (B, 1)."""
-        self.sim.version += 1
-        generations = np.zeros((self.batch, 1), np.int64)
-        for positions, (i,) in self.cases(np.asarray(index).reshape(-1, 1)):
-            for world, where in self.worlds(positions):
-                key = "named", self.rank, number, i
+        self.m.sim.version += 1
+        generations = np.zeros((self.m.batch, 1), np.int64)
+        for positions, (i,) in self.m.cases(np.asarray(index).reshape(-1, 1)):
+            for world, where in self.m.worlds(positions):
+                key = "named", self.m.rank, number, i
                 barrier = world.named.get(key)
                 if barrier is None:
                     barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks),
                                                               empty_clock(world.clocks))
                 generations[slice(None) if where is None else where] = barrier.generation + 1
-                if barrier.arrived + (count or self.threads) > threads:
-                    self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier for "
-                                                       f"{threads}, at which {barrier.arrived} have already arrived")
-                clock = world.clocks.release(self.rank, self.atoms)
+                if barrier.arrived + (count or self.m.threads) > threads:
+                    self.m.fault(world, "barrier-phase",
+                                 f"{count or self.m.threads} threads arrive at a named barrier for "
+                                 f"{threads}, at which {barrier.arrived} have already arrived")
+                clock = world.clocks.release(self.m.rank, self.m.atoms)
                 if (clock[ORDER] < barrier.done[ORDER]).any():
-                    self.sim.suspect(world, self.rank,
-                                     self.line, "nothing orders this arrival at a named barrier after those that "
-                                                "completed its previous use: it may count toward that use, "
-                                                "and other threads then pass the barrier too early or wait for ever")
-                barrier.arrive(count or self.threads, clock)
-                barrier.line, barrier.baton = self.line, barrier.baton or count is not None
+                    self.m.sim.suspect(world, self.m.rank, self.m.line,
+                                       "nothing orders this arrival at a named barrier after those that completed its "
+                                       "previous use: it may count toward that use, and other threads then pass the "
+                                       "barrier too early or wait for ever")
+                barrier.arrive(count or self.m.threads, clock)
+                barrier.line, barrier.baton = self.m.line, barrier.baton or count is not None
         return generations
 
     # -- the cluster's barrier -----------------------------------------------------------------------------------------
 
     def cluster_arrive(self, relaxed: bool = False) -> None:
         """Arrive at the cluster barrier. A `relaxed` arrival releases only what a fence came after."""
-        self.sim.version += 1
-        for world, _ in self.worlds():
+        self.m.sim.version += 1
+        for world, _ in self.m.worlds():
             barrier = world.named.get(("cluster",))
             if barrier is None:
-                total = self.sim.ranks * self.sim.program.threads
+                total = self.m.sim.ranks * self.m.sim.program.threads
                 barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks),
                                                                  empty_clock(world.clocks))
-            arrived = [("cluster", self.rank, int(atom)) for atom in self.atoms]
+            arrived = [("cluster", self.m.rank, int(atom)) for atom in self.m.atoms]
             if any(key in world.facts for key in arrived):
-                self.fault(world, "barrier-phase",
-                           "the threads arrive at the cluster's barrier for the second time without a wait in between; "
-                           "a kernel with a cluster also ends with a barrier of all its threads")
+                self.m.fault(world, "barrier-phase",
+                             "the threads arrive at the cluster's barrier for the second time without a wait in "
+                             "between; a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
-            barrier.arrive(self.threads, self._release_clock(world, self.atoms, relaxed)[0])
+            barrier.arrive(self.m.threads, self.m.barriers.release_clock(world, self.m.atoms, relaxed)[0])
 
     def cluster_wait(self) -> RowWait:
         """Wait until all threads of the cluster have arrived."""
-        return RowWait(self, _cluster_ready, _cluster_words, _cluster_pass, (), self.loc)
+        return RowWait(self.m, _cluster_ready, _cluster_words, _cluster_pass, (), self.m.loc)
 
     def cluster_sync(self) -> RowWait:
         """Arrive at the cluster barrier and wait."""
@@ -126,14 +128,15 @@ class Synchronisation(MachineParts):
         """``setmaxnreg``: let each thread of the scope's warpgroups have `count` registers, and wait until the CTA has
         that many left."""
         self.collective("setmaxnreg")
-        return RowWait(self, _registers_free, _registers_words, _registers_pass, (np.full((1, 1), count),), self.loc)
+        return RowWait(self.m, _registers_free, _registers_words, _registers_pass, (np.full((1, 1), count),),
+                       self.m.loc)
 
     def hold_registers(self, count: int) -> None:
         """Record that each thread of the scope has `count` registers."""
-        self.sim.version += 1
-        for world, _ in self.worlds():
-            world.facts.update({("registers", self.rank, w): count
-                                for w in range(self.low // 128, -(-self.high // 128))})
+        self.m.sim.version += 1
+        for world, _ in self.m.worlds():
+            world.facts.update({("registers", self.m.rank, w): count
+                                for w in range(self.m.low // 128, -(-self.m.high // 128))})
 
     # -- fences --------------------------------------------------------------------------------------------------------
 
@@ -141,42 +144,43 @@ class Synchronisation(MachineParts):
         """``fence.proxy.async``: order the threads' ordinary accesses so far to the CTA's shared memory, to the
         cluster's (`space` "cluster"), to global memory ("global") or to all of these ("all") before accesses through
         the async proxy after the next barrier."""
-        if self.sim.contended:
-            for world, _ in self.worlds():
-                world.clocks.settle(self.rank, self.active_atoms)
+        if self.m.sim.contended:
+            for world, _ in self.m.worlds():
+                world.clocks.settle(self.m.rank, self.m.active_atoms)
         if space != "global":
             self._fence_shared(space != "shared")
-        if space in ("global", "all") and self.sim.contended:
-            global_clocks = self.sim.global_clocks
-            near = self._near(self.ctas) if global_clocks is not None else {}
-            for world, _ in self.worlds():
-                world.clocks.fence_global(self.rank, self.active_atoms)
+        if space in ("global", "all") and self.m.sim.contended:
+            global_clocks = self.m.sim.global_clocks
+            near = self.m.ordered.near(self.m.ctas) if global_clocks is not None else {}
+            for world, _ in self.m.worlds():
+                world.clocks.fence_global(self.m.rank, self.m.active_atoms)
             if global_clocks is not None:
                 for cta, cluster in near.items():
                     global_clocks.proxy_fence(cta, cluster[cta])
 
     def _fence_shared(self, peers: bool) -> None:
-        if self._active is None or self._active.all():
-            for world, _ in self.worlds():
-                world.clocks.fence(self.rank, self.atoms, peers=peers)
+        if self.m.active_mask is None or self.m.active_mask.all():
+            for world, _ in self.m.worlds():
+                world.clocks.fence(self.m.rank, self.m.atoms, peers=peers)
             return
-        for positions, threads, active in self._alike(Place(np.arange(self.low, self.high)[None], (), self._active)):
-            for world, _ in self.worlds(positions):
+        place = Place(np.arange(self.m.low, self.m.high)[None], (), self.m.active_mask)
+        for positions, threads, active in self.m.shared.alike(place):
+            for world, _ in self.m.worlds(positions):
                 self._fence_some(world, threads[active], peers)
 
     def _fence_some(self, world: World, threads: np.ndarray, peers: bool) -> None:
         """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each
         of their threads has had a fence since."""
-        clocks, key = world.clocks, ("fenced", self.rank, peers)
+        clocks, key = world.clocks, ("fenced", self.m.rank, peers)
         # each thread's epoch at its last such fence
-        last = np.array(world.facts.get(key, np.zeros(self.sim.program.threads, np.int32)))
-        atoms = self.sim.atom_of[threads]
-        last[threads] = clocks.now[self.rank, atoms]
+        last = np.array(world.facts.get(key, np.zeros(self.m.sim.program.threads, np.int32)))
+        atoms = self.m.sim.atom_of[threads]
+        last[threads] = clocks.now[self.m.rank, atoms]
         world.facts[key] = last
         shadows = [shadow for (space, _), shadow in world.shadows.items() if space == "shared"]
         atoms = np.unique(atoms)
-        own = [a for a in atoms if all(s.fenced_by(clocks, self.rank, a, last) for s in shadows)]
-        clocks.fence(self.rank, atoms, np.array(own, int), peers)
+        own = [a for a in atoms if all(s.fenced_by(clocks, self.m.rank, a, last) for s in shadows)]
+        clocks.fence(self.m.rank, atoms, np.array(own, int), peers)
 
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy. No effect:
@@ -211,7 +215,7 @@ def _registers_words(m, count: np.ndarray) -> str:
 
 
 def _registers_pass(m, count: np.ndarray) -> None:
-    m.hold_registers(int(count[0, 0]))
+    m.sync.hold_registers(int(count[0, 0]))
 
 
 def _named_barriers_of(m, index: np.ndarray, number: Any):

@@ -151,8 +151,8 @@ def _(m, call, place, value, compare, mask):
                                 for x in (value, compare, mask))
     kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
-    return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, scope=attrs["scope"],
-                    need_old=call.choice.plan.returns)
+    return m.ordered.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order,
+                            scope=attrs["scope"], need_old=call.choice.plan.returns)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

@@ -116,11 +116,11 @@ def _operands(m, place, t: Tile | Scalar, each_thread: bool, *operands):
 def _(m, call, source, other, mask):
     attrs = call.attrs
     coords, owner, (other, mask) = _operands(m, source, call.result.type, attrs["each_thread"], other, mask)
-    return m.ordered_read(source.buffer, coords, other, mask, owner, attrs["sem"], attrs["scope"])
+    return m.ordered.read(source.buffer, coords, other, mask, owner, attrs["sem"], attrs["scope"])
 
 
 @ordered_store.simulate
 def _(m, call, target, value, mask):
     attrs = call.attrs
     coords, owner, (value, mask) = _operands(m, target, type_of(call.args[1]), attrs["each_thread"], value, mask)
-    m.ordered_write(target.buffer, coords, value, mask, owner, attrs["sem"], attrs["scope"])
+    m.ordered.write(target.buffer, coords, value, mask, owner, attrs["sem"], attrs["scope"])

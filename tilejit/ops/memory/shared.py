@@ -146,7 +146,7 @@ def _(g):
 
 @sync.simulate
 def _(m, call):
-    return m.sync()
+    return m.sync.scope()
 
 
 @sync.emit
@@ -169,7 +169,7 @@ def _(g, buffer, rank):
 
 @peer_buffer.simulate
 def _(m, call, buffer, rank):
-    return m.peer_buffer(call.result.type, buffer, rank)
+    return m.bulk.peer_buffer(call.result.type, buffer, rank)
 
 
 @peer_buffer.emit

@@ -220,12 +220,12 @@ def _(g, n):
 
 @mma_commit.simulate
 def _(m, call):
-    m.commit("wgmma")
+    m.engines.commit("wgmma")
 
 
 @mma_wait.simulate
 def _(m, call):
-    m.wait_groups("wgmma", call.attrs["n"])
+    m.engines.wait_groups("wgmma", call.attrs["n"])
 
 
 @mma_commit.emit

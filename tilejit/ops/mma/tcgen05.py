@@ -251,7 +251,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None)
 
 
 def simulate(m, plan: Plan, call, acc, a, b, accumulate, *scales):
-    m.tensor_product(plan, acc, a, b, accumulate, *scales)
+    m.tensor_products.issue(plan, acc, a, b, accumulate, *scales)
 
 
 VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(

@@ -43,7 +43,7 @@ thread_product.rules.layout = _layout
 
 @thread_product.simulate
 def _(m, call, acc, a, b):
-    m.collective("dot")
+    m.sync.collective("dot")
     t = call.result.type
     x, y = (cast_array(m.read(side.buffer, coordinates(m, side), region=side), arg.type.dtype,
                        t.dtype) for side, arg in zip((a, b), call.args[1:]))

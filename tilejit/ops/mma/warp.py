@@ -168,11 +168,11 @@ mma_.rules.plan = _plan
 
 @mma_.simulate
 def _(m, call, acc, a, b):
-    m.collective("mma")
+    m.sync.collective("mma")
     t = call.attrs
     a, b = (a.swapaxes(1, 2) if t["trans_a"] else a), (b.swapaxes(1, 2) if t["trans_b"] else b)
     a, b = a[:, :, t["a_at"]:t["a_at"] + t["k"]], b[:, t["b_at"]:t["b_at"] + t["k"]]
-    return m.multiply(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
+    return m.tensor_cores.multiply(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
 
 
 @mma_.emit

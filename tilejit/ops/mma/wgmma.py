@@ -193,10 +193,10 @@ def _constants(form, plan: Plan) -> dict:
 def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
     """Simulate the product of the bytes that the descriptors address. They are read at once; for the detection of
     races, until the wait."""
-    m.collective("mma_async")
+    m.sync.collective("mma_async")
     if accumulate is not None:
         acc = np.where(accumulate[:, :1, None], acc, 0).astype(acc.dtype)
-    return m.wgmma(plan, call, acc, a, b)
+    return m.tensor_cores.wgmma(plan, call, acc, a, b)
 
 
 NEEDS = (

@@ -134,7 +134,7 @@ def _(m, call, place, value, mbar):
         owner = m.owners(t)
     elif not call.attrs["each_thread"]:
         coords, value = tuple(c[:, :1] for c in coords), np.asarray(value)[:, :1]
-    m.remote(place.buffer, coords, value, mbar, owner=owner, kind=call.attrs["kind"])
+    m.remote.store(place.buffer, coords, value, mbar, owner=owner, kind=call.attrs["kind"])
 
 
 # -- user functions ----------------------------------------------------------------------------------------------------

@@ -55,13 +55,13 @@ class Release:
 @ring_release.simulate
 def _(m, call, barrier, held, *buffers):
     if call.attrs.get("by_warp"):
-        m.arrive_each(barrier, np.full((1, 1), arrivals(m.threads, True)))
+        m.barriers.arrive_each(barrier, np.full((1, 1), arrivals(m.threads, True)))
         return
     if call.choice.plan.after_barrier:
-        m.sync()
+        m.sync.scope()
     ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
     for rank in range(ranks):
-        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times, alone=True)
+        m.barriers.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times, alone=True)
 
 
 @ring_release.emit

@@ -70,16 +70,16 @@ named_arrive = _declare_method("named_arrive",
 
 @named_sync.simulate
 def _(m, call, index):
-    m.collective("a named barrier")
+    m.sync.collective("a named barrier")
     barriers = call.attrs["barriers"]
-    return m.named_sync(barriers.number, barriers.threads, index)
+    return m.sync.named(barriers.number, barriers.threads, index)
 
 
 @named_arrive.simulate
 def _(m, call, index):
-    m.collective("a named barrier")
+    m.sync.collective("a named barrier")
     barriers = call.attrs["barriers"]
-    m.named_arrive(barriers.number, barriers.threads, index)
+    m.sync.named_arrive(barriers.number, barriers.threads, index)
 
 
 @named_sync.emit
@@ -105,7 +105,7 @@ def _(g, barriers):
 @first_turn.simulate
 def _(m, call):
     barriers = call.attrs["barriers"]
-    m.named_arrive(barriers.number, barriers.threads, 0, count=barriers.threads // 2)
+    m.sync.named_arrive(barriers.number, barriers.threads, 0, count=barriers.threads // 2)
 
 
 @first_turn.emit

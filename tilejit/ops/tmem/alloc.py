@@ -39,7 +39,7 @@ def _(g, dtype, shape, layout, cta_group):
 
 @alloc_tmem.simulate
 def _(m, call):
-    return m.tensor_buffer(call.result)
+    return m.tmem.buffer(call.result)
 
 
 @alloc_tmem.emit
@@ -134,7 +134,7 @@ def _(g, buffer):
 
 @dealloc_tmem.simulate
 def _(m, call, buffer):
-    m.deallocate(buffer)
+    m.tmem.deallocate(buffer)
 
 
 @dealloc_tmem.emit

@@ -183,7 +183,7 @@ def _words(e, plan: Plan, values: list) -> list:
 
 
 def simulate(m, plan: Plan, call, region, value=None):
-    return m.tensor_load(plan, call, region) if value is None else m.tensor_store(plan, call, region, value)
+    return m.tmem.load(plan, call, region) if value is None else m.tmem.store(plan, call, region, value)
 
 
 VARIANT = Variant("tcgen05_ldst", plan=lambda s: find_plan(s), emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)

@@ -43,7 +43,7 @@ def _(g, side):
 
 @tcgen05_fence.simulate
 def _(m, call):
-    m.tensor_fence(call.attrs["side"])
+    m.tmem.fence(call.attrs["side"])
 
 
 @tcgen05_fence.emit
@@ -71,7 +71,7 @@ def _(g, what):
 
 @tcgen05_wait.simulate
 def _(m, call):
-    m.tensor_wait(call.attrs["what"])
+    m.tmem.wait(call.attrs["what"])
 
 
 @tcgen05_wait.emit
@@ -91,7 +91,7 @@ def _(g, bar, mask=None, cta_group=1):
 
 @tcgen05_commit_.simulate
 def _(m, call, bar, mask=None):
-    m.tensor_commit(bar, mask)
+    m.tmem.commit(bar, mask)
 
 
 @tcgen05_commit_.emit

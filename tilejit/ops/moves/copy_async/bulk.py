@@ -128,10 +128,10 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
             pointer = (sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides))
                        * array.type.dtype.nbytes)
             if plan.store:
-                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes,
+                m.bulk.copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes,
                             kind=plan.reduce and plan.reduce[0], positions=positions)
             else:
-                m.bulk_copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
+                m.bulk.copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
                             multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions),
                             positions=positions)
 

@@ -122,7 +122,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
         if to is None or of is None:
             continue
         for there, here in plan.places:
-            m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar,
+            m.bulk.copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar,
                         kind=plan.reduce and plan.reduce[0], positions=positions)
 
 

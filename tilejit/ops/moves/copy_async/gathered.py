@@ -117,17 +117,17 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     row, vector = (np.where(active, x, 0) for x in plan.place(thread, first // plan.threads))
     column = src.starts[0][:, :1].astype(np.int64)[:, :, None] + vector * plan.vec
     number = numbers(src)[:, row[0]]
-    inside = active & m.inside(src.buffer, 0, number)
+    inside = active & m.global_memory.inside(src.buffer, 0, number)
     if 1 in plan.src_checked:
-        inside = inside & m.inside(src.buffer, 1, column)
+        inside = inside & m.global_memory.inside(src.buffer, 1, column)
     nbytes = src.type.dtype.nbytes
     pointer = sum(c * m.resolve(s) for c, s in zip((number, column), src.type.buffer.strides)) * nbytes
     at = (row, vector * plan.vec)
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
-    if m.in_buffer(dst):
-        m.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside,
-                   active=active)
+    if m.shared.in_buffer(dst):
+        m.engines.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside,
+                           active=active)
 
 
 def numbers(src) -> np.ndarray:

@@ -48,12 +48,12 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     source, target = (coordinates(region, at) for region in (src, dst))
     inside = active
     for d in plan.src_checked:
-        inside = inside & m.inside(src.buffer, d, source[d])
+        inside = inside & m.global_memory.inside(src.buffer, d, source[d])
     nbytes = src.type.dtype.nbytes
     pointer = sum(c * m.resolve(s) for c, s in zip(source, src.type.buffer.strides)) * nbytes
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
-    if m.in_buffer(dst):
-        m.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)
+    if m.shared.in_buffer(dst):
+        m.engines.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)
 
 
 def coordinates(region, at: list) -> list:

@@ -107,7 +107,7 @@ def region_bytes(m, region, thread: int, positions: np.ndarray | None) -> np.nda
     Reports a finding and returns None if the region is not inside the buffer.
     """
     t, starts = region.type, tuple(of_thread(s, thread, positions) for s in region.starts)
-    if not m.in_buffer(region, starts):
+    if not m.shared.in_buffer(region, starts):
         return None
     return (np.asarray(t.buffer.layout.without_swizzle().offset_of(*starts, shape=t.buffer.shape)).reshape(-1, 1)
             * t.dtype.nbytes)

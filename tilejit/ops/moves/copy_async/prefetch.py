@@ -164,7 +164,7 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
     for thread, positions in issuers(m, plan.each_thread):
         starts = [of_thread(s, thread, positions) for s in src.starts]
         for coordinates, _ in plan.issues:
-            m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
+            m.tma.prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
 
 
 @dataclass(frozen=True)

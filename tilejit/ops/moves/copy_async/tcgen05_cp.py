@@ -69,7 +69,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 
 
 def simulate(m, plan: Plan, call, dst, src, mbar):
-    m.tensor_copy(plan, dst, src)
+    m.pair_operations.copy(plan, dst, src)
 
 
 VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,

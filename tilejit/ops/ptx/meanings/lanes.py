@@ -200,4 +200,4 @@ def barrier_of_lanes(m, form, x):
     _participating_lanes(m, form, x)
     mask, active = _masks(m, x)
     warps = np.arange(mask.shape[1]).reshape(1, -1, 1) << 32
-    m.sync_groups(_threads(m, np.where(active, warps | mask.astype(np.int64), -1)))
+    m.sync.groups(_threads(m, np.where(active, warps | mask.astype(np.int64), -1)))

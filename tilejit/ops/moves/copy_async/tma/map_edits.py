@@ -84,7 +84,7 @@ def map_prefetch(map):
     """Prefetch a map into the cache from which copies read it."""
 
 
-def _simple(declared, machine: str, emitter: str) -> None:
+def _simple(declared, machine, emitter) -> None:
     """Register the rules of an op that is one method of the simulator and one of the emitter."""
     @declared.infer
     def _(g, *operands, **attrs):
@@ -92,15 +92,19 @@ def _simple(declared, machine: str, emitter: str) -> None:
 
     @declared.simulate
     def _(m, call, *args):
-        return getattr(m, machine)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
+        return machine(m)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
 
     @declared.emit
     def _(e, call, *args):
-        getattr(e.maps, emitter)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
+        emitter(e)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
 
 
-for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, map_prefetch):
-    _simple(_declared, _declared.name, _declared.name.removeprefix("map_"))
+_simple(map_seed, lambda m: m.maps.seed, lambda e: e.maps.seed)
+_simple(map_rebind, lambda m: m.maps.rebind, lambda e: e.maps.rebind)
+_simple(map_release, lambda m: m.maps.release, lambda e: e.maps.release)
+_simple(map_acquire, lambda m: m.maps.acquire, lambda e: e.maps.acquire)
+_simple(map_publish, lambda m: m.maps.publish, lambda e: e.maps.publish)
+_simple(map_prefetch, lambda m: m.maps.prefetch, lambda e: e.maps.prefetch)
 # If copies write by the map, they write the array that it is bound to.
 map_rebind.rules.written = (lambda call,
                             mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else [])

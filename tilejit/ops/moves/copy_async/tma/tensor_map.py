@@ -42,7 +42,7 @@ def _(g, array, slot, shared, map):
 
 @tensor_map_.simulate
 def _(m, call, array, slot, shared):
-    return m.named_map(call.result.type, array, slot, shared)
+    return m.maps.named(call.result.type, array, slot, shared)
 
 
 @tensor_map_.emit

@@ -392,11 +392,11 @@ def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, d
                 for at, step in plan.moves(starts):
                     if plan.store:
                         at = [np.where(np.asarray(c) < 0, PAST, c) for c in at] if plan.mode == "rows" else at
-                        m.tma_store(described, at, shared.buffer, origin + step, mode=plan.mode, kind=plan.reduce,
+                        m.tma.store(described, at, shared.buffer, origin + step, mode=plan.mode, kind=plan.reduce,
                                     positions=where)
                     else:
                         ranks = None if mask is None else of_thread(np.asarray(mask), thread, where)
-                        m.tma_load(described, at, shared.buffer, origin + step, mbar, mode=plan.mode,
+                        m.tma.load(described, at, shared.buffer, origin + step, mbar, mode=plan.mode,
                                    offsets=plan.offsets(starts), multicast=ranks, paired=plan.cta_group == 2,
                                    positions=where)
 
