@@ -41,6 +41,24 @@ class Machine:
     fiber stay the same. Its components have what has a subject of its own, such as TMA.
     """
 
+    # made at their first use: there is a new machine whenever CTAs part, and most use few of these
+    global_memory = cached_property(GlobalAccess)
+    shared = cached_property(SharedAccess)
+    ordered = cached_property(OrderedAccess)
+    sync = cached_property(Synchronisation)
+    barriers = cached_property(MBarriers)
+    engines = cached_property(Engines)
+    tma = cached_property(TensorCopies)
+    bulk = cached_property(BulkCopies)
+    remote = cached_property(RemoteStores)
+    maps = cached_property(NamedMaps)
+    tensor_cores = cached_property(TensorCores)
+    tmem = cached_property(TensorMemoryAccess)
+    pair_operations = cached_property(PairOperations)
+    tensor_products = cached_property(TensorProducts)
+    commits = cached_property(Commits)
+    traffic = cached_property(Traffic)
+
     def __init__(self, fiber):
         self.fiber = fiber
         self.sim = fiber.sim
@@ -58,12 +76,6 @@ class Machine:
         self.deeds = 0        # calls so far with an effect other than "pure"
         # `deeds` at the last arrival at an mbarrier, and the epoch of the first in its uninterrupted run of arrivals
         self.burst = -2, 0
-        self.global_memory, self.shared, self.ordered = GlobalAccess(self), SharedAccess(self), OrderedAccess(self)
-        self.sync, self.barriers, self.engines = Synchronisation(self), MBarriers(self), Engines(self)
-        self.tma, self.bulk, self.remote = TensorCopies(self), BulkCopies(self), RemoteStores(self)
-        self.maps, self.tensor_cores, self.tmem = NamedMaps(self), TensorCores(self), TensorMemoryAccess(self)
-        self.pair_operations, self.tensor_products = PairOperations(self), TensorProducts(self)
-        self.commits, self.traffic = Commits(self), Traffic(self)
 
     # -- where am I ----------------------------------------------------------------------------------------------------
 
