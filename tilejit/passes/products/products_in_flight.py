@@ -38,7 +38,9 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
         return None
     used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
     handed = [y for y in loop.body.yields if y is inner or y is product.result]
-    return others[-1] if used == [product] and len(handed) == 1 else None
+    wait = others[-1]
+    assert isinstance(wait, Call)
+    return wait if used == [product] and len(handed) == 1 else None
 
 
 def _significant_ops(nodes: list[Node]) -> list[Op | None]:
@@ -64,12 +66,13 @@ def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
 def defer_waits(block: Block) -> Block:
     """A block in which loops that are not pipelined leave their products in flight under the next trip's loads, if
     `dot` has written them so that they can."""
-    nodes = []
-    for node in block.nodes:
-        node = with_blocks(node, defer_waits)
+    nodes: list[Node] = []
+    for old in block.nodes:
+        node = with_blocks(old, defer_waits)
         nodes.append(node)
-        deferred = (deferrable_wait(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1
-                    else None)
+        if not isinstance(node, For) or node.pipeline is not None or node.unroll != 1:
+            continue
+        deferred = deferrable_wait(node)
         if (deferred is not None
             and any(isinstance(n, Call) and n.op is sync and n.loc == deferred.loc for n in node.body.nodes)):
             body = replace(node.body, nodes=tuple(with_deferred_wait(list(node.body.nodes), deferred)))
