@@ -230,7 +230,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "ir": 3,
         "kernels": 1,
         "names": 1,
-        "ops": 14,
+        "ops": 10,
         "ptx": 6,
         "sim": 19,
         "testing": 4,
@@ -238,17 +238,12 @@ RECORDED: dict[str, dict[str, int]] = {
     },
     "long_functions": {
         "kernels/matmul/hopper/split.py": 1,
-        "ops/moves/copy_async/__init__.py": 1,
-        "ops/moves/copy_async/tma/tensor_map.py": 1,
     },
     "complex_functions": {
     },
     "many_parameters": {
-        "ops/mma/tcgen05.py": 2,
     },
     "long_lines": {
-        "ops": 1,
-        "passes": 1,
     },
 }
 

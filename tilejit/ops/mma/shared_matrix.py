@@ -82,7 +82,8 @@ def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
     return made
 
 
-def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, align: int, within_row: bool) -> Miss | None:
+def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, align: int,
+                within_row: bool) -> Miss | None:
     """Why a matrix cannot begin where it does; None if it can. Its bytes begin at multiples of `begins`, and its parts
     along k at `along_k`; with `within_row`, these are within a row of the swizzle's atom."""
     period = 8 * span if span else 16

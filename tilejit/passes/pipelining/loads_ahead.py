@@ -157,7 +157,7 @@ class _LoadsAhead:
         return {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
 
     def reasons_to_stay(self, loop: For, multiplied: set[Call]) -> dict[Call, str]:
-        """The loads directly in a loop that do not run ahead, with the reason. The copies of the others are recorded."""
+        """The loads directly in a loop that do not run ahead, with the reason; copies of the others are recorded."""
         waits = any(observes_other_kernels(self.context, n) for n in walk(loop.body))
         loads, places = [n for n in loop.body.nodes if is_load(n)], self.loads_of_places(loop)
         tables = [c for c in reversed(loads) if c in places]
