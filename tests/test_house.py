@@ -224,20 +224,9 @@ RECORDED: dict[str, dict[str, int]] = {
     "effects_by_spelling": {
     },
     "nested_conditional_expressions": {
-        "emit": 6,
-        "errors": 1,
-        "frontend": 4,
-        "ir": 3,
         "kernels": 1,
-        "names": 1,
-        "ops": 10,
-        "ptx": 6,
-        "sim": 19,
-        "testing": 4,
-        "toolchain": 1,
     },
     "long_functions": {
-        "kernels/matmul/hopper/split.py": 1,
     },
     "complex_functions": {
     },

@@ -327,8 +327,10 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     unless it is pure. With `numbers`, the result of two numbers is the operand that decides, in their common dtype;
     otherwise it is a bool."""
     value, test = left, _side(w, word, left)
+    if isinstance(test, bool) and test != (word == "or"):
+        return right()
     if isinstance(test, bool):
-        return (value if numbers else test) if test == (word == "or") else right()
+        return value if numbers else test
     with w.partial_on(test):
         branch = w.collect(lambda: w.put(CHOSEN, right()))
     entry = branch.env.pop(CHOSEN)

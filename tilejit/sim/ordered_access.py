@@ -148,8 +148,8 @@ class OrderedAccess(MachineParts):
             for row in self.rows if where is None else self.rows[where]:
                 cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
                 if cta in wanted:
-                    found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met)
-                                  for n in cluster}
+                    found[cta] = dict.fromkeys(cluster, Some(frozenset(), *met))
+                    found[cta][cta] = None if whole else Some(here, *met)
         return found
 
     def _only_thread(self, ctas: np.ndarray) -> int | None:
