@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Points, Region, Selected, Type
 
 if TYPE_CHECKING:
+    from ..dispatch import Choice
     from .op import Op
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the modules of these types import this one, or come after i
     Places = Iterable[Operand]  # operands that are places in memory; None stands for a place that is not known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Rules:
     """What an op says about its calls; None for what it does not say.
 
