@@ -190,7 +190,9 @@ def describe_scope(scope: ExecScope) -> str:
     count = scope.threads // UNIT[scope.kind]
     if isinstance(scope.first, Value):
         return f"{scope.kind} {scope.first.name}"
-    return f"{scope.kind} {scope.first}" if count == 1 else f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
+    if count == 1:
+        return f"{scope.kind} {scope.first}"
+    return f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
 
 
 def first_operand(spec: ScopeSpec) -> Operand:

@@ -73,8 +73,9 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
             case arrange.reshape_:
                 return self._ramp_of_reshape(call, axis, count)
-        return (self._ramp_of_elementwise(call, axis, count) if call is not None
-                and (call.op.rules.element is not None or call.op is ew.select) else None)
+        if call is not None and (call.op.rules.element is not None or call.op is ew.select):
+            return self._ramp_of_elementwise(call, axis, count)
+        return None
 
     def _ramp_of_reshape(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are

@@ -77,7 +77,9 @@ class LayoutChoice:
         if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
         axis = vector_axis(self.context, store)
-        layout = exchange_registers(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
+        layout = None
+        if axis is not None and threads % 32 == 0:
+            layout = exchange_registers(have.layout, have.domain, axis)
         if (layout is not None
             and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads)):
             return longer

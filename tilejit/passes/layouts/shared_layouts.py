@@ -87,8 +87,8 @@ class CandidateUses:
         for call, error in self.declined.items():
             reasons = dict(error.declined)
             path = best.taken.get(call)
-            words.append(f"line {call.loc.line}: {path} {reasons[path]}"
-                         if path in reasons else f"line {call.loc.line}: no lowering of {call.op.name}")
+            why = f"{path} {reasons[path]}" if path in reasons else f"no lowering of {call.op.name}"
+            words.append(f"line {call.loc.line}: {why}")
         return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by "
                                                  f"{self.taken[call]}" for call in self.slower]))
 
@@ -107,7 +107,10 @@ class OpenLayout:
         uses, at, turned = (self.uses[name], list(self.layouts).index(name),
                             name == COLUMN_MAJOR or name.endswith("by columns"))
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
-        rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
+        if self.by_rows:
+            rank = swizzle, uses.instructions, name == APART
+        else:
+            rank = uses.instructions, name == APART, -at
         return len(uses.declined), name == COLUMNS, len(uses.slower), turned, *rank
 
     @property
@@ -142,8 +145,10 @@ class OpenLayout:
             if uses is None or (len(uses.declined), len(uses.slower)) == (len(best.declined), len(best.slower)):
                 more = (uses is not None and uses.instructions > best.instructions
                         and (not self.by_rows or name == APART))
-                why = (f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}"
-                       if more else f"{name} comes first")
+                if more:
+                    why = f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}"
+                else:
+                    why = f"{name} comes first"
             else:
                 why = uses.objections(best)
             reasons.append((other, why))
@@ -179,7 +184,9 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
 
 def with_layout(t, layout: TileLayout):
     """The type of a buffer, or of a place in it, with another layout."""
-    return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
+    if isinstance(t, Buffer):
+        return replace(t, layout=layout)
+    return replace(t, buffer=replace(t.buffer, layout=layout))
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
@@ -251,7 +258,9 @@ class _UseEvaluator:
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
-            return Choice(found.name, found.planned(site)) if found else choose(call.op.name, variants, site, only=only)
+            if found:
+                return Choice(found.name, found.planned(site))
+            return choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
         finally:

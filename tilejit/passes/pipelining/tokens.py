@@ -100,8 +100,9 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
                                    "arm it by bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase",
                                    pool.copies[0].loc)
         pool.slots = _slots(pool, differences)
-        n = pool.slots * (1 if pool.warpgroup_loop is None
-                          else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
+        n = pool.slots
+        if pool.warpgroup_loop is not None:
+            n *= int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value)
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)

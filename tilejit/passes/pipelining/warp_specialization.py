@@ -73,8 +73,10 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     if meets is not None:
         raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: "
                                "assign the roles by hand (tile.warpgroup, tile.ring)", meets.loc)
-    regs = (_registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups
-            else (None, None))
+    if groups:
+        regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()])
+    else:
+        regs = None, None
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
@@ -295,8 +297,10 @@ class Producer:
             for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
                 if isinstance(o, Value) and o not in there:
                     made = self.context.definitions.get(o)
-                    what = (f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None
-                            else o.name)
+                    if made is not None:
+                        what = f"{o.name}, which {made.op.name} computes at line {made.loc.line}"
+                    else:
+                        what = o.name
                     raise CompilationError(f"the loops around the copies depend on {what}: "
                                            "the producer runs ahead of the other warps and cannot wait for it; "
                                            "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)

@@ -146,8 +146,9 @@ class StagedOperands:
     def _strip_transpose(self, x: Value) -> tuple[Value, bool]:
         """(operand, whether `x` is its transpose)."""
         made = self.context.definitions.get(x)
-        return ((made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
-                else (x, False))
+        if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0):
+            return made.args[0], True
+        return x, False
 
     def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
         """Whether a tile is better read from shared memory.
