@@ -148,7 +148,7 @@ def names(variants: Iterable[Variant]) -> tuple[str, ...]:
 def reasons(variant: Variant, site: Site) -> list[Miss]:
     """All needs of `variant` that do not hold at `site`, up to the first failed gate."""
     failed = []
-    for need in conditions(variant, type(site)):
+    for need in conditions(variant, type(site)):  # type: ignore[arg-type]  # a class is hashable
         miss = need.failure(site)
         if miss is not None:
             failed.append(miss)

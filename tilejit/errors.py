@@ -56,6 +56,11 @@ class Loc:
         return "\n".join(parts)
 
 
+def line_of(loc: Loc | None) -> int:
+    """The line of a location, for a message; 0 if it is unknown."""
+    return 0 if loc is None else loc.line
+
+
 def print_text(text: str) -> None:
     """Print a line to standard output. What its encoding lacks, such as a lone surrogate, is printed as an escape."""
     try:

@@ -266,7 +266,7 @@ def _check_request(op: str, dst: BufferSpec, src: BufferSpec, scope: str, thread
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
     if scope not in (*THREADS, "cta"):
         raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
-    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= threads <= 1024:
+    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= int(threads) <= 1024:
         raise CompilationError(f"threads is a number from 1 to 1024, not {threads!r}")
     for what, spec in (("dst", dst), ("src", src)):
         if not isinstance(spec, BufferSpec):

@@ -15,6 +15,7 @@ from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ir.op_rules import required
 from ..names import entry_name
 from ..ops.memory.regions import points, region
 from ..ops.mma import mma_async_, renewed
@@ -79,7 +80,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict = {}   # reserved hardware barriers, by owner: (first id, count)
         # pinned tile -> number of its register set; computed by the first `pins_of`
-        self.pinned: Mapping[Value, int] | None = None
+        self.pinned: Mapping[Operand, int] | None = None
         self.pin_sets: dict[int, Pins] = {}
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
@@ -310,7 +311,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             args = tuple(None if self.pins_of(a) else self.operand(a) for a in call.args)
         else:
             args = tuple(self.operand(a) for a in call.args)
-        result = op.rules.emit(self, call, *args)
+        result = required(op.rules.emit)(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
         else:

@@ -164,7 +164,7 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
         return Met(Clash(_why_lacking(a, b)))
     if any(lacking) and name == RESULT:
         return _one_sided(w, lacking[0], a, b, test, None)
-    plan = Clash(_why_lacking(a, b)) if any(lacking) else _join_values(a, b)
+    plan = Clash(_why_lacking(a, b)) if a is None or b is None or any(lacking) else _join_values(a, b)
     if not (is_cell(name) or name == RESULT or name in EXITS):
         found = _join_where_branches_leave(w, plan, (then, a), (orelse, b), test)
         if found is not None:
@@ -194,8 +194,8 @@ def _join_where_branches_leave(w: Walker, plan: joins.Join, then: tuple[Branch, 
         if _matters_past_only(plan, gone, kept, staying.nodes):
             why = plan.why if isinstance(plan, Clash) else ""
             return _one_sided(w, first, a, b, test, staying.nodes, tuple((word, why) for word in sorted(gone)))
-        only_left = not _is_lacking(left) and _is_lacking(kept)
-        if only_left and ("break" in gone or isinstance(left.past(ONWARD), Undefined)):
+        if (isinstance(plan, Clash) and left is not None and not _is_lacking(left) and _is_lacking(kept)
+                and ("break" in gone or isinstance(left.past(ONWARD), Undefined))):
             found = _one_sided(w, not first, a, b, test, leaving.nodes, _lacks_unless_left(plan, staying))
             return Met(plan) if isinstance(found.plan, Clash) else found
     return None
@@ -225,17 +225,18 @@ def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | Non
     """Whether the code after two branches takes the value of the one that may get there, and what the other holds,
     which leaves by one of the exits `gone`, counts only where they lead to: if the two have no join, or nothing in
     the function follows the exit. The value that is `kept` is from a branch of these nodes."""
-    if not gone or _is_lacking(kept):
+    if not gone or kept is None or _is_lacking(kept):
         return False
     alone = joins.pending(kept.value, nodes)
     return not isinstance(alone, Clash) and (isinstance(plan, Clash) or gone == {"return"} and plan != alone)
 
 
 def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: Value, nodes: list[Node] | None,
-               lacks: tuple = ()) -> Met:
+               lacks: tuple[tuple[str, str], ...] = ()) -> Met:
     """The join of a name of which the first or the second value does not count: a filler may take its place. The
     other one is from a branch of these nodes, or (None) a function's result."""
     left, kept = (a, b) if first else (b, a)
+    assert kept is not None  # the side that counts has the name
     plan = joins.pending(kept.value, nodes)
     if isinstance(plan, Clash):
         return Met(plan)

@@ -277,6 +277,18 @@ def number(operand: Operand) -> int:
     return operand.value
 
 
+def choice_of(call: Call) -> Choice:
+    """The choice of a call's lowering, where that is known to have been made."""
+    assert call.choice is not None, f"no lowering has been chosen for {call.op}"
+    return call.choice
+
+
+def pipeline_of(loop: For) -> Pipeline:
+    """How the copies of a loop run ahead that is known to be pipelined."""
+    assert loop.pipeline is not None, "the loop is not pipelined"
+    return loop.pipeline
+
+
 def rises(loop: For) -> bool:
     """Whether a loop counts up."""
     return not isinstance(loop.step, Const) or loop.step.value > 0

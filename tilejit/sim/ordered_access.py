@@ -142,7 +142,8 @@ class OrderedAccess(MachineParts):
 
     def _near(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
-        sim, atoms, found = self.sim, self.active_atoms, {}
+        sim, atoms = self.sim, self.active_atoms
+        found: dict[int, Near] = {}
         whole, here = len(atoms) == len(sim.atom_start), frozenset(atoms.tolist())
         if whole and sim.ranks == 1:
             return {cta: {cta: None} for cta in ctas.tolist()}

@@ -33,7 +33,9 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
         return None
     if _writes_operand_registers(loop, product) or not _only_hands_on(loop, product):
         return None
-    return others[-1]
+    wait = others[-1]
+    assert isinstance(wait, Call)
+    return wait
 
 
 def _writes_operand_registers(loop: For, product: Call) -> bool:
@@ -76,9 +78,9 @@ def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
 def defer_waits(block: Block) -> Block:
     """A block in which loops that are not pipelined leave their products in flight under the next trip's loads, if
     `dot` has written them so that they can."""
-    nodes = []
-    for node in block.nodes:
-        node = with_blocks(node, defer_waits)
+    nodes: list[Node] = []
+    for old in block.nodes:
+        node = with_blocks(old, defer_waits)
         nodes.append(node)
         if not (isinstance(node, For) and node.pipeline is None and node.unroll == 1):
             continue

@@ -290,7 +290,7 @@ NAMED = ("rows are named by a tile of integers, by a one-dimensional region of s
 
 
 @method(Buffer, name="take")
-def take(g, x, indices):
+def take(g: Builder, x: Value, indices: Any) -> Taken:
     """The rows `indices` of a matrix.
 
     `indices` is a tile of integers, a tuple of scalars, or a region of signed integers in global or shared memory. A
