@@ -308,8 +308,10 @@ class Kernel:
             print_text(line)
         self._warn_of(told)
         if config().log:
-            how = (f"compiled {self.name}: {cause or 'first call'}" if printed is None
-                   else f"loaded {self.name} from the cache")
+            if printed is None:
+                how = f"compiled {self.name}: {cause or 'first call'}"
+            else:
+                how = f"loaded {self.name} from the cache"
             print(f"tilejit: {how}", file=sys.stderr)
 
     def _warn_of(self, told: tuple) -> None:

@@ -50,7 +50,9 @@ def assigned_name(loc: Loc) -> str:
 
 
 def _allocating(loc: Loc | None) -> re.Match[str] | None:
-    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    if loc is None:
+        return None
+    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:])
 
 
 def is_allocation(loc: Loc | None) -> bool:
@@ -257,7 +259,9 @@ def counterpart(function: object) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    return f"a function of {library}; in a kernel write {find_counterpart(name)}" if find_counterpart(name) else ""
+    if not find_counterpart(name):
+        return ""
+    return f"a function of {library}; in a kernel write {find_counterpart(name)}"
 
 
 class InstructionName:

@@ -52,8 +52,9 @@ class Difference:
     def __str__(self) -> str:
         text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, "
                 f"and {self.expected} by the reference ({self.count} of {self.size} elements differ)")
-        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, "
-                                                                                     "only atomics if anything")
+        if self.writer is None:
+            return f"{text}; no store wrote it, only atomics if anything"
+        return f"{text}; written by {self.writer}"
 
 
 @dataclass
@@ -100,8 +101,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     elements are compared. The arrays in `args` are not changed.
     """
     if not isinstance(kernel, Kernel):
-        of_tuned = ("; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs")
-                    else "")
+        of_tuned = ""
+        if hasattr(kernel, "configs"):
+            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
     if not callable(reference):
         raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
@@ -136,8 +138,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             if found is not None:
                 index, count = found
                 again, _ = _copy_call(kernel, args, kwargs)
-                writer = (run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
-                          if arrays[name].size else None)
+                writer = None
+                if arrays[name].size:
+                    writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
                 result.differences.append(Difference(backend, name, index, results[name][index], want[name][index],
                                                      count, results[name].size, writer))
     return result
@@ -201,8 +204,9 @@ def _numpy(array):
     """A host array of any library as a NumPy array."""
     if isinstance(array, Packed):
         return array.unpack()
-    return (describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
-            else np.asarray(array))
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        return describe(array).numpy()
+    return np.asarray(array)
 
 
 def _elements(view):

@@ -132,12 +132,7 @@ class Tuned:
         arrays, in `key`."""
         fixed = set(self.configs[0])
         names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
-        parts = []
-        for name in names:
-            value = bound.values[name]
-            parts.append((str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec)
-                         else repr(value))
-        return tuple(parts)
+        return tuple(_kind_of_argument(bound.values[name]) for name in names)
 
     def _candidates(self, bound: Bound) -> dict[int, dict[str, Any]]:
         configs = dict(enumerate(self.configs))
@@ -284,6 +279,11 @@ def _looks(args: tuple, kwargs: dict) -> tuple | None:
         return looks
     except (AttributeError, TypeError):
         return None
+
+
+def _kind_of_argument(value: Any) -> Any:
+    """An argument in the kind of a call: the dtype, shape and strides of an array, or a number as text."""
+    return (str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec) else repr(value)
 
 
 def _look(x: Any) -> tuple:

@@ -237,8 +237,9 @@ def _runtime_value(kernel: str, name: str, value):
                               "(-3.4028235e38 to 3.4028235e38); an array of one float64 holds it")
         return value
     if value is None or isinstance(value, (str, tuple, list, dict)):
-        advice = ("pass an array" if isinstance(value, list)
-                  else "annotate the parameter as tile.constexpr to make it part of the kernel")
+        advice = "annotate the parameter as tile.constexpr to make it part of the kernel"
+        if isinstance(value, list):
+            advice = "pass an array"
         raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; {advice}")
     number = _numpy_number(value)
     if number is not None:
