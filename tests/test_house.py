@@ -233,7 +233,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "ops": 18,
         "ptx": 6,
         "sim": 21,
-        "testing": 4,
+        "testing": 3,
         "toolchain": 1,
     },
     "long_functions": {
