@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from .ir.builder import element_type
 from .lazy import Lazy
-from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime import driver
 from .runtime.expressions import evaluate, expression
 from .runtime.store import open_store
@@ -16,6 +15,7 @@ from .types import Buffer
 
 if TYPE_CHECKING:
     from .compile import Code, Lowered
+    from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 html = Lazy("html")
 jitter = Lazy("tilejit.emit.jitter")  # part of the compiler

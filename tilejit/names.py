@@ -22,7 +22,9 @@ def misspelt(given: Iterable[str], names: Collection[str]) -> str:
     """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the
     closest of `names`; "" if there is none."""
     unknown = next((name for name in given if name not in names), None)
-    return "" if unknown is None else f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
+    if unknown is None:
+        return ""
+    return f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:

@@ -74,13 +74,15 @@ class Verification:
         """Raise VerificationError for the first finding or difference, if there is any."""
         everything: list[Any] = [*self.findings, *self.differences]
         for found in everything:
-            loc = found.loc if hasattr(found, "loc") else found.writer.loc if found.writer is not None else None
+            place = found.writer if isinstance(found, Difference) else found
+            loc = None if place is None else place.loc
             raise VerificationError(str(found).split("\n")[0], loc, found)
 
     def __str__(self) -> str:
         ran = " and ".join(self.backends)
-        return (f"{ran}: as the reference" if self.passed
-                else "\n".join([ran, *map(str, self.findings), *map(str, self.differences)]))
+        if self.passed:
+            return f"{ran}: as the reference"
+        return "\n".join([ran, *map(str, self.findings), *map(str, self.differences)])
 
     __repr__ = __str__
 
@@ -229,17 +231,25 @@ def _place(view, index: tuple[int, ...]) -> tuple[int, ...]:
     return (*index[:-1], index[-1] * per // elements) if index else index
 
 
+def _default_tolerances(dtype: np.dtype, finite: np.ndarray) -> tuple[float, float]:
+    """The default `rtol` and `atol` of floats of this dtype: a few units in the last place, for at most 8 bits one, and
+    none for powers of two. `finite` are the magnitudes of the finite elements of the reference."""
+    info = ml_dtypes.finfo(dtype)
+    if dtype == float8_e8m0fnu.np:
+        return 0.0, 0.0
+    if info.bits <= 8:
+        return float(info.eps), float(info.smallest_subnormal)
+    unit = ULPS * float(info.eps)
+    return unit, unit * finite.max(initial=0.0)
+
+
 def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
     """The index of the first element that differs and the number of elements that do; None if none does."""
     if got.dtype.kind in "biu":
         wrong = got != want
     else:
-        info = ml_dtypes.finfo(got.dtype)
-        narrow, exponents = info.bits <= 8, got.dtype == float8_e8m0fnu.np
-        unit = (0 if exponents else 1 if narrow else ULPS) * float(info.eps)
         x, y = got.astype(np.float64), want.astype(np.float64)
-        finite = np.abs(y[np.isfinite(y)])
-        least = 0.0 if exponents else float(info.smallest_subnormal) if narrow else unit * finite.max(initial=0.0)
+        unit, least = _default_tolerances(got.dtype, np.abs(y[np.isfinite(y)]))
         slack = (unit if rtol is None else rtol) * np.abs(y) + (least if atol is None else atol)
         with np.errstate(invalid="ignore"):
             wrong = ~((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= np.where(np.isfinite(y), slack, 0.0)))

@@ -369,7 +369,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
 
 def _checked_configs(configs: Any) -> list[dict[str, Any]]:
     """The configurations as a list of dicts. LaunchError if they are none."""
-    listed = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
+    listed: list[Any] = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
     if not all(isinstance(c, dict) for c in listed):
         raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), "
                           "dict(BLOCK=2048, num_warps=8)]")

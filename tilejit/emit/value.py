@@ -143,6 +143,11 @@ class Part(V):
         return Part(self.word, self.index, dtype)
 
 
+def widening(dtype: DType) -> str:
+    """The LLVM instruction that widens integers of a dtype."""
+    return "sext" if dtype.kind == "int" else "zext"
+
+
 def word_of(values: list[V], unit: DType) -> V | None:
     """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word`
     that they are the parts of, or 0 if all are zero."""

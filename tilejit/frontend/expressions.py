@@ -242,12 +242,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     if value is MISSING:
         if of_tilejit(x) and node.attr in ELSEWHERE:
             raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
-        own = [name for kind, name in MEMBERS if kind is type(x)]
-        # if None, suggest all public names, except modules that a module imports
-        listed = getattr(x, "tile_names", None)
-        known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)]
-                         if isinstance(x, ModuleType)
-                         else [n for n in dir(x) if not n.startswith("_")] if listed is None else listed)]
+        known = _public_attributes(x)
         there = (nearest(node.attr, known)
                  or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else ""))
         raise w.error(f"{_callee_name(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
@@ -263,6 +258,16 @@ def _refuse_none(w: Walker, node: ast.Attribute | ast.Subscript, x: Any) -> None
     if x is None:
         name = ast.unparse(node.value)
         raise w.error(f"{name} is None in this call; read it under `if {name} is not None:`", node.value)
+
+
+def _public_attributes(x: Any) -> list[str]:
+    """The attributes of an object that a kernel may read: those that it lists, or its public names, without the
+    modules that a module imports."""
+    members = [name for kind, name in MEMBERS if kind is type(x)]
+    if isinstance(x, ModuleType):
+        return [*members, *(n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType))]
+    listed = getattr(x, "tile_names", None)
+    return [*members, *((n for n in dir(x) if not n.startswith("_")) if listed is None else listed)]
 
 
 def describe_value(w: Walker, node: ast.expr) -> Any:
@@ -287,7 +292,9 @@ def _named_tuple(w: Walker, node: ast.expr) -> tuple[Any, ...] | None:
 
 def _callee_name(x: Any) -> str:
     name = getattr(x, "__name__", None)
-    return "tile" if name == "tilejit" else name if isinstance(name, str) else describe(x)
+    if name == "tilejit":
+        return "tile"
+    return name if isinstance(name, str) else describe(x)
 
 
 def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:

@@ -308,7 +308,7 @@ def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
         return Leaf(type_of(x))
     if is_runtime(x) and nodes is None:
         return Clash(f"is {describe(x)}, returned under a run-time condition; return it at the function's end")
-    if is_runtime(x) and any(x in results(node) for node in walk(Block(tuple(nodes)))):
+    if nodes is not None and is_runtime(x) and any(x in results(node) for node in walk(Block(tuple(nodes)))):
         return Clash(f"is {describe(x)}, made under a run-time condition or in a loop; make it where it is used")
     return Keep(x)
 

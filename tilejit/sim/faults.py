@@ -183,8 +183,7 @@ class Reporter:
             return
         elif c.what == "unordered":
             self._report_unordered(a, c, f"{name} {verb}")
-        elif self._announced_late(self._operation(c) if c.what in ("pending", "async") else op if c.what == "reader"
-                                  else None, a, c, a.line):
+        elif self._announced_late(self._operation_of_conflict(op, c), a, c, a.line):
             pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
@@ -247,6 +246,12 @@ class Reporter:
             if any(space == self.space and rank == self.rank and c.cell in where for space, rank, where in op.writes):
                 return op
         return None
+
+    def _operation_of_conflict(self, op: AsyncOp, c: Conflict) -> AsyncOp | None:
+        """The operation whose end the conflict is about: the one that writes the cell, or `op` itself."""
+        if c.what in ("pending", "async"):
+            return self._operation(c)
+        return op if c.what == "reader" else None
 
     def _reader(self, c: Conflict) -> AsyncOp | None:
         for op in self.world.flight:

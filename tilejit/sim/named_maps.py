@@ -209,7 +209,9 @@ class NamedMaps(MachineParts):
     def _of(self, x, b: int) -> int:
         """The value of a number in CTA `b` of the batch, for its first active thread."""
         x = np.asarray(x)
-        return int(x) if not x.ndim else int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
+        if not x.ndim:
+            return int(x)
+        return int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
 
     def _first(self, b: int) -> int:
         return int(np.argmax(np.broadcast_to(self.active, (self.batch, self.threads))[b]))

@@ -138,7 +138,8 @@ class OrderedAccess(MachineParts):
 
     def _near(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
-        sim, atoms, found = self.sim, self.active_atoms, {}
+        sim, atoms = self.sim, self.active_atoms
+        found: dict[int, Near] = {}
         whole, here = len(atoms) == len(sim.atom_start), frozenset(atoms.tolist())
         if whole and sim.ranks == 1:
             return {cta: {cta: None} for cta in ctas.tolist()}
@@ -148,8 +149,8 @@ class OrderedAccess(MachineParts):
             for row in self.rows if where is None else self.rows[where]:
                 cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
                 if cta in wanted:
-                    found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met)
-                                  for n in cluster}
+                    found[cta] = dict.fromkeys(cluster, Some(frozenset(), *met))
+                    found[cta][cta] = None if whole else Some(here, *met)
         return found
 
     def _only_thread(self, ctas: np.ndarray) -> int | None:

@@ -296,8 +296,12 @@ class SharedAccess(MachineParts):
                 continue
             cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
+
             def spread(x):
-                return np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+                if len(x) == 1:
+                    return x[0]
+                return np.repeat(x if keep is None else x[keep], width)
+
             who = [spread(x) for x in (atoms, threads)]
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]

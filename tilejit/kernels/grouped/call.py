@@ -168,7 +168,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
 
 
-def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, ...], list[tuple[int, int]]]:
+def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, bool], list[tuple[int, int]]]:
     """Whether the kernel reads A, and B, as [k, rows], and what is then copied (see `Listed.copies`)."""
     # whether [k, rows]; None: to be copied
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]

@@ -79,10 +79,11 @@ def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tup
 def _built(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target: str) -> Built | None:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
+    kernel: Any = applied  # whose public type does not have the parts of a compilation
     try:
-        bound, options, _ = applied.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns,
-                                                     WAITING=waiting))
-        return applied.build(bound.without_data(), options, target)
+        bound, options, _ = kernel.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns,
+                                                    WAITING=waiting))
+        return kernel.build(bound.without_data(), options, target)
     except TileError:
         return None
 

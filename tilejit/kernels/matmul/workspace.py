@@ -22,12 +22,12 @@ def workspace(like, shape: tuple[int, ...], dtype: str):
     if view.device == "host":
         return partial, np.zeros((CTAS, CONSUMERS), np.int64)
     handle = streams.current_stream(view)
-    captured = driver.capturing(handle, view.device)
+    captured = driver.capturing(handle, view.ordinal)
     place = type(like), view.device, handle, captured > 0
     capture, flags = FLAGS.get(place, (None, None))
     if capture != captured:
         flags = temporary(like, (CTAS, CONSUMERS), "int64")
-        driver.fill(describe(flags).pointer, 0, 8 * CTAS * CONSUMERS, view.device, handle)
+        driver.fill(describe(flags).pointer, 0, 8 * CTAS * CONSUMERS, view.ordinal, handle)
         FLAGS[place] = captured, flags
     return partial, flags
 

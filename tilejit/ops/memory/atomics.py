@@ -146,9 +146,7 @@ def _(m, call, place, value, compare, mask):
         coords = tuple(np.broadcast_to(c, (c.shape[0], m.threads)) for c in coords)
     else:
         coords = tuple(c[:, :1] for c in coords)
-        value, compare, mask = (None if x is None
-                                else np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
-                                for x in (value, compare, mask))
+        value, compare, mask = map(_by_first_thread, (value, compare, mask))
     kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
     return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, scope=attrs["scope"],
@@ -156,6 +154,13 @@ def _(m, call, place, value, compare, mask):
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+
+def _by_first_thread(x):
+    """An operand (B or 1, ...) of a scalar atomic, as the first thread has it; None stays None."""
+    if x is None:
+        return None
+    return np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
+
 
 def _place(g: Builder, x, what: str) -> Value:
     t = type_of(x)

@@ -97,8 +97,9 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
         return "it begins inside a column of 32 bits"
     reasons = []
     frozen = tuple(tuple(part) for part in digits)
+    packings = (True, False) if bits == 16 else (False,)
     for name in (shape,) if shape else SHAPES:
-        for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
+        for packed in packings if pack is None else (pack,):
             made = plan_moves(frozen, region.buffer.layout.replicas, lane, bits, threads, name, packed, load)
             if not isinstance(made, str):
                 return made

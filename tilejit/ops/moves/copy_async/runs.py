@@ -183,8 +183,9 @@ def _array_aligned(s: CopySite, region: Region, unit: int) -> str | None:
     if not ask("aligned", region.buffer.arg, UNIT):
         return "the array's address is no multiple of 16 bytes"
     for d, (start, stride) in enumerate(zip(s.starts(region), region.buffer.strides)):
-        value = getattr(start, "value", None)
-        divisor = value if value is not None else s.g.asked_divisor(start, unit) if stride == 1 else s.g.divisor(start)
+        divisor = getattr(start, "value", None)
+        if divisor is None:
+            divisor = s.g.asked_divisor(start, unit) if stride == 1 else s.g.divisor(start)
         if divisor and not multiple(times(number(stride), abs(int(divisor))), unit, ask):
             return f"the start along dimension {d} is not known to be a multiple of 16 bytes"
     return None

@@ -280,9 +280,13 @@ def _is_size(n) -> bool:
 def _row_major(g: Builder, shape: tuple) -> tuple:
     strides: list = [1]
     for n in reversed(shape[1:]):
-        both = isinstance(n, int) and isinstance(strides[0], int)
-        one = isinstance(strides[0], int) and strides[0] == 1
-        strides.insert(0, n * strides[0] if both else n if one else binary(g, "*", _wide(g, strides[0]), n))
+        inner = strides[0]
+        if isinstance(n, int) and isinstance(inner, int):
+            strides.insert(0, n * inner)
+        elif isinstance(inner, int) and inner == 1:
+            strides.insert(0, n)
+        else:
+            strides.insert(0, binary(g, "*", _wide(g, inner), n))
     return tuple(strides)
 
 
