@@ -42,6 +42,7 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     tensor cores beside the exponentials; Q then does not fit in the registers."""
     d = max(problem.d, problem.dv)
     bn, held, width = next(row[1:] for row in ROLES if d <= row[0])
+    held = held and not (problem.scores.scaled or problem.scores.mask)  # which need registers
     if problem.dv % 32:
         stored = False
     elif problem.dv % max(width, 1) or width > problem.dv:
@@ -50,14 +51,9 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     tiles = problem.batches * problem.heads * -(-problem.rows // 128)
     if problem.rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    if d <= 64 and not (problem.scores.right and problem.rows <= SHORT) and not _by_user(problem):
+    if d <= 64 and not (problem.scores.right and problem.rows <= SHORT):
         return Config(bm=192, bn=bn, held=False, width=width)
     return Config(bm=128, bn=bn, held=held, width=width)
-
-
-def _by_user(problem: Attention) -> bool:
-    """Whether the user's functions need registers."""
-    return problem.scores.mask is not None or problem.scores.score is not None
 
 
 def heads_at_once(problem: Attention) -> int:

@@ -33,7 +33,7 @@ def attend(state, q, K, V, place, head, begin, end, rules, EDGE: tile.constexpr,
     SCORES: tile.constexpr = PLAN.scores
     BN: tile.constexpr = PLAN.bn
     factor = factor_of(rules, SCORES)
-    for i in tile.pipelined(range(begin, end), stages=PLAN.stages):
+    for i in tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end):
         s = tile.dot(q, tile.load(part(K, place.batch, head, i * BN, BN, PLAN.d)).T)
         s = masked(s, place, i * BN, rules, EDGE, SCORES)
         HIDES: tile.constexpr = EDGE and SCORES.bounded or SCORES.mask is not None
