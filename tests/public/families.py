@@ -162,7 +162,7 @@ FAMILIES = (
         "Verification, tuning, and ready-made kernels.",
         (
             "testing verify testing.Verification testing.Difference tuning autotune tuning.Tuned kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention"
         ),
     ),
     Family(
