@@ -37,8 +37,10 @@ class Barriers(Component):
 
     def at(self, block, at, rank=None) -> EBarrier:
         offset = int(at.text) if isinstance(at, V) and at.text.isdigit() else None
-        place = (EBarrier(self.e.shared_base(), block.offset + 8 * offset) if offset is not None
-                 else EBarrier(self.e.shared_base() + at * 8, block.offset))
+        if offset is not None:
+            place = EBarrier(self.e.shared_base(), block.offset + 8 * offset)
+        else:
+            place = EBarrier(self.e.shared_base() + at * 8, block.offset)
         if rank is None:
             return place
         address = self.e.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [place.address + place.offset, rank],
@@ -56,10 +58,9 @@ class Barriers(Component):
         self.e.branch_if(self.e.absolute_thread().equals((self.e.graph.launch.threads - 1) // 32 * 32), first, done)
         self.e.start(first)
         for value, offset in made:
-            barrier = type_as(value, Barrier)
-            for i in range(barrier.n):
-                self.e.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {barrier.count};", [],
-                           [self.e.shared_base()])
+            for i in range(type_as(value, Barrier).n):
+                self.e.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {type_as(value, Barrier).count};",
+                           [], [self.e.shared_base()])
         if hopper:
             self.e.asm("fence.mbarrier_init.release.cluster;")
         self.e.branch(done)
@@ -78,7 +79,8 @@ class Barriers(Component):
         self.e.control.by_first_thread(then)
 
     def arrive(self, barrier: EBarrier, n: V) -> None:
-        space = "shared::cluster" if barrier.remote else "shared::cta" if self.e.architecture >= 90 else "shared"
+        own = "shared::cta" if self.e.architecture >= 90 else "shared"
+        space = "shared::cluster" if barrier.remote else own
         # Default semantics, since .release.cluster on a remote barrier costs a MEMBAR.ALL.GPU before each arrival.
         state = "_" if self.e.architecture >= 90 else "s"
         text = f"mbarrier.arrive.{space}.b64 {state}, [$0 + {barrier.offset}]"
@@ -98,8 +100,8 @@ class Barriers(Component):
 
     def arrive_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
-        text = f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;"
-        self._run_elected(lambda: self.e.asm(text, [], [barrier.address, nbytes]))
+        self._run_elected(lambda: self.e.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;",
+                                             [], [barrier.address, nbytes]))
 
     def wait(self, barrier: EBarrier, parity: V) -> None:
         """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``."""

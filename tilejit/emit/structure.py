@@ -7,7 +7,7 @@ from typing import Any
 
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
-from ..ir.builder import ExecScope, element_type
+from ..ir.builder import ExecScope, element_type, type_of
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
 from ..types import Tile
@@ -41,7 +41,7 @@ class Structure(Component):
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:
-        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(n.args[1].type, Tile)
+        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(type_of(n.args[1]), Tile)
                    for n in walk(self.e.graph.body))
 
     def _phis(self, label: str, inits: list):
@@ -288,7 +288,10 @@ class Structure(Component):
 
     def emit_scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        test = self._elect() if node.kind == "elect" else self._is_within(node.kind, first, node.count, node.threads)
+        if node.kind == "elect":
+            test = self._elect()
+        else:
+            test = self._is_within(node.kind, first, node.count, node.threads)
         inside, done = self.e.label("scope"), self.e.label("after")
         if test is not None:
             self.e.branch_if(test, inside, done)

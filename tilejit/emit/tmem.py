@@ -86,7 +86,10 @@ class TensorMemory(Component):
     def widened_bits(self, value: V) -> V:
         """An element of fewer than 32 bits, zero-extended to a register."""
         n = value.dtype.bits
-        text = value.text if value.dtype.llvm == f"i{n}" else self.e.ins(f"bitcast {value.typed} to i{n}", int32).text
+        if value.dtype.llvm == f"i{n}":
+            text = value.text
+        else:
+            text = self.e.ins(f"bitcast {value.typed} to i{n}", int32).text
         return self.e.ins(f"zext i{n} {text} to i32", int32)
 
     def fence(self, side: str) -> None:

@@ -61,8 +61,9 @@ class NamedMaps(Component):
 
     def in_memory(self, place: SimRegion) -> SimMap:
         """The map in 128 bytes of global or shared memory, for instructions that name it by its address."""
-        return (SimMap(None, None, None, place) if place.buffer.memory.scope == "shared"
-                else SimMap(None, None, place, None))
+        if place.buffer.memory.scope == "shared":
+            return SimMap(None, None, None, place)
+        return SimMap(None, None, place, None)
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -211,7 +212,9 @@ class NamedMaps(Component):
     def _of(self, x, b: int) -> int:
         """The value of a number in CTA `b` of the batch, for its first active thread."""
         x = np.asarray(x)
-        return int(x) if not x.ndim else int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
+        if not x.ndim:
+            return int(x)
+        return int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
 
     def _first(self, b: int) -> int:
         return int(np.argmax(np.broadcast_to(self.m.active, (self.m.batch, self.m.threads))[b]))
@@ -274,7 +277,8 @@ class NamedMaps(Component):
         if end > memory.bytes.size:
             self.m.finding("out-of-bounds",
                            f"a tensor map has dimensions {list(made.global_dim)} and strides "
-                           f"{list(made.global_strides)} that reach byte {end} of {memory.name}, which has {memory.bytes.size}", **where)
+                           f"{list(made.global_strides)} that reach byte {end} of {memory.name}, "
+                           f"which has {memory.bytes.size}", **where)
             return False
         return True
 
@@ -365,8 +369,9 @@ class NamedMaps(Component):
         """Check that the copy of a CTA sees the last edit of the map."""
         where: dict[str, Any] = dict(ctas=self.m.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
-            why = "that nothing has written: seed it, or publish it, first" if slot.lost is None else \
-                f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
+            why = "that nothing has written: seed it, or publish it, first"
+            if slot.lost is not None:
+                why = f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
             self.m.finding("descriptor", f"a copy uses a tensor map {why}", **where)
             return
         needed, who = self._scope_between(b, slot)

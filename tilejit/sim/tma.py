@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .component import Component
-from .engines import Span
+from .engines import Operation, Span
 from .global_flight import LOAD, REDUCE, STORE
 from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
 from .tma_bytes import Box, columns, fetch_box, load_elements, locate, peer_rows, place_box, steps_of, store_elements
@@ -108,8 +108,8 @@ class TensorCopies(Component):
                 to = params["rank"] if rank is None else np.full((1, 1), rank)
                 place_box(memory, peer_rows(sim, rows, to), params["dst"], box, params["data"])
 
-        self.m.engines.issue("the tensor load", writes=writes, land=land, collect=collect, params=params,
-                             barriers=barriers, positions=where, touches=touches)
+        self.m.engines.issue(Operation("the tensor load", writes=writes, land=land, collect=collect, params=params,
+                                       barriers=barriers, touches=touches), positions=where)
 
     def destinations(self, multicast, positions=None):
         if multicast is None:
@@ -157,8 +157,8 @@ class TensorCopies(Component):
             return {"data": fetch_box(memory, rows, params["src"], box)}
 
         span = Span.of(src, offset, *box.pieces())
-        self.m.engines.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk",
-                             positions=positions, touches=touches)
+        self.m.engines.issue(Operation(what, reads=[span], land=land, collect=collect, params=params, queue="bulk",
+                                       touches=touches), positions=positions)
 
     def absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)

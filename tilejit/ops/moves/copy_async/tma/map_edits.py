@@ -44,7 +44,7 @@ _KEPT = {
 
 # -- edits -------------------------------------------------------------------------------------------------------------
 
-def _own(g: Builder, m, what: str) -> TensorMap:
+def _own(g: Builder, m: Value, what: str) -> TensorMap:
     """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
     t: TensorMap = m.type
     if t.slot is None:
@@ -127,8 +127,10 @@ def _whole_granules(context, call: Call) -> None:
         return
     else:
         columns = map_.type.array.shape[-1]
-    size = (context.definition(columns).attrs["sym"] if isinstance(columns, Value)
-            and context.definition(columns).op is size_of else columns)
+    if isinstance(columns, Value) and context.definition(columns).op is size_of:
+        size = context.definition(columns).attrs["sym"]
+    else:
+        size = columns
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
@@ -145,7 +147,7 @@ map_seed.rules.plan = map_rebind.rules.plan = _whole_granules
 
 
 @method(TensorMap)
-def seed(g: Builder, m):
+def seed(g: Builder, m: Value):
     """Initialise the map as a copy of the one that the launch encodes.
     The first thread of the scope writes its 128 bytes."""
     _own(g, m, "seed")
@@ -153,7 +155,7 @@ def seed(g: Builder, m):
 
 
 @method(TensorMap)
-def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
+def rebind(g: Builder, m: Value, array, shape=None, strides=None, **changes):
     """Bind the map to another array: change its address, dimensions and strides, and nothing else
     (``tensormap.replace``).
 
@@ -284,9 +286,13 @@ def _is_size(n) -> bool:
 def _row_major(g: Builder, shape: tuple) -> tuple:
     strides: list = [1]
     for n in reversed(shape[1:]):
-        both = isinstance(n, int) and isinstance(strides[0], int)
-        one = isinstance(strides[0], int) and strides[0] == 1
-        strides.insert(0, n * strides[0] if both else n if one else binary(g, "*", _wide(g, strides[0]), n))
+        inner = strides[0]
+        if isinstance(n, int) and isinstance(inner, int):
+            strides.insert(0, n * inner)
+        elif isinstance(inner, int) and inner == 1:
+            strides.insert(0, n)
+        else:
+            strides.insert(0, binary(g, "*", _wide(g, inner), n))
     return tuple(strides)
 
 
@@ -297,8 +303,9 @@ def _wide(g: Builder, n):
 def _number(g: Builder, n, dtype):
     """A number as an operand. It must be uniform over the scope, unless the threads have diverged:
     then each has its own."""
-    return (convert(g, n, dtype) if g.scope.partial is not None
-            else uniform_scalar(g, n, "what a map is rebound to", dtype))
+    if g.scope.partial is not None:
+        return convert(g, n, dtype)
+    return uniform_scalar(g, n, "what a map is rebound to", dtype)
 
 
 def _bytes(g: Builder, stride, nbytes: int):
@@ -316,7 +323,7 @@ def _fence_scope(g: Builder, scope) -> str:
 
 
 @method(TensorMap)
-def fence_release(g: Builder, m, scope="gpu"):
+def fence_release(g: Builder, m: Value, scope="gpu"):
     """Order each thread's edits of the map before copies by threads that acquire it
     (``fence.proxy.tensormap``, release).
 
@@ -330,7 +337,7 @@ def fence_release(g: Builder, m, scope="gpu"):
 
 
 @method(TensorMap)
-def fence_acquire(g: Builder, m, scope="gpu"):
+def fence_acquire(g: Builder, m: Value, scope="gpu"):
     """Make released edits of the map visible to later copies by these threads (``fence.proxy.tensormap``, acquire).
 
     `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an
@@ -341,7 +348,7 @@ def fence_acquire(g: Builder, m, scope="gpu"):
 
 
 @method(TensorMap)
-def publish(g: Builder, m, scope="gpu"):
+def publish(g: Builder, m: Value, scope="gpu"):
     """Copy the map from shared memory to its slot and release it (``tensormap.cp_fenceproxy``).
 
     The first warp of the scope executes this instruction, between two barriers of the scope.
@@ -350,15 +357,17 @@ def publish(g: Builder, m, scope="gpu"):
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; '
                       'one in global memory is released by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
-        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
-               else f"this scope has {g.scope.threads}")
+        if g.scope.partial is not None:
+            few = f"the condition {source_text(g.scope.partial)} differs between them"
+        else:
+            few = f"this scope has {g.scope.threads}"
         raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: "
                       "call it at the scope of a warp or wider")
     g.call(map_publish, m, scope=_fence_scope(g, scope))
 
 
 @method(TensorMap)
-def prefetch(g: Builder, m):
+def prefetch(g: Builder, m: Value):
     """Prefetch the map into the cache from which copies read it (``prefetch.tensormap``)."""
     g.call(map_prefetch, m)
 

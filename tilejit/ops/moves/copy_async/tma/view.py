@@ -166,7 +166,7 @@ def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable)
         shards = grouped.shards[at[d]:at[d + 1]]
         if not isinstance(start, int):
             start = Multiple(divisor(start))
-        sliced = slice_dim(shards, start, extent, lambda m, n: m.of % n == 0)
+        sliced = slice_dim(shards, start, extent, lambda shard, n: shard.of % n == 0)
         if sliced is None:
             return (f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across "
                     "the layout's blocks")
