@@ -7,12 +7,13 @@ import struct
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
+from ..ir import emitter_protocol
 from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..ir.op_rules import required
@@ -407,3 +408,8 @@ def _declare_parameter(recipe: tuple, v: V) -> str:
 def emit(graph: Graph) -> Emitted:
     """LLVM IR of a graph after all passes (layouts, variants and places in shared memory are chosen)."""
     return Emitter(graph).run()
+
+
+if TYPE_CHECKING:
+    def _has_what_rules_use(e: Emitter) -> emitter_protocol.Emitter:
+        return e

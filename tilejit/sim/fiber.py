@@ -10,8 +10,8 @@ import numpy as np
 
 from ..ir.builder import element_type
 from ..ir.graph import Call, For, If, Node, Operand, Scope, Value, While
+from ..ir.machine_protocol import Wait
 from ..ir.op_rules import required
-from ..ir.protocols import Wait
 from ..types import Scalar
 from .control import Control
 from .machine import Machine

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..concurrency import cached_property
 from ..errors import Loc, print_text
+from ..ir import machine_protocol
 from ..types import Buffer, Points, Region, Sym, Tile, layout_of
 from .bulk import BulkCopies
 from .commits import Commits
@@ -380,3 +381,8 @@ def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ..
             start = start + np.arange(t.extents[d]).reshape(1, *(t.extents[d] if k == axis else 1 for k in range(rank)))
         coords.append(start)
     return tuple(coords)
+
+
+if TYPE_CHECKING:
+    def _has_what_rules_use(m: Machine) -> machine_protocol.Machine:
+        return m

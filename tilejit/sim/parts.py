@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..errors import Loc
     from ..ir.graph import Call, Operand, Value
-    from ..ir.protocols import Wait
+    from ..ir.machine_protocol import Wait
     from .barriers import MBarrier
     from .chunk import Chunk
     from .fiber import Fiber

@@ -32,9 +32,9 @@ from ...dtypes import (
 from ...errors import SimulationError
 from ...ir.builder import Builder, describe, source_text, type_of
 from ...ir.graph import Call, Const, Operand, Value
+from ...ir.machine_protocol import Wait
 from ...ir.op import Op, op
 from ...ir.op_traits import Traits, Writes
-from ...ir.protocols import Wait
 from ...lazy import Lazy
 from ...types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
 from ..language.promotion import broadcast_shape, fit_constant, number, spread
