@@ -27,6 +27,7 @@ from .manifest import package
 from .names import misspelt
 from .runtime import driver
 from .runtime.arguments import ArraySpec, Bound, is_host
+from .runtime.groups import parts_of
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
 from .toolchain.installed import tools
@@ -131,8 +132,9 @@ class Tuned:
         """The kind of a call, for which one configuration is chosen: the numbers, and dtypes, shapes and strides of
         arrays, in `key`."""
         fixed = set(self.configs[0])
-        names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
-        return tuple(_kind_of_argument(bound.values[name]) for name in names)
+        names = [n for n in bound.values if n not in fixed] if self.key is None else bound.parts(self.key)
+        kinds = tuple(_kind_of_argument(bound.values[name]) for name in names)
+        return (*kinds, tuple(names)) if bound.groups else kinds
 
     def _candidates(self, bound: Bound) -> dict[int, dict[str, Any]]:
         configs = dict(enumerate(self.configs))
@@ -289,6 +291,9 @@ def _kind_of_argument(value: Any) -> Any:
 def _look(x: Any) -> tuple:
     if x is None or isinstance(x, (bool, int, float, str)):
         return type(x), repr(x)
+    found = parts_of(x)
+    if found is not None:
+        return type(x), found[0], tuple(map(_look, found[1]))
     strides = x.stride() if hasattr(x, "stride") else x.strides
     return type(x), tuple(x.shape), x.dtype, strides, getattr(x, "device", None)
 

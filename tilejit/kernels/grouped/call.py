@@ -11,7 +11,7 @@ import tilejit as tile
 
 from ...config import config as settings
 from ...dtypes import int32
-from ...errors import LaunchError
+from ...errors import CompilationError, LaunchError
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
@@ -342,7 +342,7 @@ def _run(plan, A, B, C, table, storage, arguments) -> None:
     try:
         hopper.grouped[plan.grid](A, B, C, table, storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):],
                                   **plan.constants)
-    except LaunchError:
+    except (CompilationError, LaunchError):
         check_arguments(arguments, describe(A).device)
         raise
 
