@@ -183,11 +183,18 @@ def complex_functions() -> Iterator[Place]:
             yield path, node.lineno, f"{node.name}, {complexity(node)}"
 
 
+KEYWORDS = "its options are public keywords"
+LAUNCHED = "a launch passes arrays and numbers one by one, and constants in one record"
+
 # Functions that need more parameters than that, with the reason.
 MAY_HAVE_MANY = {
-    ("ops/moves/copy_async/__init__.py", "copy_async"): "its options are public keywords",
-    ("ops/mma/__init__.py", "mma_async"): "its options are public keywords",
-    ("kernels/matmul/hopper/stream.py", "stream"): "a launch passes arrays and numbers one by one, and constants in one record",
+    ("ops/moves/copy_async/__init__.py", "copy_async"): KEYWORDS,
+    ("ops/mma/__init__.py", "mma_async"): KEYWORDS,
+    ("kernels/attention/call.py", "attention"): KEYWORDS,
+    ("kernels/attention/blank.py", "blank"): LAUNCHED,
+    ("kernels/attention/hopper.py", "hopper"): LAUNCHED,
+    ("kernels/attention/pipelined.py", "pipelined"): LAUNCHED,
+    ("kernels/matmul/hopper/stream.py", "stream"): LAUNCHED,
 }
 
 
