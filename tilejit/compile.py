@@ -198,8 +198,11 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     names its variant."""
     found = {}
     for call in calls:
-        for missed, cure in call.told.cures[:1] if call.told is not None else ():
-            variant = call.told.variant
+        choice = call.told
+        if choice is None:
+            continue
+        for missed, cure in choice.cures[:1]:
+            variant = choice.variant
             found[call.loc] = Warning_(f"this dot uses {variant} instead of {missed}: {cure} "
                                        f"(or call it with variant={variant!r}, if that is intended)", call.loc)
     return list(found.values())

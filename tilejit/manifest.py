@@ -33,9 +33,9 @@ from .frontend.captures import Capture, Unrecorded, find_changed_capture, identi
 from .frontend.source import Source
 from .ir.graph import Launch
 from .lazy import Lazy
-from .records import RECORDS, from_data, to_data
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
+from .runtime.groups import Group
 from .runtime.store import Store, open_store
 from .toolchain.installed import tools
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .compile import Lowered
 
 compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
+records = Lazy("tilejit.records")
 
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
@@ -124,8 +125,8 @@ class Shelf:
         lowered = manifest["lowered"]
         texts = _reader(self._opened(), manifest["code"], rebuild)
         seconds = {"cache": perf_counter() - start}
-        records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
-        compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
+        kept = {name: records.from_data(kind, manifest[name]) for name, kind in records.RECORDS.items()}
+        compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, kept, texts, seconds, bound)
         return Found(compiled, facts, captured, tuple(lowered["printed"]))
 
     def _manifests(self) -> list[dict]:
@@ -139,8 +140,8 @@ class Shelf:
             captured = record_captures(lowered.captured, self.source, self.constants)
         except Unrecorded:
             return None
-        records = {name: to_data(records) for name, records in lowered.records.items()}
-        manifest = {"captured": captured, "lowered": description, **records, "code": code_key}
+        kept = {name: records.to_data(rows) for name, rows in lowered.records.items()}
+        manifest = {"captured": captured, "lowered": description, **kept, "code": code_key}
         return json.loads(_json(manifest))
 
     def _keep(self, manifest: dict) -> None:
@@ -264,7 +265,14 @@ def _digest(*parts: str) -> str:
 def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: Launch, target: str) -> str:
     signature = [text_of(token(constants[name])) if name in constants else repr(kind)
                  for name, kind in zip(bound.values, bound.key)]
+    signature += [f"{name} {group_text(group)}" for name, group in bound.groups.items()]
     return _digest(str(FORMAT), package(), tools(), identity(source), *signature, repr(launch), target)
+
+
+def group_text(group: Group) -> str:
+    """The form of an argument that groups others, as text that is the same in every process."""
+    parts = ", ".join(group_text(part) if isinstance(part, Group) else part for part in group.parts)
+    return f"{text_of(token(group.kind))}({parts})"
 
 
 def code_key(lowered: Lowered) -> str:

@@ -51,14 +51,15 @@ class AccumulatorMixin(EmitterParts):
     `passes.accumulators` decides which tiles share a set."""
 
     lines: list[str]
-    pinned: Mapping[Value, int] | None
+    pinned: Mapping[Operand, int] | None
+
     def pins_of(self, value: Operand) -> Pins | None:
         """The registers of a pinned tile, declared at the first request; None for any other operand."""
         if self.pinned is None:
             found = PinnedRegisters(self.graph) if any(map(is_product, self.made_by.values())) else None
             self.pinned = found.sets if found else {}
             self.unread = found.unread if found else {}
-        number = self.pinned.get(value) if isinstance(value, Value) else None
+        number = self.pinned.get(value)
         if number is None:
             return None
         if number not in self.pin_sets:
@@ -73,7 +74,7 @@ class AccumulatorMixin(EmitterParts):
     def accumulate(self, call: Call) -> tuple[Pins, bool]:
         """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere.
         Returns the registers, and whether the accumulator is zero instead (then they hold anything)."""
-        pins, acc = self.pins_of(call.result), call.args[0]
+        pins, acc = self._own_pins(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
         if self.pins_of(acc) not in (None, pins):
@@ -82,8 +83,14 @@ class AccumulatorMixin(EmitterParts):
             self.handed([acc], [call.result])
         return pins, False
 
-    def _is_zero(self, value: Value) -> bool:
-        made = self.made_by.get(value)
+    def _own_pins(self, value: Operand) -> Pins:
+        """The registers of a tile that is known to be pinned."""
+        pins = self.pins_of(value)
+        assert pins is not None, f"{value!r} is not pinned"
+        return pins
+
+    def _is_zero(self, value: Operand) -> bool:
+        made = self.made_by.get(value) if isinstance(value, Value) else None
         return made is not None and made.op is splat and isinstance(made.args[0], Const) and made.args[0].value == 0
 
     def handed(self, operands, targets, over=()) -> list:
@@ -126,7 +133,7 @@ class AccumulatorMixin(EmitterParts):
         If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the
         product, and then finds no registers to preserve it in (C7511).
         """
-        pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
+        pins, source = self._own_pins(call.result), self._own_pins(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
             some = range(first, min(first + AT_ONCE, pins.words))
             self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some),

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         tables: dict[Any, Any]
         memo: list[dict[Any, Any]]
         barrier_ids: dict[Any, tuple[int, int]]
-        pinned: Mapping[Value, int] | None
+        pinned: Mapping[Operand, int] | None
         pin_sets: dict[int, Pins]
         made_by: dict[Value, Call]
         loc: Loc | None

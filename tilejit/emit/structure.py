@@ -7,7 +7,7 @@ from typing import Any
 
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
-from ..ir.builder import ExecScope, element_type
+from ..ir.builder import ExecScope, element_type, type_of
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
 from ..types import Tile
@@ -42,7 +42,7 @@ class StructureMixin(EmitterParts):
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:
-        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(n.args[1].type, Tile)
+        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(type_of(n.args[1]), Tile)
                    for n in walk(self.graph.body))
 
     def _phis(self, label: str, inits: list):
@@ -287,7 +287,10 @@ class StructureMixin(EmitterParts):
 
     def _scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        test = self._elect() if node.kind == "elect" else self._is_within(node.kind, first, node.count, node.threads)
+        if node.kind == "elect":
+            test = self._elect()
+        else:
+            test = self._is_within(node.kind, first, node.count, node.threads)
         inside, done = self.label("scope"), self.label("after")
         if test is not None:
             self.branch_if(test, inside, done)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
 if TYPE_CHECKING:  # the modules of these types import this one, or come after it
-    from ..types import Type
+    from ..types import Tile
     from .builder import Builder
     from .graph import Call, Operand, Value
     from .op import Op
 
-    Types = tuple[Type | None, ...]
+    Types = tuple[Tile | None, ...]
     Places = Iterable[Operand]  # operands that are places in memory; None stands for a place that is not known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Rules:
     """What an op says about its calls; None for what it does not say.
 
@@ -80,6 +80,12 @@ class Rules:
 
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+
+def required(rule: Rule | None) -> Rule:
+    """A rule that the op is known to have."""
+    assert rule is not None, "an op lacks a rule that its declaration needs"
+    return rule
 
 
 class RuleDecorator:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ir.builder import element_type
 from ..ir.graph import Call, For, If, Node, Operand, Scope, Value, While
+from ..ir.op_rules import required
 from ..ir.protocols import Wait
 from ..types import Scalar
 from .control import Control
@@ -184,7 +185,7 @@ class Fiber(Control):
         else:
             choice = call.choice
             assert choice is not None and choice.lowering is not None  # as the pass has chosen
-            outcome = choice.lowering.simulate(self.m, choice.plan, call, *args)
+            outcome = required(choice.lowering.simulate)(self.m, choice.plan, call, *args)
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
             self.m.exchange()
         self._store_results(call, outcome)

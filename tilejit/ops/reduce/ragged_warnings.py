@@ -181,7 +181,9 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
                 and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop)))
     if any(c % extent for c in terms.values()):
         return False
-    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
+    if isinstance(size, int):
+        return size % extent == 0
+    return g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
 # -- values of a tile out of bounds ------------------------------------------------------------------------------------
@@ -200,8 +202,10 @@ def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | Non
             queue.pop()
             continue
         call = g.definitions.get(value)
-        operands = ([(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call)
-                    and not _reads_outside(g, value, at) else [])
+        if call is not None and _computes(call) and not _reads_outside(g, value, at):
+            operands = [(a, _axes_before(call, at)) for a in call.args]
+        else:
+            operands = []
         waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
         queue += waiting
         if not waiting:
@@ -220,7 +224,9 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     if _reads_outside(g, value, axes) or known is not None or not numbers:
         return 0 if _reads_outside(g, value, axes) else known
     if call.op is casts.cast:
-        return None if numbers[0] is None else casts.cast_number(numbers[0], call.args[0].type.dtype, value.type.dtype)
+        if numbers[0] is None:
+            return None
+        return casts.cast_number(numbers[0], call.args[0].type.dtype, value.type.dtype)
     if call.op in MOVED:
         return numbers[0]
     if call.op is reduce_:
@@ -277,8 +283,9 @@ def _fill_number(g: Builder, value):
     if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
     n = _fill_number(g, call.args[0])
-    return (casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast
-            else n)
+    if n is not None and call.op is casts.cast:
+        return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype)
+    return n
 
 
 # -- the message -------------------------------------------------------------------------------------------------------

@@ -185,11 +185,14 @@ def _lane(e, move: Move):
     return lane
 
 
+def _from_lane(e, value, move):
+    """A register's value in the lane that a move names."""
+    return e.shuffle("idx", value, e.memoize_for_region(("lane", move.base, move.lanes), lambda: _lane(e, move)))
+
+
 def shuffled(e, x: list, moves: tuple[Move, ...]) -> list:
     """Emit the moves of a tile's registers."""
-    return [x[m.reg] if m.local
-            else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
-            for m in moves]
+    return [x[m.reg] if m.local else _from_lane(e, x[m.reg], m) for m in moves]
 
 
 @convert_layout.emit

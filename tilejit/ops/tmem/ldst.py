@@ -97,8 +97,9 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
         return "it begins inside a column of 32 bits"
     reasons = []
     frozen = tuple(tuple(part) for part in digits)
+    packings = (True, False) if bits == 16 else (False,)
     for name in (shape,) if shape else SHAPES:
-        for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
+        for packed in packings if pack is None else (pack,):
             made = plan_moves(frozen, region.buffer.layout.replicas, lane, bits, threads, name, packed, load)
             if not isinstance(made, str):
                 return made
@@ -219,8 +220,9 @@ def _instruction_layout(assigner, call, region: Value, t: Tile) -> Tile:
     g = assigner.context
     made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"],
                   call.attrs["pack"], bool(call.results))
-    return (assigner.default(t.shape, t.dtype) if isinstance(made, str)
-            else Tile(t.dtype, t.shape, made.layout, made.domain))
+    if isinstance(made, str):
+        return assigner.default(t.shape, t.dtype)
+    return Tile(t.dtype, t.shape, made.layout, made.domain)
 
 
 tmem_load.rules.layout = (lambda assigner, call,
