@@ -191,6 +191,9 @@ class Uses:
             self.found.add((kind, node.attr, path, node.lineno))
 
     def _call(self, call: ast.Call, known: dict[str, Kind | None], path: str) -> None:
+        called = self._kind(call.func, known)
+        if called is not None:  # a component is no method
+            self.found.add((called, "__call__", path, call.lineno))
         given = [(n, self._kind(a, known)) for n, a in enumerate(call.args)] + [(k.arg, self._kind(k.value, known)) for k in call.keywords]
         for place, kind in given:
             if kind is None:
@@ -308,6 +311,7 @@ WRONG = {
     "a variant's rule": ("def lower(to, plan, call):\n    to.made_up()\n\nV = Variant('v', emit=lower)\n", "e.made_up"),
     "a meaning": ("@means('mov')\ndef moved(it, form, x):\n    it.made_up()\n", "m.made_up"),
     "an element": ("def one(to, dtype, x):\n    to.made_up()\n\nadd.rules.element = one\n", "e.made_up"),
+    "a component that is called": ("@add.emit\ndef _(e, call):\n    e.sync()\n", "e.sync.__call__"),
     "a name by string": ("@add.emit\ndef _(e, call):\n    getattr(e.tma, call.name)()\n", "e.tma.getattr"),
 }
 

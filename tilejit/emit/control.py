@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..dtypes import int32
+from ..dtypes import bool_, int32
 from .component import Component
 from .value import V
 
@@ -29,6 +29,23 @@ class Control(Component):
         self.e.lines[line] = (f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, "
                               f"%{latch} ]{self.e.debug.mark(self.e.loc)}")
         self.e.start(done)
+
+    def looped(self, start: int, stop, values: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values.
+        `stop` is an int or a signed value."""
+        head, inside, done = self.e.label("loop"), self.e.label("trip"), self.e.label("looped")
+        self.e.branch(head)
+        (index, carried), close = self.e.structure.phis(head, [self.e.const(start, int32), values])
+        again = self.e.ins(f"icmp slt i32 {index.text}, {self.e.as_value(stop, int32).text}", bool_)
+        self.e.branch_if(again, inside, done)
+        with self.e.region_of_code():
+            self.e.start(inside)
+            after = body(index, carried)
+            following, latch = index + 1, self.e.current
+            self.e.stmt(f"br label %{head}{self.e.debug.not_unrolled()}")
+        close([following, after], latch)
+        self.e.start(done)
+        return carried
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
         """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here.

@@ -44,7 +44,7 @@ class Structure(Component):
         return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(type_of(n.args[1]), Tile)
                    for n in walk(self.e.graph.body))
 
-    def _phis(self, label: str, inits: list):
+    def phis(self, label: str, inits: list):
         """Start block `label` with a phi for each register of each carried value.
 
         Returns the phis' values, and a function ``close(finals, latch)`` that writes the phis once the values at the
@@ -185,7 +185,7 @@ class Structure(Component):
                 end, first = self._index_after_last_trip(start, stop, step), [icmp(below, start, stop)]
         packed = self._pack_phi_values(carried)
         self.e.branch(head)
-        (index, *words), close = self._phis(head, [start, *first, *packed])
+        (index, *words), close = self.phis(head, [start, *first, *packed])
         more = words.pop(0) if first else icmp(below, index, end)
         inner = self._unpack_phi_values(words, carried)
         self.e.branch_if(more, body, done)
@@ -214,7 +214,7 @@ class Structure(Component):
         first = icmp("slt" if dtype.kind == "int" else "ult", start, stop)
         packed = self._pack_phi_values(carried)
         self.e.branch(head)
-        (index, more, *words), close = self._phis(head, [start, first, *packed])
+        (index, more, *words), close = self.phis(head, [start, first, *packed])
         inner = self._unpack_phi_values(words, carried)
         self.e.branch_if(more, body, done)
         with self.e.region_of_code():
@@ -241,7 +241,7 @@ class Structure(Component):
         inits = self.e.mma.handed([c.init for c in node.carried], [c.inner for c in node.carried])
         packed = self._pack_phi_values(inits)
         self.e.branch(head)
-        words, close = self._phis(head, packed)
+        words, close = self.phis(head, packed)
         inner = self._unpack_phi_values(words, inits)
         for carry, value in zip(node.carried, inner):
             self.e.values[carry.inner] = value

@@ -82,6 +82,9 @@ class Control(Protocol):
 
     def counted(self, n: int, body: Callable[[Emitted], None]) -> None:
         """Emit ``for i in range(n): body(i)`` for a constant `n` of at least 1; `body` emits one trip."""
+    def looped(self, start: int, stop: Any, values: list[Emitted],
+               body: Callable[[Emitted, list[Emitted]], list[Emitted]]) -> list[Emitted]:
+        """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values."""
     def by_first_thread(self, then: Callable[[], None]) -> None:
         """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here."""
 

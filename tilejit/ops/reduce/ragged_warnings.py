@@ -25,6 +25,8 @@ from .reduce import reduce_
 Axes = frozenset[int]
 
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
+LARGEST_FIRST = ("max", "argmax", "topk", "descending sort", "descending argsort")
+SMALLEST_FIRST = ("min", "argmin", "sort", "argsort")
 # elements that do not affect a reduction
 NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}
 
@@ -296,11 +298,12 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
                 "or accept it by tile.load(..., other=0)")
     if not direct:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
-    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
-    if what in ("max", "argmax", "min", "argmin"):
+    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "...",
+               "histogram": "-1" if dtype.signed else "..."}.get(what, "0")
+    if what in LARGEST_FIRST or what in SMALLEST_FIRST:
         if dtype.is_float:
             least, most = '-float("inf")', 'float("inf")'
         else:
             least, most = integer_range(dtype) if dtype.is_int else (False, True)
-        neutral = least if what.endswith("max") else most
+        neutral = least if what in LARGEST_FIRST else most
     return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"
