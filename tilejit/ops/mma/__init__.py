@@ -11,7 +11,7 @@ from ...dtypes import DType, dtype_of, float16, float32, int32
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Value
+from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Scalar, Tile
@@ -111,7 +111,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
                   options=options)
 
 
-def _condition(g: Builder, acc, accumulate) -> Value:
+def _condition(g: Builder, acc, accumulate) -> Operand:
     """`accumulate` as a bool. CompilationError unless it is an integer condition, uniform over the scope, and there
     is an accumulator."""
     if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:

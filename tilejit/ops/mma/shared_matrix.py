@@ -10,7 +10,8 @@ import numpy as np
 
 from ...dispatch import Miss
 from ...errors import CompilationError
-from ...types import Region
+from ...layout import axis
+from ...types import Region, layout_of
 from ..moves.copy_async.tma.view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derive_descriptor, offsets
 
@@ -43,7 +44,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     a known divisor of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its
     swizzle's period, except that a step along k may start within a row of the atom.
     """
-    itemsize, layout = t.dtype.nbytes, t.buffer.layout
+    itemsize, layout = t.dtype.nbytes, layout_of(t.buffer)
     mode = swizzle_mode(layout, itemsize)
     if mode is None:
         return Miss(f"the swizzle {layout.swizzle}")
@@ -61,15 +62,15 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
             first = f"{start} " if isinstance(start, int) else ""
             return Miss(f"elements {first}to +{extent} of dimension {d} cut across the layout's blocks")
         found.append(made)
-    first, second = (found[d] for d in t.kept)
-    rows, ks = (second, first) if k_first else (first, second)
+    one, other = (found[d] for d in t.kept)
+    rows, ks = (other, one) if k_first else (one, other)
     span = SPANS[mode]
     named = derive_descriptor(rows.at, ks.at, mn, itemsize, span)
     if isinstance(named, Miss):
         return _plain(t, rows, span) if named is PLAIN else named
     period = 8 * span if span else 16
     inside = span > 0 and named.descriptor.major == "k"  # steps along k are within a row of the atom
-    begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
+    begins = gcd(layout.offset.get(axis.m, 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
     if begins % period or align % period:
         what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {align}"
         return Miss(f"{what} bytes, and {period} are needed")
@@ -84,7 +85,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
 def innermost(t: Region) -> int | None:
     """The dimension of region `t` along which its elements are contiguous in memory; None if there is none."""
     try:
-        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
     except CompilationError:
         return None
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)

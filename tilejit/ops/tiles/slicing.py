@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.graph import Value
 from ...ir.op import op
 from ...layout.fragments import register_slice
-from ...types import Scalar, Tile
+from ...types import Scalar, Tile, domain_of
 from .arrange import reshape_
 
 
@@ -25,7 +25,8 @@ def _(g, x, starts, shape, steps):
 def _(m, call, x):
     cut = (slice(s, s + (n - 1) * step + 1 if n else s,
                  step) for s, n, step in zip(call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]))
-    return x[(slice(None), *cut)]
+    places = slice(None), *cut
+    return x[places]
 
 
 @slice_.emit
@@ -48,7 +49,7 @@ def _register_slice(call, source: Tile):
     A dimension with a step is split into groups of `step` elements, of which the same position is selected in each.
     """
     domain, starts, shape, kept = [], [], [], []
-    for n, extent, start, taken, step in zip(source.domain, source.shape, call.attrs["starts"], call.attrs["shape"],
+    for n, extent, start, taken, step in zip(domain_of(source), source.shape, call.attrs["starts"], call.attrs["shape"],
                                              call.attrs["steps"]):
         if n % step:
             return None
@@ -106,8 +107,10 @@ def _(e, call, x):
     return x[0]
 
 
-item_of.rules.layout = (lambda assigner, call,
-                        types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,)))
+@item_of.layout
+def _(assigner, call, types):
+    t = type_as(call.args[0], Tile)
+    return (assigner.default(t.shape, t.dtype),), (None,)
 
 
 # -- indexing --------------------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ item_of.rules.layout = (lambda assigner, call,
 def index(g: Builder, x: Value, items: tuple) -> Value:
     """``x[...]`` of a tile, by constant slices, constant integers (which drop the dimension),
     None (a new dimension) and Ellipsis."""
-    shape = x.type.shape
+    shape = type_as(x, Tile).shape
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     if used > len(shape):
         raise g.error(f"{used} indices for a tile of {len(shape)} dimensions")

@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import fuse, slice_dim
-from ...types import Region
+from ...types import Region, layout_of
 from .multiples import Multiple
 
 LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
@@ -152,7 +152,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
 
     Strides and offsets along TCol count elements. An offset is an int, or a `Multiple` if it is known only at run time.
     """
-    layout = t.buffer.layout
+    layout = layout_of(t.buffer)
     try:
         grouped, at = layout.group(t.buffer.shape)
     except CompilationError as error:
@@ -182,7 +182,8 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
     `fields` is an entry of `ROWS` or `COLUMNS`. None if the digit straddles a field boundary unevenly.
     """
-    found, weight = [], 1
+    found: list[tuple] = []
+    weight = 1
     for n, along, step in fields:
         if extent == 1:
             break
@@ -275,7 +276,7 @@ def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[lis
         crossing = next(((stride, along) for stride, along, digit in found if digit is None), None)
         if crossing is not None:
             return f"a step of {crossing[0]} along {crossing[1]} crosses what {shape} moves"
-        made.append([d for *_, digit in found for d in digit])
+        made.append([d for *_, digit in found for d in digit or ()])
     return made
 
 
@@ -285,10 +286,10 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
     and form the instructions."""
     warps, across, spread = max(threads // 32, 1), 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
-        made, words = _split(made, threads // 128, elements)
-        if not words or words % WORDS[shape]:
+        made, each = _split(made, threads // 128, elements)
+        if not each or each % WORDS[shape]:
             return f"its columns do not divide among {threads // 128} warpgroups"
-        across = words // WORDS[shape] * WIDTH[shape] * spread
+        across = each // WORDS[shape] * WIDTH[shape] * spread
     flat = [d for dim in made for d in dim]
     lanes, groups = ([(n, s) for n, s, a in (*flat, *copies) if a == along] for along in (LANE, WARP))
     if not _covers(lanes, 32) or not _covers(groups, warps):

@@ -302,20 +302,23 @@ class Producer:
         changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
         made: dict[Operand, Call] = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
-            place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
-            outside = place is not None and (memory_type(place).scope != "global" or made[place].args[0] in changed)
-            if isinstance(node, Call) and outside:
-                raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
-                                       f"{node.op.name}, and the kernel writes the memory that it reads; "
-                                       "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+            if isinstance(node, Call) and node.op.effect == "reads":
+                place = node.args[0]
+                if place is not None and (memory_type(place).scope != "global" or made[place].args[0] in changed):
+                    raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
+                                           f"{node.op.name}, and the kernel writes the memory that it reads; "
+                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
                 if isinstance(o, Value) and o not in there:
-                    by = self.context.definitions.get(o)
-                    what = (f"{o.name}, which {by.op.name} computes at line {line_of(by.loc)}" if by is not None
-                            else o.name)
-                    raise CompilationError(f"the loops around the copies depend on {what}: "
-                                           "the producer runs ahead of the other warps and cannot wait for it; "
-                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                    self.refuse_dependency(node, o)
+
+    def refuse_dependency(self, node: Node, value: Value) -> None:
+        """CompilationError for a node that depends on a value that the producer does not compute."""
+        by = self.context.definitions.get(value)
+        what = f"{value.name}, which {by.op.name} computes at line {line_of(by.loc)}" if by is not None else value.name
+        raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other "
+                               "warps and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)",
+                               node.loc)
 
 
 def _with_blocks(copier: Copier, node: Node, block: Callable[[Block], Block]) -> list[Node]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from math import gcd, prod
+from typing import Protocol
 
 from .view import Dim, Number, View, multiple, over
 
@@ -133,6 +134,15 @@ class Candidate:
         return self.issues * (2 if self.made_up else 1), self.made_up, self.unit, len(self.groups)
 
 
+class Issued(Protocol):
+    """The instructions of a copy and the run-time part of their coordinates, as in `Boxes`."""
+
+    @property
+    def issues(self) -> tuple[tuple[tuple[int, ...], int], ...]: ...
+    @property
+    def moving(self) -> tuple[tuple[int, int, int] | None, ...]: ...
+
+
 @dataclass(frozen=True)
 class Boxes:
     """A map and its instructions: `issues` are (coordinates, byte offset in shared memory),
@@ -189,7 +199,7 @@ def runs_of(view: View, unit: int) -> list[Run] | None:
 
     None if its first run is not contiguous in both memories or not a multiple of `unit`.
     """
-    runs = []
+    runs: list[Run] = []
     for d, dim in enumerate(view.dims):
         for digit in reversed(dim.digits):
             last = runs[-1] if runs else None
@@ -215,7 +225,7 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
     runs = runs_of(view, unit)
     if runs is None:
         return
-    span = PADDED if view.padded else SPAN[view.mode]
+    span = PADDED if view.padded else SPAN[view.swizzle]
 
     def extend(i: int, groups: tuple[Group, ...], made_up: int) -> Iterator[Candidate]:
         if groups:
@@ -287,7 +297,8 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 
     If even the next edge is too far for one group, the last size is the largest divisor of the way to it.
     """
-    sizes, at = [], 1
+    sizes: list[int] = []
+    at = 1
     while at < edges[-1]:
         limit = MAX_BOX if sizes else first
         fitting = [e for e in edges if at < e <= at * limit]
@@ -301,7 +312,7 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 def _divided(extent: int, first: int) -> list[int]:
     """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without
     such factors is dropped."""
-    sizes = []
+    sizes: list[int] = []
     while extent > 1:
         sizes.append(largest(extent, MAX_BOX if sizes else first))
         if sizes[-1] <= 1:
@@ -354,11 +365,12 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
     base_offset = 0
     for piece in list(order[1:]):
         dim = view.dims[piece.dim]
-        fixed = (piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
-                 and isinstance(dim.stride, int))
-        foldable = fixed and dim.start.value * dim.stride % view.unit == 0
-        if foldable and (len(order) > MAX_RANK or dim.stride % view.unit):
-            base_offset += dim.start.value * dim.stride
+        fixed = piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
+        if not fixed or not isinstance(dim.stride, int) or dim.start.value is None:
+            continue
+        offset = dim.start.value * dim.stride
+        if offset % view.unit == 0 and (len(order) > MAX_RANK or dim.stride % view.unit):
+            base_offset += offset
             order.remove(piece)
     if len(order) > MAX_RANK:
         return f"the tensor map would have {len(order)} dimensions, more than {MAX_RANK}"
