@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, whi
 
 __version__: str
 __all__ = [
-    "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError", "Kernel",
-    "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
+    "Array", "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError",
+    "Kernel", "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
     "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "asin", "asinh",
     "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch",
     "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot",
@@ -83,6 +83,11 @@ _Grid: TypeAlias = "_Size | Sequence[_Size] | Callable[[dict[str, Any]], _Size |
 _Cluster: TypeAlias = "int | tuple[int, ...]"
 constexpr: TypeAlias = Any
 """Annotation of a parameter that is a compile-time value: ``def kernel(x, BLOCK: tile.constexpr)``."""
+
+Array: TypeAlias = Any
+"""Annotation of a parameter that is an array, or of a field of one: ``bias: tile.Array | None``. It is for type
+checkers and readers; kernels compile the same without it.
+"""
 
 
 class _Scope(Generic[_T]):

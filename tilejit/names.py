@@ -22,7 +22,9 @@ def misspelt(given: Iterable[str], names: Collection[str]) -> str:
     """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the
     closest of `names`; "" if there is none."""
     unknown = next((name for name in given if name not in names), None)
-    return "" if unknown is None else f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
+    if unknown is None:
+        return ""
+    return f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:
@@ -48,7 +50,9 @@ def assigned_name(loc: Loc) -> str:
 
 
 def _allocating(loc: Loc | None) -> re.Match[str] | None:
-    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    if loc is None:
+        return None
+    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:])
 
 
 def is_allocation(loc: Loc | None) -> bool:
@@ -255,7 +259,9 @@ def counterpart(function: object) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    return f"a function of {library}; in a kernel write {find_counterpart(name)}" if find_counterpart(name) else ""
+    if not find_counterpart(name):
+        return ""
+    return f"a function of {library}; in a kernel write {find_counterpart(name)}"
 
 
 class InstructionName:

@@ -227,15 +227,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     registers ("local") and tensor memory, the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``.
     DispatchError with all reasons if no variant accepts the copy.
     """
-    if op not in OPS:
-        raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
-    if scope not in (*THREADS, "cta"):
-        raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
-    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= threads <= 1024:
-        raise CompilationError(f"threads is a number from 1 to 1024, not {threads!r}")
-    for what, spec in (("dst", dst), ("src", src)):
-        if not isinstance(spec, BufferSpec):
-            raise CompilationError(f"{what} is a tile.BufferSpec, not {spec!r}")
+    _check_request(op, dst, src, scope, threads)
     checked_target(target)
     if op == "copy" and set(options) - {"variant"}:
         raise CompilationError(f"copy has no option {min(set(options) - {'variant'})!r}: only copy_async has it")
@@ -258,11 +250,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
         if to.scope != "shared":
             raise CompilationError(f"a peer's memory is shared memory, and the destination is {to.scope} memory")
         to = replace(to, buffer=replace(to.buffer, peer=True))
-    if not isinstance(options.get("multicast"), (str, Integral, type(None))):
-        raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {options['multicast']!r}")
-    if isinstance(options.get("multicast"), str) and to.scope != "tmem":
-        raise CompilationError(f"multicast={options['multicast']!r} is for copies to tensor memory; "
-                               "for the CTAs of a cluster give a mask of their ranks")
+    _check_multicast(options.get("multicast"), to)
     primitive = OPS[op]
     known = names(primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
@@ -271,6 +259,28 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
                     _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0],
                     src_align=align[1])
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
+
+
+def _check_request(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int) -> None:
+    """CompilationError for arguments of `plan_copy` that name no copy."""
+    if op not in OPS:
+        raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
+    if scope not in (*THREADS, "cta"):
+        raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
+    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= int(threads) <= 1024:
+        raise CompilationError(f"threads is a number from 1 to 1024, not {threads!r}")
+    for what, spec in (("dst", dst), ("src", src)):
+        if not isinstance(spec, BufferSpec):
+            raise CompilationError(f"{what} is a tile.BufferSpec, not {spec!r}")
+
+
+def _check_multicast(multicast: Any, to: Region) -> None:
+    """CompilationError for a `multicast` that no copy to a region has."""
+    if not isinstance(multicast, (str, Integral, type(None))):
+        raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {multicast!r}")
+    if isinstance(multicast, str) and to.scope != "tmem":
+        raise CompilationError(f"multicast={multicast!r} is for copies to tensor memory; "
+                               "for the CTAs of a cluster give a mask of their ranks")
 
 
 def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str,

@@ -92,10 +92,10 @@ def run(example: Example, namespace: dict) -> str:
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: print(f"{type(message).__name__}: {message}", file=printed)
         if example.raises is None:
-            exec(compile(example.code, name, "exec"), namespace)
+            exec(compile(example.code, name, "exec", dont_inherit=True), namespace)
             return printed.getvalue()
         with pytest.raises(Exception) as caught:
-            exec(compile(example.code, name, "exec"), namespace)
+            exec(compile(example.code, name, "exec", dont_inherit=True), namespace)
     assert type(caught.value).__name__ == example.raises, f"raised {caught.value!r}"
     return f"{caught.value}\n"
 

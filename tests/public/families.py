@@ -24,7 +24,7 @@ FAMILIES = (
         "launch",
         "Kernels and launches",
         "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
-        "jit Kernel constexpr CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
+        "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
     ),
     Family(
         "ids",
@@ -162,7 +162,7 @@ FAMILIES = (
         "Verification, tuning, and ready-made kernels.",
         (
             "testing verify testing.Verification testing.Difference tuning autotune tuning.Tuned kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention"
         ),
     ),
     Family(

@@ -37,8 +37,10 @@ class BarrierMixin(EmitterParts):
 
     def barrier_at(self, block, at, rank=None) -> EBarrier:
         offset = int(at.text) if isinstance(at, V) and at.text.isdigit() else None
-        place = (EBarrier(self.shared_base(), block.offset + 8 * offset) if offset is not None
-                 else EBarrier(self.shared_base() + at * 8, block.offset))
+        if offset is not None:
+            place = EBarrier(self.shared_base(), block.offset + 8 * offset)
+        else:
+            place = EBarrier(self.shared_base() + at * 8, block.offset)
         if rank is None:
             return place
         address = self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [place.address + place.offset, rank],
@@ -77,7 +79,8 @@ class BarrierMixin(EmitterParts):
         self.by_first_thread(then)
 
     def mbarrier_arrive(self, barrier: EBarrier, n: V) -> None:
-        space = "shared::cluster" if barrier.remote else "shared::cta" if self.architecture >= 90 else "shared"
+        own = "shared::cta" if self.architecture >= 90 else "shared"
+        space = "shared::cluster" if barrier.remote else own
         # Default semantics, since .release.cluster on a remote barrier costs a MEMBAR.ALL.GPU before each arrival.
         state = "_" if self.architecture >= 90 else "s"
         text = f"mbarrier.arrive.{space}.b64 {state}, [$0 + {barrier.offset}]"

@@ -270,8 +270,9 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         if isinstance(operand, Const):
             return self.const(operand.value, operand.dtype)
         value = self.values[operand]
-        return (self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins)
-                else value)
+        if isinstance(value, Pins):
+            return self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value))
+        return value
 
     def _index(self, operand: Operand):
         """An index of a region or of points: constants stay ints, so that address arithmetic folds."""
@@ -304,9 +305,12 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     def _call(self, call: Call) -> None:
         op = call.op
-        pinned, indexed = op in (mma_async_, renewed), op in (region, points)
-        args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a)
-                     for a in call.args)
+        if op in (region, points):
+            args = tuple(self._index(a) for a in call.args)
+        elif op in (mma_async_, renewed):
+            args = tuple(None if self.pins_of(a) else self.operand(a) for a in call.args)
+        else:
+            args = tuple(self.operand(a) for a in call.args)
         result = required(op.rules.emit)(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
@@ -323,8 +327,10 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             t = value.type
             if isinstance(t, Scalar):
                 x = self.param(("scalar", n, str(t.dtype)), t.dtype)
-                self.values[value] = (self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_))
-                                      if t.dtype == bool_ else x)
+                if t.dtype == bool_:
+                    self.values[value] = self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_))
+                else:
+                    self.values[value] = x
             else:
                 assert isinstance(t, Buffer) and t.strides is not None  # an array
                 pointer = self.param(("ptr", n), int64)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
-from .value import Part, V, Word, word_of
+from .value import Part, V, Word, widening, word_of
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q",
               "float": "f", "double": "d"}
@@ -15,6 +15,13 @@ CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32
 _LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": ".L1::evict_first",
                "evict_last": ".L1::evict_last", "no_allocate": ".L1::no_allocate"}
 _STORE_CACHE = _LOAD_CACHE | {"ca": ""}
+
+
+def _result_type(types: Sequence[str]) -> str:
+    """The LLVM type of an asm call with outputs of these types."""
+    if len(types) > 1:
+        return "{" + ", ".join(types) + "}"
+    return types[0] if types else "void"
 
 
 class InstructionMixin(NarrowFloats):
@@ -34,8 +41,7 @@ class InstructionMixin(NarrowFloats):
         constraints = ([f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs]
                        + [str(n) for n in ties])
         arguments = [i.typed for i in inputs] + [v.typed for v in ties.values()]
-        result = ("void" if not outputs else outputs[0].llvm if len(outputs) == 1
-                  else "{" + ", ".join(o.llvm for o in outputs) + "}")
+        result = _result_type([o.llvm for o in outputs])
         if not pure:
             constraints.append("~{memory}")
         effect = "" if pure else "sideeffect "
@@ -111,8 +117,9 @@ class InstructionMixin(NarrowFloats):
             return self._int_to_float(x, target)
         if source.bits == target.bits:
             return V(self, x.text, target)
-        word = "trunc" if source.bits > target.bits else "sext" if source.kind == "int" else "zext"
-        return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
+        if source.bits > target.bits:
+            return self.ins(f"trunc {source.llvm} {x.text} to {target.llvm}", target)
+        return self.ins(f"{widening(source)} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
         """Cast all registers of a tile: two or four at a time where the hardware converts several
@@ -171,9 +178,10 @@ class InstructionMixin(NarrowFloats):
         source = x.dtype
         if source.bits == 8:
             return self.cast(self._from_narrow(x), target)
+        if target.bits == 8 and source.bits == 64:
+            return self._to_narrow(self._narrow_odd(x), target)
         if target.bits == 8:
-            return self._to_narrow(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64
-                                   else x, target)
+            return self._to_narrow(self.f32(x) if source.bits == 16 else x, target)
         if source.bits == 16 and target.bits == 16:
             return self.cast(self.f32(x), target)
         if source.bits == 64 and target.name == "bfloat16":
@@ -235,7 +243,9 @@ class InstructionMixin(NarrowFloats):
         value = self.asm(text, [register], [bits], pure=True)[0]
         if nan is not None:
             value = self.select(nan, self.const(0, register), value)
-        return self.ins(f"trunc i16 {value.text} to i8", target) if target.bits == 8 else V(self, value.text, target)
+        if target.bits == 8:
+            return self.ins(f"trunc i16 {value.text} to i8", target)
+        return V(self, value.text, target)
 
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
@@ -285,8 +295,8 @@ class InstructionMixin(NarrowFloats):
 
     def _pack(self, values: list[V], storage: str, unit: DType) -> V:
         if len(values) == 1:
-            return (values[0] if storage == unit.llvm
-                    else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit))
+            value = values[0]
+            return value if storage == unit.llvm else self.ins(f"bitcast {storage} {value.text} to {unit.llvm}", unit)
         word = word_of(values, unit)
         if word is not None:
             return word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, int32, int64, uint32
 from .parts import EmitterParts
-from .value import V
+from .value import V, widening
 
 
 class WarpMixin(EmitterParts):
@@ -92,8 +92,7 @@ class WarpMixin(EmitterParts):
                             bool_)
         if dtype == float32:
             return self.asm(f"redux.sync.{word}.NaN.f32 $0, $1, -1;", [float32], [value], convergent=True)[0]
-        wide = value if dtype.llvm == "i32" else self.ins(f"{'sext' if dtype.kind == 'int' else 'zext'} "
-                                                          f"{value.typed} to i32", int32)
+        wide = value if dtype.llvm == "i32" else self.ins(f"{widening(dtype)} {value.typed} to i32", int32)
         name = "u" + word if dtype.kind == "uint" and word in ("min", "max") else word
         return self._from_word(self.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32),
                                dtype)
@@ -101,8 +100,10 @@ class WarpMixin(EmitterParts):
     def digit(self, axis: str, extent: int, stride: int):
         """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid',
         or 'warpid' (within the scope)."""
-        return 0 if extent == 1 else self.memoize_for_region(("digit", axis, extent, stride, self.scope_key()),
-                                                 lambda: self._axis(axis, extent, stride))
+        if extent == 1:
+            return 0
+        return self.memoize_for_region(("digit", axis, extent, stride, self.scope_key()),
+                                       lambda: self._axis(axis, extent, stride))
 
     def as_test(self, digit) -> V | None:
         """Whether a digit is 0; None if it always is."""

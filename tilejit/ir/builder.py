@@ -122,13 +122,16 @@ class Builder:
         with at(self.loc):
             types = required(op.rules.infer)(self, *args, **attrs)
         several = isinstance(types, tuple)
-        types = types if several else () if types is None else (types,)
+        if not several:
+            types = () if types is None else (types,)
         if self.scope.partial is not None and any(isinstance(t, Tile) for t in (*types, *map(type_of, args))):
             raise self.error(f"{op.name} of a tile needs all threads of the {self.scope.kind}, and the condition "
                              f"{source_text(self.scope.partial)} differs between them")
         results = tuple(Value(name or op.name, t, self.loc) for t in types)
         self.append(Call(op, tuple(args), attrs, results, self.loc))
-        return results if several else results[0] if results else None
+        if several:
+            return results
+        return results[0] if results else None
 
     def need(self, instruction: str, sm: int) -> None:
         """CompilationError unless the target has an instruction that PTX supports from `sm` (80, 90, 100, ...) on."""

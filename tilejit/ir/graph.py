@@ -297,8 +297,9 @@ def rises(loop: For) -> bool:
 def leaves_its_range(stop: Operand, step: int, dtype: DType) -> bool:
     """Whether a loop index that grows by `step` up to `stop` may overflow its dtype after the last trip."""
     least, most = integer_range(dtype)
-    end = stop.value if isinstance(stop, Const) else most if step > 0 else least
-    return not least <= end + step - (1 if step > 0 else -1) <= most
+    furthest, unit = (most, 1) if step > 0 else (least, -1)
+    end = stop.value if isinstance(stop, Const) else furthest
+    return not least <= end + step - unit <= most
 
 
 def blocks(node: Node) -> tuple[Block, ...]:

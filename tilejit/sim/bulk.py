@@ -10,7 +10,7 @@ import numpy as np
 
 from ..types import Buffer
 from .atomics import apply_atomic
-from .engines import Span
+from .engines import Operation, Span
 from .global_flight import LOAD, REDUCE, STORE
 from .parts import MachineParts
 from .tma_bytes import peer_rows, put_run, run_bytes
@@ -105,8 +105,9 @@ class BulkCopies(MachineParts):
             touches = (*self._touch_run(src.memory, source, count, what, LOAD, None, where),
                        *self._touch_run(dst.memory, to, count, what, STORE if kind is None else REDUCE, chosen, where))
         queue = "bulk" if dst.memory.scope == "global" else None
-        self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers,
-                   queue=queue, positions=where, reducing=kind is not None, touches=touches)
+        self.issue(Operation(what, reads=reads, writes=writes, land=land, collect=collect, params=params,
+                             barriers=barriers, queue=queue, reducing=kind is not None, touches=touches),
+                   positions=where)
 
     def _touch_run(self, memory, at: np.ndarray, count: int, what: str, side: int, chosen: np.ndarray | None,
                    where) -> tuple:

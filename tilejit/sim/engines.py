@@ -3,8 +3,8 @@ groups and waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from .parts import MachineParts
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
-from .world import AsyncOp
+from .world import AsyncOp, World
 
 
 @dataclass
@@ -41,29 +41,58 @@ class Span:
                     buffer.peer)
 
 
+@dataclass
+class Operation:
+    """An asynchronous operation to issue, which reads and writes spans of shared or tensor memory.
+
+    The first thread of the scope issues it, or with `collective` all its threads together. It completes on `barriers`,
+    each with a number of bytes, or in the group `queue` of the issuing thread. ``collect(rows, params) -> dict`` reads
+    its sources and ``land(rows, params)`` writes its destinations, for the CTAs `rows` of the chunk; `params` are
+    arrays with a leading batch axis. `proxy` says that it accesses memory through the async proxy. Operations of a
+    thread in the same `pipe` execute in issue order without waits between them. `threads` gives the thread of each
+    cell written, if an atom issues it. A `reducing` operation may overlap with others of the same bytes. `touches` are
+    its accesses to global memory (`GlobalAccess.touch`).
+    """
+
+    what: str
+    _: KW_ONLY
+    land: Callable[[np.ndarray, dict], None]
+    params: dict[str, Any]
+    collect: Callable[[np.ndarray, dict], dict] | None = None
+    reads: Sequence[Span] = ()
+    writes: Sequence[Span] = ()
+    barriers: Sequence[tuple[SimBarrier, int]] = ()
+    queue: str | None = None
+    pipe: str | None = None
+    proxy: bool = True
+    collective: bool = False
+    threads: np.ndarray | None = None
+    reducing: bool = False
+    touches: tuple = ()
+
+
 class Engines(MachineParts):
     """The part of the machine that issues asynchronous operations and waits for them."""
 
-    def issue(self, what: str, *, reads: Sequence[Span] = (), writes: Sequence[Span] = (), land: Callable, params: dict,
-              collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
-              barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
-              positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
-              atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False,
-              touches: tuple = ()) -> None:
-        """Issue an asynchronous operation that reads and writes spans of shared or tensor memory. It is issued by the
-        first thread of the scope, or with `collective` by all its threads together.
-
-        It completes on `barrier` with `nbytes` bytes, on several `barriers`, or in the group `queue` of the issuing
-        thread. ``collect(rows, params) -> dict`` reads its sources and ``land(rows, params)`` writes its
-        destinations, for the CTAs `rows` of the chunk; `params` are arrays with a leading batch axis. `proxy` says
-        that it accesses memory through the async proxy. Operations of a thread in the same `pipe` execute in issue
-        order without waits between them. With `atom`, the threads of that atom issue it together, and `threads` gives
-        the thread of each cell written. A `reducing` operation may overlap with others of the same bytes. `touches`
-        are its accesses to global memory (`GlobalAccess.touch`).
-        """
+    def issue(self, operation: Operation, *, positions: np.ndarray | None = None, atom: int | None = None) -> None:
+        """Issue an operation, in all CTAs of the batch or in those at `positions`. With `atom`, the threads of that
+        atom issue it together."""
         self.sim.version += 1
-        barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
-        spans = [*reads, *writes]
+        for where, reads, writes, targets in self._resolve(operation, positions):
+            for world, at in self.worlds(where):
+                if all(self._usable(world, rank, number) for rank, number, _ in targets):
+                    thread = MANY if operation.collective or atom is not None else self.low
+                    params = operation.params
+                    if at is not None:
+                        params = {k: take(v, at) for k, v in params.items()}
+                    op = self._operation(operation.what, world, reads, writes, operation.land, params, targets, thread,
+                                         atom)
+                    self._launch(op, operation, world)
+
+    def _resolve(self, operation: Operation, positions: np.ndarray | None) -> Iterator[tuple[Any, list, list, list]]:
+        """The cells that an operation reads and writes, and the mbarriers on which it completes, as in `AsyncOp`: once
+        for each set of CTAs in which they are the same, with their positions."""
+        spans, barriers, split = [*operation.reads, *operation.writes], operation.barriers, len(operation.reads)
         keys = [s.start for s in spans] + [s.peer for s in spans]
         keys += [x for b, _ in barriers for x in (b.index, b.peer)]
         for where, ints in self._cases_at(positions, keys):
@@ -73,27 +102,28 @@ class Engines(MachineParts):
                        self._span_cells(s, at)) for s, at, p in zip(spans, starts, peers)]
             targets = [(self.rank if peer is None else peer, b.first + (index or 0), n)
                        for (b, n), index, peer in zip(barriers, named[::2], named[1::2])]
-            for world, at in self.worlds(where):
-                if not all(self._usable(world, rank, number) for rank, number, _ in targets):
-                    continue
-                chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
-                op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
-                                     MANY if collective or atom is not None else self.low, atom)
-                op.collect, op.pipe, op.threads, op.generic = collect, pipe, threads, bool(targets) and not proxy
-                op.reducing, op.touches = reducing, touches
-                op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
-                ahead = [o for o in world.flight
-                         if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
-                op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
-                if self.checks:
-                    self._check_issue(op, world, proxy, ahead)
-                world.launch(op, self.sim.cells)
-                self.sim.flying += 1
-                for rank, number, _ in targets:
-                    self.within_limit(world, world.barriers[rank, number])
-                if queue is not None:
-                    op.queued = True
-                    world.queue(queue, self.rank, ("atom", op.atom) if collective else op.thread).open.append(op)
+            yield where, places[:split], places[split:], targets
+
+    def _launch(self, op: AsyncOp, operation: Operation, world: World) -> None:
+        """Put an operation in flight, after those ahead of it in its pipe."""
+        op.collect, op.pipe, op.threads = operation.collect, operation.pipe, operation.threads
+        op.generic = bool(op.targets) and not operation.proxy
+        op.reducing, op.touches = operation.reducing, operation.touches
+        ahead: list[AsyncOp] = []
+        if op.pipe is not None:
+            op.pipe_number = 1 + self.rank * self.sim.program.threads + self.low
+            ahead = [o for o in world.flight if (o.pipe, o.rank, o.thread) == (op.pipe, op.rank, op.thread)]
+            op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
+        if self.checks:
+            self._check_issue(op, world, operation.proxy, ahead)
+        world.launch(op, self.sim.cells)
+        self.sim.flying += 1
+        for rank, number, _ in op.targets:
+            self.within_limit(world, world.barriers[rank, number])
+        if operation.queue is not None:
+            op.queued = True
+            issuer = ("atom", op.atom) if operation.collective else op.thread
+            world.queue(operation.queue, self.rank, issuer).open.append(op)
 
     def _cases_at(self, positions, keys):
         if positions is None:
@@ -115,7 +145,8 @@ class Engines(MachineParts):
     def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None,
                    atom: int | None = None) -> AsyncOp:
         atom = int(self.atoms[0]) if atom is None else atom
-        thread = (self.low if self.threads == 1 else MANY) if thread is None else thread
+        if thread is None:
+            thread = self.low if self.threads == 1 else MANY
         reads, writes = (reads, writes) if self.checks else ([], [])
         op = AsyncOp(self.sim.next_operation(), what, self.rank, atom, thread, self.line, reads, writes, land, params,
                      targets, self.sim.landing_time())
@@ -253,10 +284,11 @@ class Engines(MachineParts):
             who = threads if mask is None else threads[mask]
             cells = self._cells_of(offsets if mask is None else offsets[mask], nbytes)
             for world, at in self.worlds(where):
-                chosen = (params if at is None
-                          else {k: take(v, at) if v is not None else None for k, v in params.items()})
-                op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land,
-                                     dict(chosen), [], MANY, atom)
+                chosen = dict(params)
+                if at is not None:
+                    chosen = {k: None if v is None else take(v, at) for k, v in params.items()}
+                op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land, chosen,
+                                     [], MANY, atom)
                 op.threads = np.repeat(who, len(cells) // len(who)).astype(np.int16)
                 op.collect, op.due, op.queued, op.touches = collect, NEVER, True, touches
                 if self.checks:
@@ -281,7 +313,9 @@ class Engines(MachineParts):
         low = source + src.memory.origin * src.memory.itemsize
         if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
             self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
-        return self._sources(src.memory, low, count, read, nbytes) if self.checks and src.memory.maybe_written else None
+        if self.checks and src.memory.maybe_written:
+            return self._sources(src.memory, low, count, read, nbytes)
+        return None
 
     def _sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray,
                  nbytes: int) -> tuple[np.ndarray, np.ndarray]:

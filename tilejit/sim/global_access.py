@@ -57,8 +57,9 @@ class GlobalAccess(MachineParts):
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
-        threads = (self._threads_of(shape, owner, writing=True) if hasattr(memory, "shadow") and memory.shadow.threads
-                   else None)
+        threads = None
+        if hasattr(memory, "shadow") and memory.shadow.threads:
+            threads = self._threads_of(shape, owner, writing=True)
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
             if self.checks and (keep is None or keep.any()):
@@ -386,8 +387,12 @@ class GlobalAccess(MachineParts):
 
     def _thread_clash(self, memory: GlobalMemory, what: str, found: Clash, name: str | None = None) -> None:
         (mine, theirs), loc, other = found.threads, self.loc, self.sim.locs[found.line]
-        me, them = (f"thread {n}" if n >= 0 else f"each of the threads {self.low} to {self.high - 1}" if n == mine
-                    else "several threads" for n in (mine, theirs))
+        def words(thread: int) -> str:
+            if thread >= 0:
+                return f"thread {thread}"
+            return f"each of the threads {self.low} to {self.high - 1}" if thread == mine else "several threads"
+
+        me, them = words(mine), words(theirs)
         place = "" if found.ctas[0] == found.ctas[1] else f" of CTA {found.ctas[1]}"
         text = (f"{name or me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line "
                 f"{other.line if other else '?'} without a barrier between the two")
@@ -426,13 +431,17 @@ class GlobalAccess(MachineParts):
         """Report that a copy engine accesses what others wrote, or overwrites what they loaded, without a proxy fence
         in between."""
         (cta, theirs), element = found.ctas, self._element(memory, found.cell)
-        earlier = found.deed.loc if found.deed is not None else self.sim.locs[found.line] if found.line >= 0 else None
-        by = (found.deed.what if found.deed is not None else f"thread {found.thread}" if found.thread >= 0
-              else "a thread")
-        by += ((f" of CTA {theirs}" if cta != theirs else "")
-               + (f" at line {earlier.line}" if earlier is not None else ""))
-        where = (f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy" if cta != theirs
-                 else "between the two")
+        if found.deed is not None:
+            by, earlier = found.deed.what, found.deed.loc
+        else:
+            by = f"thread {found.thread}" if found.thread >= 0 else "a thread"
+            earlier = self.sim.locs[found.line] if found.line >= 0 else None
+        where = "between the two"
+        if cta != theirs:
+            by += f" of CTA {theirs}"
+            where = f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy"
+        if earlier is not None:
+            by += f" at line {earlier.line}"
         fence = 'there is no fence_proxy_async(space="global")'
         past = f"wrote it, and {fence} {where}"
         if found.reads:

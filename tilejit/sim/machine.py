@@ -194,14 +194,13 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         group = group.reshape(-1)
         for k in range(group.max() + 1):
             positions = np.flatnonzero(group == k)
-            yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]])
-                                   for c in columns)
+            yield positions, tuple(None if c is None else int(c[positions[0] % len(c)]) for c in columns)
 
     def _cases_alive(self, columns: list, alive: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
         """`cases` for the CTAs `alive`, in which some thread is active."""
         groups: dict[tuple, list[int]] = {}
         for row in alive:
-            key = tuple(None if c is None else int(c[0] if len(c) == 1 else c[row]) for c in columns)
+            key = tuple(None if c is None else int(c[row % len(c)]) for c in columns)
             groups.setdefault(key, []).append(int(row))
         for key, rows in groups.items():
             yield np.array(rows), key

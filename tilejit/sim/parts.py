@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any, Protocol
 
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..types import Tile
     from .barriers import MBarrier
     from .chunk import Chunk
-    from .engines import Span
+    from .engines import Operation, Span
     from .fiber import Fiber
     from .global_races import GlobalClocks
     from .machine import Machine
@@ -92,12 +92,8 @@ if TYPE_CHECKING:
         def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None,
                   bounds: bool=True, region: SimRegion | SimPoints | None=None, atomic: bool=False) -> None: ...
         # Engines, in engines.py
-        def issue(self, what: str, *, reads: Sequence[Span]=(), writes: Sequence[Span]=(), land: Callable, params: dict,
-                  collect: Callable | None=None, barrier: SimBarrier | None=None, nbytes: int=0,
-                  barriers: list[tuple[SimBarrier, int]] | None=None, queue: str | None=None,
-                  proxy: bool=True, positions: np.ndarray | None=None, collective: bool=False, pipe: str | None=None,
-                  atom: int | None=None, threads: np.ndarray | None=None, reducing: bool=False,
-                  touches: tuple=()) -> None: ...
+        def issue(self, operation: Operation, *, positions: np.ndarray | None=None,
+                  atom: int | None=None) -> None: ...
         def _cases_at(self, positions, keys): ...
         def _span_cells(self, span: Span, start: int) -> Cells: ...
         def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None=None,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from .atomics import apply_atomic
-from .engines import Span, scatter_bytes
+from .engines import Operation, Span, scatter_bytes
 from .parts import MachineParts
 from .tma_bytes import peer_rows
 from .values import SimBarrier, SimBuffer
@@ -63,13 +63,14 @@ class RemoteStores(MachineParts):
 
         span = Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)
         cells = len(self._span_cells(span, 0))
-        per_cell = (np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0
-                    else None)
+        per_cell = None
+        if cells and cells % len(threads) == 0:
+            per_cell = np.repeat(threads, cells // len(threads)).astype(np.int16)
         assert buffer.peer is not None
         self._count("registers -> shared of a peer", nbytes * (self.batch if where is None else len(where)))
-        self.issue("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params,
-                   proxy=False, positions=where, barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom,
-                   threads=per_cell, reducing=kind is not None)
+        self.issue(Operation("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params,
+                             proxy=False, barriers=[(barrier.of_peer(buffer.peer), nbytes)], threads=per_cell,
+                             reducing=kind is not None), positions=where, atom=atom)
 
 
 __all__ = ["RemoteStores"]

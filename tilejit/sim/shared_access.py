@@ -95,8 +95,10 @@ class SharedAccess(MachineParts):
     def read_bytes(self, buffer, offsets: np.ndarray, nbytes: int) -> np.ndarray:
         """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: uint8 (B, n, nbytes). Not
         checked against the shadow."""
-        memory, base, peer = ((buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer)
-                              else (buffer, 0, None))
+        if isinstance(buffer, SimBuffer):
+            memory, base, peer = buffer.memory, buffer.base, buffer.peer
+        else:
+            memory, base, peer = buffer, 0, None
         offsets = np.asarray(offsets) + base
         at = offsets[..., None] + np.arange(nbytes)
         if memory.scope == "global":
@@ -158,7 +160,10 @@ class SharedAccess(MachineParts):
         at = at * itemsize + base
         at = np.broadcast_to(at, (at.shape[0] if at.ndim == len(shape) else 1, *shape[1:]))
         if keep is not None:
-            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+            if keep.all():
+                keep = None
+            else:
+                keep = np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
@@ -170,7 +175,10 @@ class SharedAccess(MachineParts):
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
         offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
         if keep is not None:
-            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+            if keep.all():
+                keep = None
+            else:
+                keep = np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(offset, tuple(shape[1:]), keep)
 
     def _write_replicas(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
@@ -296,8 +304,12 @@ class SharedAccess(MachineParts):
                 continue
             cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
+
             def spread(x):
-                return np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+                if len(x) == 1:
+                    return x[0]
+                return np.repeat(x if keep is None else x[keep], width)
+
             who = [spread(x) for x in (atoms, threads)]
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]

@@ -486,11 +486,10 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
                 return (f"waits for phase {b.phase} (parity {b.phase & 1}) of the mbarrier in "
                         f"{m.sim.program.places.words(8 * place, 8)}, which is missing {b.missing()}")
             made = m.sim.barrier_values[barrier.first]
-            several = made.type.n > 1
-            name = f"mbarrier {index}" if several else "the mbarrier"
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
+            name, element = (f"mbarrier {index}", f"[{index}]") if made.type.n > 1 else ("the mbarrier", "")
             called = allocation_name(made.name, made.loc)
-            called = f" ({called}{f'[{index}]' if several else ''})" if called else ""
+            called = f" ({called}{element})" if called else ""
             return (f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, "
                     f"which is missing {b.missing()}{called}")
     return "waits for an mbarrier"

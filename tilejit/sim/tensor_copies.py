@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..ops.tmem.descriptor import SharedDescriptor, swizzle_address
-from .engines import Span
+from .engines import Operation, Span
 from .memory import TensorMemory
 from .parts import MachineParts
 from .tma_bytes import peer_rows
@@ -93,8 +93,8 @@ class PairOperations(MachineParts):
         each with its own memories. ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs `rows`;
         ``reads(peer)`` and ``writes(peer)`` are the spans in the CTA of rank `peer` (None: this one)."""
         if cta_group == 1:
-            self.issue(what, reads=reads(None), writes=writes(None), land=land, collect=collect, params=params,
-                       queue="tcgen05", pipe="tcgen05")
+            self.issue(Operation(what, reads=reads(None), writes=writes(None), land=land, collect=collect,
+                                 params=params, queue="tcgen05", pipe="tcgen05"))
             return
         sim, ranks = self.sim, (self.rank, self.rank ^ 1)
         if max(ranks) >= sim.ranks:
@@ -111,5 +111,6 @@ class PairOperations(MachineParts):
                 land(peer_rows(sim, rows, peer),
                      {**params, **{n[:-len(str(r))]: x for n, x in params.items() if n.endswith(str(r))}})
 
-        self.issue(what, reads=[s for p in peers for s in reads(p)], writes=[s for p in peers for s in writes(p)],
-                   land=land_both, collect=collect_both, params=params, queue="tcgen05", pipe="tcgen05")
+        self.issue(Operation(what, reads=[s for p in peers for s in reads(p)],
+                             writes=[s for p in peers for s in writes(p)], land=land_both, collect=collect_both,
+                             params=params, queue="tcgen05", pipe="tcgen05"))

@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import float16, int32
 from ..ops.mma.descriptor import Derived, Descriptor, encode_descriptor
 from ..types import Tile
-from .engines import Span
+from .engines import Operation, Span
 from .parts import MachineParts
 
 ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
@@ -56,16 +56,18 @@ class TensorCores(MachineParts):
             rows = tuple(w * plan.a_rows + plan.a.rows[i] for w in range(warpgroups) for i in range(plan.tiles))
             x = self._matrix(a, left, plan.a, ROWS, rows, reads)
         y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
-        self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma",
-                   collective=True)
+        self.issue(Operation("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma",
+                             collective=True))
         return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
 
     def multiply(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
         steps = -(-a.shape[2] // k)
-        x, y = (np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k
-                else x for x in (a, b.swapaxes(1, 2)))
-        return _product(acc, _entering(x), _entering(y), steps, t)
+        def padded(x):
+            missing = steps * k - x.shape[2]
+            return np.concatenate([x, np.zeros((*x.shape[:2], missing), x.dtype)], axis=2) if missing else x
+
+        return _product(acc, _entering(padded(a)), _entering(padded(b.swapaxes(1, 2))), steps, t)
 
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Appends the bytes that are read to `reads`."""

@@ -14,7 +14,7 @@ from ..ops.mma.descriptor import Descriptor
 from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
 from ..ops.mma.tcgen05_operands import accumulator_layout
 from ..ops.tmem.descriptor import SharedDescriptor
-from .engines import Span
+from .engines import Operation, Span
 from .memory import TensorMemory
 from .parts import MachineParts
 from .tensor_copies import decompress
@@ -135,9 +135,9 @@ class TensorProducts(MachineParts):
 
         own = [None] if group == 1 else peers
         self._count("tensor products (tcgen05.mma)", self.batch * group * work.rows * n * plan.steps)
-        self.issue("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)],
-                   writes=[work.written(p) for p in own], land=land, collect=collect, params=params, queue="tcgen05",
-                   pipe="tcgen05")
+        self.issue(Operation("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)],
+                             writes=[work.written(p) for p in own], land=land, collect=collect, params=params,
+                             queue="tcgen05", pipe="tcgen05"))
 
 
 class _Product:
@@ -162,8 +162,10 @@ class _Product:
 
     def _operand_arguments(self, name: str, start: int) -> tuple:
         """The arguments of `operand_bytes` for an operand that begins at byte `start`."""
-        made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
-                                   if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
+        if name == "a":
+            made, mn, region, major = self.plan.a, self.rows, self.a, self.a_major
+        else:
+            made, mn, region, major = self.plan.b, self.columns, self.b, self.b_major
         bits = self.plan.descriptor(made)
         return tuple(bits.at(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
 

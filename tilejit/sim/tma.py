@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .engines import Span
+from .engines import Operation, Span
 from .global_flight import LOAD, REDUCE, STORE
 from .parts import MachineParts
 from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
@@ -106,8 +106,8 @@ class TensorCopies(MachineParts):
                 to = params["rank"] if rank is None else np.full((1, 1), rank)
                 place_box(memory, peer_rows(sim, rows, to), params["dst"], box, params["data"])
 
-        self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers,
-                   positions=where, touches=touches)
+        self.issue(Operation("the tensor load", writes=writes, land=land, collect=collect, params=params,
+                             barriers=barriers, touches=touches), positions=where)
 
     def _destinations(self, multicast, positions=None):
         if multicast is None:
@@ -154,8 +154,8 @@ class TensorCopies(MachineParts):
             return {"data": fetch_box(memory, rows, params["src"], box)}
 
         span = Span.of(src, offset, *box.pieces())
-        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions,
-                   touches=touches)
+        self.issue(Operation(what, reads=[span], land=land, collect=collect, params=params, queue="bulk",
+                             touches=touches), positions=positions)
 
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)

@@ -103,9 +103,10 @@ class Traffic(MachineParts):
         if keep is not None or not _regular(call):
             key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
         if key not in self.sim.traffic:
-            vectors = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
-            self.sim.traffic[key] = (vectors if isinstance(vectors, tuple)
-                                     else (sectors if space == "global" else bank_conflicts)(vectors))
+            measured = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
+            if not isinstance(measured, tuple):
+                measured = sectors(measured) if space == "global" else bank_conflicts(measured)
+            self.sim.traffic[key] = measured
         requests, cost = self.sim.traffic[key]
         stats = self.report.stats
         stats[f"{space} requests"] += requests * self.batch

@@ -146,16 +146,24 @@ def _(m, call, place, value, compare, mask):
         coords = tuple(np.broadcast_to(c, (c.shape[0], m.threads)) for c in coords)
     else:
         coords = tuple(c[:, :1] for c in coords)
-        value, compare, mask = (None if x is None
-                                else np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
-                                for x in (value, compare, mask))
-    kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
+        value, compare, mask = map(_by_first_thread, (value, compare, mask))
+    if t.dtype.is_float:
+        kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"])
+    else:
+        kind = attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
     return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, scope=attrs["scope"],
                     need_old=call.choice.plan.returns)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+
+def _by_first_thread(x):
+    """An operand (B or 1, ...) of a scalar atomic, as the first thread has it; None stays None."""
+    if x is None:
+        return None
+    return np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
+
 
 def _place(g: Builder, x, what: str) -> Value:
     t = type_of(x)
@@ -176,8 +184,9 @@ def _place(g: Builder, x, what: str) -> Value:
 def _check_atomic(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
     what = f"atomic_{kind}"
     if dtype.name not in DTYPES[kind]:
-        other = ("cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32
-                 else "use a view of the same memory as integers")
+        other = "use a view of the same memory as integers"
+        if dtype.bits < 32:
+            other = "cast to a wider type, or keep the counts in an int32 array"
         raise g.error(f"{what} takes {', '.join(DTYPES[kind])}, not {dtype}: "
                       f"the hardware has no such operation; {other}")
     if sem not in SEMANTICS:

@@ -20,6 +20,8 @@ from ..language.operators import binary
 from ..language.promotion import convert, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
+BY_ELEMENT = ("m", "TCol")  # the axes of a layout that count elements: bytes and columns of memory
+
 # -- indices and shapes ------------------------------------------------------------------------------------------------
 
 @op("pure", attrs=("dtype",))
@@ -56,8 +58,9 @@ byte_of.rules.plan = _plan
 
 
 def _whole_bytes_message(dtype: DType) -> str:
-    return (f"blocks of {dtype.packing[0]} elements" if dtype.padded
-            else f"whole bytes, multiples of {dtype.packing[0]} elements")
+    if dtype.padded:
+        return f"blocks of {dtype.packing[0]} elements"
+    return f"whole bytes, multiples of {dtype.packing[0]} elements"
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
@@ -107,27 +110,31 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
                              "its last dimension begins with steps of 1, and the others are whole bytes")
     grouped, at = layout.group(shape)
     inner = next((i for i in reversed(range(at[-2], at[-1])) if grouped.shards[i][0] != 1), None)
-    def scaled(n):
-        return n // elements * per if n % elements == 0 else None
-    shards = []
-    for i, (extent, stride, along) in enumerate(grouped.shards):
-        if i == inner:
-            if stride != 1 or along not in ("m", "TCol") or extent % elements:
-                raise wrong
-            shards.append((extent // elements * per, 1, along))
-        else:
-            shards.append((extent, scaled(stride) if along in ("m", "TCol") and extent != 1 else 0 if extent == 1
-                           else stride, along))
-    offset = {name: scaled(n) if name in ("m", "TCol") else n for name, n in layout.offset.items()}
-    replicas = [(n, scaled(s) if along in ("m", "TCol") else s, along) for n, s, along in layout.replicas]
+    if inner is None:
+        raise wrong
+    extent, stride, along = grouped.shards[inner]
+    if stride != 1 or along not in BY_ELEMENT or extent % elements:
+        raise wrong
+
+    def in_bytes(n: int, along: str) -> int:
+        if along not in BY_ELEMENT:
+            return n
+        if n % elements:
+            raise wrong
+        return n // elements * per
+
+    def outer(shards):
+        return [(n, 0 if n == 1 else in_bytes(s, along), along) for n, s, along in shards]
+
+    shards = [*outer(grouped.shards[:inner]), (extent // elements * per, 1, along), *outer(grouped.shards[inner + 1:])]
+    offset = {name: in_bytes(n, name) for name, n in layout.offset.items()}
+    replicas = [(n, in_bytes(s, along), along) for n, s, along in layout.replicas]
     swizzle = layout.swizzle
     if swizzle is not None:
-        shift = elements.bit_length() - 1 if per == 1 else None
-        if shift is None or swizzle.per_element < shift:
+        shift = elements.bit_length() - 1
+        if per != 1 or swizzle.per_element < shift:
             raise wrong
         swizzle = Swizzle(swizzle.per_element - shift, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
-    if inner is None or None in offset.values() or any(s is None for _, s, _ in shards + replicas):
-        raise wrong
     return TileLayout(shards, replicas, offset, swizzle)
 
 
@@ -193,7 +200,9 @@ def _(m, call, x):
 
 @same_bits.emit
 def _(e, call, x):
-    return [v.with_dtype(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.with_dtype(call.attrs["dtype"])
+    if isinstance(x, list):
+        return [v.with_dtype(call.attrs["dtype"]) for v in x]
+    return x.with_dtype(call.attrs["dtype"])
 
 
 # -- registers ---------------------------------------------------------------------------------------------------------

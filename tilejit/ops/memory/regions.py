@@ -150,13 +150,7 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise g.error(f"a buffer is indexed with integers, slices and integer tiles, not {describe(item)}")
         return as_index(g, _from_end(g, item, size, base, d), extents_of(base)[d]), 1, True
-    if item.step not in (None, 1):
-        raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
-    for bound in (item.start, item.stop):
-        t = type_of(bound)
-        if bound is not None and not (isinstance(t, Scalar) and t.dtype.is_int):
-            hint = "; // divides integers" if isinstance(t, Scalar) and t.dtype.is_float else ""
-            raise g.error(f"the bounds of a slice are integers, not {describe(bound)}{hint}")
+    _check_slice(g, item)
     start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
     if item.stop is None and isinstance(item.start, int) and item.start < 0:
         return as_index(g, start, extents_of(base)[d]), -item.start, False
@@ -166,6 +160,23 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         each = f": {x.name} has {rank} dimensions, and this is number {d}" if rank > 1 else ""
         raise g.error("the extent of this slice is known at launch only; write a constant one, "
                       f"as in {x.name}[0:BLOCK, ...]{each}")
+    return as_index(g, start, extents_of(base)[d]), _constant_extent(g, item, start, stop), False
+
+
+def _check_slice(g: Builder, item: slice) -> None:
+    """CompilationError unless the bounds of a slice are integers and its step is 1."""
+    if item.step not in (None, 1):
+        raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
+    for bound in (item.start, item.stop):
+        t = type_of(bound)
+        if bound is not None and not (isinstance(t, Scalar) and t.dtype.is_int):
+            hint = "; // divides integers" if isinstance(t, Scalar) and t.dtype.is_float else ""
+            raise g.error(f"the bounds of a slice are integers, not {describe(bound)}{hint}")
+
+
+def _constant_extent(g: Builder, item: slice, start, stop) -> int:
+    """``stop - start`` of a slice whose bounds, counted from 0, these are. CompilationError if it is not a constant, or
+    negative."""
     extent = g.difference(stop, start)
     if extent is None:
         terms = g.linear(item.stop), g.linear(item.start or 0)
@@ -175,7 +186,7 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
                       + (g.declared_constant(varies) or proposal))
     if extent < 0:
         raise g.error(f"the slice's stop is {-extent} below its start")
-    return as_index(g, start, extents_of(base)[d]), extent, False
+    return extent
 
 
 def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
@@ -209,32 +220,42 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
             raise g.error(f"an index tile holds integers, not {t.type.dtype}")
     joint = broadcast_shape(g, *(t.type for t in tiles))
     assert joint is not None  # the shape of tiles
-    first = next(n for n, i in enumerate(items) if isinstance(type_of(i), Tile))
     parts: list[Any] = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base, d)
                         for i, d in zip(items, dims)]
     if base.type.dtype.packed and any(p is None and d == len(base.type.shape) - 1 for p, d in zip(parts, dims)):
         packed.refuse_packed(g, "indexing the last dimension with a tile", base.type.dtype)
-    before = [n for n, p in enumerate(parts) if p and not p[2] and n < first]
-    after = [n for n, p in enumerate(parts) if p and not p[2] and n > first]
-    shape = tuple(parts[n][1] for n in before) + joint + tuple(parts[n][1] for n in after)
-    place = {n: k for k, n in enumerate(before)} | {n: len(before) + len(joint) + k for k, n in enumerate(after)}
+    shape, axes, tile_shape = _shape_of_points(parts, joint)
     indices = [g.operand(s, int32) for s in starts]
-    for n, (item, d) in enumerate(zip(items, dims)):
-        if parts[n] is None:
-            tile = spread(g, as_index(g, item, base.type.shape[d]), joint)
-            value = (g.call(arrange.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before
-                     or after else tile)
-        elif parts[n][2]:
-            value = parts[n][0]
+    for n, (item, part, d) in enumerate(zip(items, parts, dims)):
+        if part is None:
+            value = spread(g, as_index(g, item, base.type.shape[d]), joint)
+            if axes:
+                value = g.call(arrange.reshape_, value, shape=tile_shape)
+        elif n in axes:
+            value = _slice_indices(g, part[0], part[1], axes[n], len(shape))
         else:
-            start, extent, _ = parts[n]
-            ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
-            ramp = g.call(arrange.reshape_, ramp,
-                          shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
-            value = binary(g, "+", ramp, start) if not (isinstance(start, int) and start == 0) else ramp
+            value = part[0]
         value = _add_start(g, starts[d], value)
         indices[d] = spread(g, value, shape) if isinstance(type_of(value), Tile) else g.operand(value, int32)
     return g.call(points, base, *indices, shape=shape)
+
+
+def _shape_of_points(parts: list[Any], joint: tuple[int, ...]) -> tuple[tuple, dict[int, int], tuple]:
+    """The shape of points indexed by `parts`, where None stands for an index tile: the slices' extents around the
+    tiles' `joint` shape. With it, the axis of each slice, and the shape of the tiles with 1 along these axes."""
+    slices, first = [n for n, part in enumerate(parts) if part and not part[2]], parts.index(None)
+    before, after = [n for n in slices if n < first], [n for n in slices if n > first]
+    shape = (*(parts[n][1] for n in before), *joint, *(parts[n][1] for n in after))
+    axes = {n: axis for axis, n in enumerate(before)}
+    axes |= {n: len(before) + len(joint) + axis for axis, n in enumerate(after)}
+    return shape, axes, (*(1,) * len(before), *joint, *(1,) * len(after))
+
+
+def _slice_indices(g: Builder, start, extent: int, axis: int, rank: int) -> Value:
+    """The indices ``start, start + 1, ...`` of a slice, as a tile of `rank` dimensions that extends along `axis`."""
+    ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
+    ramp = g.call(arrange.reshape_, ramp, shape=tuple(extent if d == axis else 1 for d in range(rank)))
+    return ramp if isinstance(start, int) and start == 0 else as_value(binary(g, "+", ramp, start))
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------
@@ -244,7 +265,7 @@ def coordinates(m, source) -> tuple[np.ndarray, ...]:
     t = source.type
     if isinstance(t, Points):
         rank = max(len(t.shape), 1)
-        return tuple(i if i.ndim == rank + 1 else i.reshape(*i.shape[:1], *(1,) * rank) if t.shape else i
+        return tuple(i.reshape(*i.shape[:1], *(1,) * rank) if t.shape and i.ndim != rank + 1 else i
                      for i in source.indices)
     arrays = []
     for d, start in enumerate(source.starts):

@@ -9,6 +9,7 @@ accumulator, and half of the columns of B. PTX ISA, "tcgen05.mma".
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...dispatch import Miss, Need, Variant
 from ...dtypes import bool_
@@ -238,19 +239,25 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None)
         return f"${len(inputs) - 1}"
 
     d, y = operand(e.tensor_address(acc)), operand(e.descriptor(e.matrix_address(b), Plan.descriptor(plan.b).bits))
-    x = (operand(e.tensor_address(a)) if plan.a is None
-         else operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits)))
+    if plan.a is None:
+        x = operand(e.tensor_address(a))
+    else:
+        x = operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits))
     scales = [operand(e.tensor_address(s)) for s in (scale_a, scale_b) if s is not None]
-    constant = isinstance(call.args[3], Const)
-    first = None if constant else operand(accumulate)
+    if not isinstance(call.args[3], Const):
+        first = operand(accumulate)
+    else:
+        first = "one" if call.args[3].value else "zero"
     lines = [".reg .pred one, zero; setp.ne.b32 one, 1, 0; setp.ne.b32 zero, 0, 0; .reg .b64 x, y; .reg .b32 t, u, v;"]
     head = (f"tcgen05.mma.cta_group::{plan.cta_group}.kind::{plan.kind}"
             + (f".block_scale.{plan.qualifier}" if plan.qualifier else ""))
     for step in range(plan.steps):
-        flag = "one" if step else first or ("one" if call.args[3].value else "zero")
+        flag = first if step == 0 else "one"
         left = "[t]" if plan.a is None else "x"
-        lines.append(f"add.u32 t, {x}, {step * plan.a_step};" if plan.a is None
-                     else f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
+        if plan.a is None:
+            lines.append(f"add.u32 t, {x}, {step * plan.a_step};")
+        else:
+            lines.append(f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
         lines.append(f"add.s64 y, {y}, {plan.b.ks[step] >> 4};")
         factors = ""
         if scales:
@@ -293,7 +300,7 @@ def tensor_mma(acc: Writes, a: Reads, b: Reads, accumulate: Registers, scale_a: 
 
 
 @tensor_mma.infer
-def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b, kind, types, block, options):
+def _(g, *operands, **attrs):
     return None
 
 
@@ -305,9 +312,25 @@ tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call
 tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
 
 
-def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, accumulate, kind, scale_a, scale_b,
-            block):
+@dataclass(frozen=True)
+class Keywords:
+    """The keywords of ``tile.mma_async``, as the kernel gives them; `options` are those that choose a variant."""
+
+    trans_a: Any
+    trans_b: Any
+    dtype: Any
+    precision: Any
+    accumulate: Any
+    kind: str | None
+    scale_a: Any
+    scale_b: Any
+    block: int | None
+    options: dict[str, Any]
+
+
+def product(g: Builder, acc, a, b, given: Keywords):
     """Implement ``tile.mma_async`` for an accumulator in tensor memory; returns `acc`."""
+    options, trans_a, trans_b, block = given.options, given.trans_a, given.trans_b, given.block
     if options["variant"] not in (None, "tcgen05"):
         raise g.error(f"a product into tensor memory is the variant tcgen05, not {options['variant']!r}")
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
@@ -315,21 +338,21 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
     made, x, y = (_operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")),
                   _operand(g, b, "b", ("shared",)))
-    scales = _factors(g, scale_a, scale_b, block)
-    if dtype is not None and str(dtype) != str(element_type(made)):
-        raise g.error(f"dtype={dtype} with an accumulator of {element_type(made)}: leave it out")
-    checked_precision(g, precision, x, y)
+    scales = _factors(g, given.scale_a, given.scale_b, block)
+    if given.dtype is not None and str(given.dtype) != str(element_type(made)):
+        raise g.error(f"dtype={given.dtype} with an accumulator of {element_type(made)}: leave it out")
+    checked_precision(g, given.precision, x, y)
     types = _element_types(g, x, y)
-    kind = _kind_of(g, kind, types, (x, y), scales, block)
-    if kind == "tf32" and precision != "tf32":
+    kind = _kind_of(g, given.kind, types, (x, y), scales, block)
+    if kind == "tf32" and given.precision != "tf32":
         raise g.error("the tensor cores round float32 operands to TF32 (10 bits of mantissa); "
                       "pass precision='tf32' to accept that")
     _extents(g, made, x, y, trans_a, trans_b)
     by_block = KINDS[kind].scales
     if by_block and block is None:
         block = min(by_block) if kind == "mxf4nvf4" else 32
-    g.call(tensor_mma, made, x, y, _condition(g, accumulate), *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
-           types=types, block=block, options={name: option for name, option in options.items() if option})
+    g.call(tensor_mma, made, x, y, _condition(g, given.accumulate), *scales, trans_a=trans_a, trans_b=trans_b,
+           kind=kind, types=types, block=block, options={name: option for name, option in options.items() if option})
     return acc
 
 

@@ -112,11 +112,12 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
         if call is not None and _reads_outside(g, value, axes):
             found = True
             region = as_value(call.args[0])
-            yield Ragged(region, axes, at_end and _ends_with_array(type_as(region, Region), axes), direct)
+            yield Ragged(region, axes,
+                         at_end and _ends_with_array(type_as(region, Region), axes), direct)
         elif call is not None and (call.op.rules.element is not None or call.op in (*MOVED, reduce_)):
             before = _axes_before(call, axes)
-            kept = (call.op is not reshape_ or sorted(extents_of(call.args[0])[a] for a in before)
-                    == sorted(extents_of(value)[a] for a in axes))
+            kept = (call.op is not reshape_ or sorted(extents_of(call.args[0])[a]
+                                                     for a in before) == sorted(extents_of(value)[a] for a in axes))
             queue += [(as_value(a), before, at_end and kept, direct and call.op in MOVED)
                       for a in call.args if isinstance(type_of(a), Tile)]
     if not found:
@@ -186,7 +187,9 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
                 and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop)))
     if any(c % extent for c in terms.values()):
         return False
-    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
+    if isinstance(size, int):
+        return size % extent == 0
+    return g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
 # -- values of a tile out of bounds ------------------------------------------------------------------------------------
@@ -205,8 +208,10 @@ def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | Non
             queue.pop()
             continue
         call = g.definitions.get(value)
-        operands = ([(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call)
-                    and not _reads_outside(g, value, at) else [])
+        if call is not None and _computes(call) and not _reads_outside(g, value, at):
+            operands = [(a, _axes_before(call, at)) for a in call.args]
+        else:
+            operands = []
         waiting = [(as_value(o[0]), o[1]) for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
         queue += waiting
         if not waiting:
@@ -226,7 +231,9 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
         return 0 if _reads_outside(g, value, axes) else known
     assert call is not None  # since it has operands
     if call.op is casts.cast:
-        return None if numbers[0] is None else casts.cast_number(numbers[0], element_type(call.args[0]),
+        if numbers[0] is None:
+            return None
+        return casts.cast_number(numbers[0], element_type(call.args[0]),
                                                                  element_type(value))
     if call.op in MOVED:
         return numbers[0]
@@ -240,7 +247,7 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     if None not in numbers:
         with np.errstate(all="ignore"):
             return required(call.op.rules.simulate)(None, call, *(np.array([n]).astype(element_type(a).np)
-                                                                     for n, a in zip(numbers, call.args))).item()
+                                                        for n, a in zip(numbers, call.args))).item()
     if call.op in (ew.mul, ew.bit_and):
         return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
     return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None
@@ -285,8 +292,9 @@ def _fill_number(g: Builder, value):
     if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
     n = _fill_number(g, call.args[0])
-    return (casts.cast_number(n, element_type(call.args[0]), element_type(value))
-            if n is not None and call.op is casts.cast else n)
+    if n is not None and call.op is casts.cast:
+        return casts.cast_number(n, element_type(call.args[0]), element_type(value))
+    return n
 
 
 # -- the message -------------------------------------------------------------------------------------------------------

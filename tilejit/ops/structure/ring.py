@@ -205,7 +205,9 @@ def cursors(g: Builder) -> list[tuple[tuple, tuple[int, int]]]:
 def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
     """The name of the current scope's cursor in a ring."""
     def place(scope: ExecScope | None) -> tuple:
-        return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent))
+        if scope is None:
+            return ()
+        return scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent)
     return "ring", ring.number, role, place(g.scope)
 
 
@@ -281,9 +283,10 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
     shape = checked_shape(g, shape)
     if filled == "products":
         return _accumulators(g, stages, shape, dtype_of(dtype), layout, cta_group)
-    if layout is None or isinstance(layout, Auto):
-        in_line = len(shape) == 1 and filled == "copies"
-        slots = _lines(stages, shape[0], dtype_of(dtype)) if in_line else auto if len(shape) > 1 else None
+    if (layout is None or isinstance(layout, Auto)) and len(shape) == 1 and filled == "copies":
+        slots: TileLayout | Auto | None = _lines(stages, shape[0], dtype_of(dtype))
+    elif layout is None or isinstance(layout, Auto):
+        slots = auto if len(shape) > 1 else None
     elif isinstance(layout, TileLayout):
         slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset,
                            layout.swizzle)

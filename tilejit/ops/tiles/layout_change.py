@@ -184,14 +184,17 @@ def _lane(e, move: Move):
     return lane
 
 
+def _from_lane(e, value, move):
+    """A register's value in the lane that a move names."""
+    return e.shuffle("idx", value, e.memoize_for_region(("lane", move.base, move.lanes), lambda: _lane(e, move)))
+
+
 @convert_layout.emit
 def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     moves = register_moves(source, target)
     if moves is not None:
-        return [x[m.reg] if m.local
-                else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
-                for m in moves]
+        return [x[m.reg] if m.local else _from_lane(e, x[m.reg], m) for m in moves]
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)

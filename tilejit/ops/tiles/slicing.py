@@ -79,7 +79,9 @@ def _slice_layout(assigner, call, types):
 
 def _slice_scratch(call) -> int:
     source = type_of(call.args[0])
-    return 0 if _pick_registers(call, source, call.results[0].type) is not None else source.size * source.dtype.nbytes
+    if _pick_registers(call, source, call.results[0].type) is not None:
+        return 0
+    return source.size * source.dtype.nbytes
 
 
 slice_.rules.layout = _slice_layout

@@ -260,7 +260,12 @@ def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense
 
     Unlike in `ROWS` and `COLUMNS`, strides on `reg` count elements.
     """
-    inner = ((2, None, 0), (2, REG, 1)) if packed else ((32 // bits, REG if dense else None, int(dense)),)
+    if packed:
+        inner: tuple[tuple, ...] = ((2, None, 0), (2, REG, 1))
+    elif dense:
+        inner = ((32 // bits, REG, 1),)
+    else:
+        inner = ((32 // bits, None, 0),)
     columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
     def in_elements(fields):
         return tuple((n, a, s * elements if a == REG else s) for n, a, s in fields)
@@ -284,17 +289,16 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
               packed: bool, half: int) -> Plan | str:
     """Complete the plan: divide the columns among warpgroups, check that all threads are covered,
     and form the instructions."""
-    warps, across, spread = max(threads // 32, 1), 0, 2 if packed else 1
+    across, spread = 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
         made, each = _split(made, threads // 128, elements)
         if not each or each % WORDS[shape]:
             return f"its columns do not divide among {threads // 128} warpgroups"
         across = each // WORDS[shape] * WIDTH[shape] * spread
     flat = [d for dim in made for d in dim]
-    lanes, groups = ([(n, s) for n, s, a in (*flat, *copies) if a == along] for along in (LANE, WARP))
-    if not _covers(lanes, 32) or not _covers(groups, warps):
-        return (f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, "
-                f"and there are 32 of {warps}")
+    refused = _refused_threads((*flat, *copies), shape, max(threads // 32, 1))
+    if refused is not None:
+        return refused
     words = sorted((s // elements, n) for n, s, a in flat if a == REG and s >= elements)
     if len({s for s, _ in words}) != len(words):
         return "two dimensions go to the same registers"
@@ -306,10 +310,27 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
     if refused is not None:
         return refused
     compact, registers = _compact(words, elements)
-    dims = [tuple((n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim or [(1, 1, REG)]) for dim in made]
-    layout = TileLayout([s for dim in dims for s in fuse(dim)], copies)
+    layout = _layout_of(made, copies, compact)
     domain = tuple(prod(n for n, _, _ in dim) for dim in made)
     return Plan(shape, packed, elements, bits, distance, across, quarters, registers, issues, layout, domain)
+
+
+def _layout_of(made: list, copies: tuple, compact: dict[int, int]) -> TileLayout:
+    """The layout over threads and registers of these digits, with the registers renumbered by `compact`."""
+    shards: list[tuple] = []
+    for dim in made:
+        digits = [(n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim]
+        shards += fuse(tuple(digits) or ((1, 1, REG),))
+    return TileLayout(shards, copies)
+
+
+def _refused_threads(digits: tuple, shape: str, warps: int) -> str | None:
+    """Why the digits do not give the region to all lanes of the warps, each part once; None if they do."""
+    lanes, groups = ([(n, s) for n, s, a in digits if a == along] for along in (LANE, WARP))
+    if _covers(lanes, 32) and _covers(groups, warps):
+        return None
+    return (f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, "
+            f"and there are 32 of {warps}")
 
 
 def _compact(words: list, elements: int) -> tuple[dict[int, int], int]:

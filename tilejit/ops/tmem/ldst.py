@@ -97,8 +97,9 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
         return "it begins inside a column of 32 bits"
     reasons = []
     frozen = tuple(tuple(part) for part in digits)
+    packings = (True, False) if bits == 16 else (False,)
     for name in (shape,) if shape else SHAPES:
-        for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
+        for packed in packings if pack is None else (pack,):
             made = plan_moves(frozen, layout_of(region.buffer).replicas, lane, bits, threads, name, packed, load)
             if not isinstance(made, str):
                 return made
@@ -224,8 +225,9 @@ def _instruction_layout(assigner, call, region: Value, t: Tile) -> Tile:
     g = assigner.context
     made = search(type_as(region, Region), g.definition(region).args[1:], g.divisor, assigner.scope.threads,
                   call.attrs["shape"], call.attrs["pack"], bool(call.results))
-    return (assigner.default(t.shape, t.dtype) if isinstance(made, str)
-            else Tile(t.dtype, t.shape, made.layout, made.domain))
+    if isinstance(made, str):
+        return assigner.default(t.shape, t.dtype)
+    return Tile(t.dtype, t.shape, made.layout, made.domain)
 
 
 @tmem_load.layout
@@ -236,6 +238,7 @@ def _(assigner, call, types):
 @tmem_store.layout
 def _(assigner, call, types):
     return (None, _instruction_layout(assigner, call, call.args[0], type_as(call.args[1], Tile))), ()
+
 
 for moved in (tmem_load, tmem_store):
     moved.site(MoveSite.of_call)

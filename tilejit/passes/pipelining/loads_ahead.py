@@ -140,23 +140,8 @@ class _LoadsAhead:
         A load on which the place of another one depends stays: it is done ahead with that one, and again in its own
         trip for other uses. False if nothing runs ahead: then the loop is not pipelined.
         """
-        products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
-        multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = ("the loop waits for other threads' writes"
-                 if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else "")
-        loads = [n for n in loop.body.nodes if isinstance(n, Call) and is_load(n)]
-        # users come before what they use
-        tables = [c for c in reversed(loads) if c in self.loads_of_places(loop)]
-        staying: dict[Call, str] = {}
-        placing = self.loads_of_places(loop, is_staged_copy)
-        for load in (*sorted((c for c in loads if c not in tables),
-                             key=lambda c: c not in multiplied), *tables):
-            if load in placing:
-                continue
-            if why := waits or self.why_stays(loop, load, load in multiplied):
-                staying[load] = why
-            else:
-                placing |= self.loads_of_places(loop, partial(is_, load))
+        multiplied = self.multiplied_loads(loop)
+        staying = self.reasons_to_stay(loop, multiplied)
         ahead = any(is_staged_copy(n) or isinstance(n, Call) and self.ahead_copy_of(n) for n in loop.body.nodes)
         self.warnings += (Warning_("this load does not run ahead of the pipelined loop at line "
                                    f"{line_of(loop.loc)}: {why}", load.loc)
@@ -169,6 +154,31 @@ class _LoadsAhead:
         if not ahead:
             self.warnings += missed_copy_warnings(self.context, loop, ())
         return ahead
+
+    def multiplied_loads(self, loop: For) -> set[Call]:
+        """The loads whose tiles the products in a loop multiply."""
+        products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
+        return {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
+
+    def reasons_to_stay(self, loop: For, multiplied: set[Call]) -> dict[Call, str]:
+        """The loads directly in a loop that do not run ahead, with the reason; copies of the others are recorded."""
+        waits = any(observes_other_kernels(self.context, n) for n in walk(loop.body))
+        loads = [n for n in loop.body.nodes if isinstance(n, Call) and is_load(n)]
+        places = self.loads_of_places(loop)
+        tables = [c for c in reversed(loads) if c in places]
+        others = sorted((c for c in loads if c not in tables), key=lambda c: c not in multiplied)
+        staying: dict[Call, str] = {}
+        placing = self.loads_of_places(loop, is_staged_copy)
+        for load in (*others, *tables):  # users come before what they use
+            if load in placing:
+                continue
+            if waits:
+                staying[load] = "the loop waits for other threads' writes"
+            elif why := self.why_stays(loop, load, load in multiplied):
+                staying[load] = why
+            else:
+                placing |= self.loads_of_places(loop, partial(is_, load))
+        return staying
 
     @staticmethod
     def loads_of_places(loop: For, of: Callable[[Node], bool] = lambda n: is_load(n) or is_staged_copy(n)) -> set[Node]:

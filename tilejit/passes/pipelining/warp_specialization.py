@@ -294,31 +294,37 @@ class Producer:
 
     def check_dependencies(self, body: Block) -> None:
         """CompilationError where the copies depend on something that the producer does not run."""
-        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
-                 for r in n.results}
-        own = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
-        known |= set(self.context.graph.params) | own
-        there = known | {r for n in walk(body) for r in defined_values(n)}
+        self._check_reads(body)
+        defined = self._names_of_producer() | {r for n in walk(body) for r in defined_values(n)}
+        for node in walk(body):
+            for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
+                if isinstance(o, Value) and o not in defined:
+                    by = self.context.definitions.get(o)
+                    what = (f"{o.name}, which {by.op.name} computes at line {line_of(by.loc)}" if by is not None
+                            else o.name)
+                    raise CompilationError(f"the loops around the copies depend on {what}: "
+                                           "the producer runs ahead of the other warps and cannot wait for it; "
+                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+
+    def _names_of_producer(self) -> set[Value]:
+        """What the producer has of the kernel: its parameters, its allocations, and the slots and their barriers."""
+        allocated = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
+                     for r in n.results}
+        slots = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
+        return allocated | set(self.context.graph.params) | slots
+
+    def _check_reads(self, body: Block) -> None:
+        """CompilationError where the producer reads memory that the kernel writes."""
         changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
         made: dict[Operand, Call] = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
-            if isinstance(node, Call) and node.op.effect == "reads":
-                place = node.args[0]
-                if place is not None and (memory_type(place).scope != "global" or made[place].args[0] in changed):
-                    raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
-                                           f"{node.op.name}, and the kernel writes the memory that it reads; "
-                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
-            for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
-                if isinstance(o, Value) and o not in there:
-                    self.refuse_dependency(node, o)
-
-    def refuse_dependency(self, node: Node, value: Value) -> None:
-        """CompilationError for a node that depends on a value that the producer does not compute."""
-        by = self.context.definitions.get(value)
-        what = f"{value.name}, which {by.op.name} computes at line {line_of(by.loc)}" if by is not None else value.name
-        raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other "
-                               "warps and cannot wait for it; assign the roles by hand (tile.warpgroup, tile.ring)",
-                               node.loc)
+            if not isinstance(node, Call) or node.op.effect != "reads":
+                continue
+            place = node.args[0]
+            if memory_type(place).scope != "global" or made[place].args[0] in changed:
+                raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
+                                       f"{node.op.name}, and the kernel writes the memory that it reads; "
+                                       "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
 def _with_blocks(copier: Copier, node: Node, block: Callable[[Block], Block]) -> list[Node]:

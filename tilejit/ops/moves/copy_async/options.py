@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....errors import CompilationError
 from ....names import nearest
 from ...sync.masks import check_mask
@@ -44,30 +42,35 @@ CHOICES = {
 
 def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
     """The options that differ from their defaults. CompilationError for an unknown option or value."""
-    kept: dict[str, Any] = {}
-    for name, value in given.items():
-        if name == "fill" and isinstance(value, float) and (value == 0 or value != value):
-            value = 0 if value == 0 else "nan"
-        if value is None or (name == "fill" and value == 0 and not isinstance(value, bool)):
-            continue
-        if name == "multicast" and not isinstance(value, str):
-            if isinstance(value, int):
-                check_mask(value)
-            kept[name] = value if isinstance(value, int) else True
-            continue
-        if name == "cache" and isinstance(value, tuple):
-            kept[name] = _share(value)
-            continue
-        if name == "prefetch_map" and value is False:
-            continue
-        if name != "variant" and name not in CHOICES:
-            raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
-        allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
-        if (isinstance(value, float)
-            or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed)):
-            raise CompilationError(f"{name} is {words}, not {value!r}")
-        kept[name] = value
-    return kept
+    given= {name: _fill(value) if name == "fill" else value for name, value in given.items()}
+    return {name: _checked_option(name, value, variants) for name, value in given.items()
+            if value is not None and not (name == "prefetch_map" and value is False)}
+
+
+def _fill(value):
+    """The option `fill` with 0, the default, as None, and with "nan" for NaN."""
+    if not isinstance(value, bool) and value == 0:
+        return None
+    return "nan" if isinstance(value, float) and value != value else value
+
+
+def _checked_option(name: str, value, variants: tuple[str, ...]):
+    """The value of an option as `checked_options` returns it. A mask of `multicast` that is known only at run time
+    becomes True."""
+    if name == "multicast" and not isinstance(value, str):
+        if not isinstance(value, int):
+            return True
+        check_mask(value)
+        return value
+    if name == "cache" and isinstance(value, tuple):
+        return _share(value)
+    if name != "variant" and name not in CHOICES:
+        raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
+    allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
+    if (isinstance(value, float)
+        or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed)):
+        raise CompilationError(f"{name} is {words}, not {value!r}")
+    return value
 
 
 def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str], ...]:

@@ -171,11 +171,12 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
     if isinstance(leading, str):
         return leading
     if refused is not None:
-        return refused
+            return refused
     column = offset.get("TCol", 0)
     moves = not isinstance(column, int), not isinstance(begin, int)
     places: list[tuple[int, int]] = []
-    for first in _beginnings(site, ATOM * UNIT << mode if mode else UNIT) if moves[1] else [begin]:
+    atom =ATOM * UNIT << mode if mode else UNIT
+    for first in _beginnings(site, atom) if moves[1] else [begin]:
         placed = _placed(shape, rest, first, mode)
         if isinstance(placed, str):
             return placed
@@ -197,7 +198,12 @@ def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit]
                 return whole
             outer, digit = digit.cut(room)
             rest.append(outer)
-        (rest if not room else rows if digit.lane else columns).append(digit)
+        if not room:
+            rest.append(digit)
+        elif digit.lane:
+            rows.append(digit)
+        else:
+            columns.append(digit)
     if prod(d.extent for d in rows) != shape.rows:
         return f"{prod(d.extent for d in rows)} rows have the layout of its {shape.rows}"
     inner = min((d.column for d in columns), default=shape.width)
@@ -290,9 +296,11 @@ def _beginnings(site: CopySite, atom: int) -> list[int]:
     found = {layout.offset.get(axis.m, 0) * site.itemsize % atom}
     grouped, at = layout.group(buffer.shape)
     for d, (start, extent) in enumerate(zip(site.src_starts, site.src.extents)):
-        known = start.value if hasattr(start, "value") else start if isinstance(start, int) else None
-        starts = (np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start)) if known is None
-                  else np.array([known]))
+        known = getattr(start, "value", start)
+        if isinstance(known, int):
+            starts = np.array([known])
+        else:
+            starts = np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start))
         own = np.zeros_like(starts)
         for size, stride, _ in reversed(grouped.shards[at[d]:at[d + 1]]):
             own, starts = own + starts % size * stride * site.itemsize, starts // size
@@ -314,9 +322,10 @@ def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tupl
     pitch = UNIT << mode
     for _, column, at in places:
         inside = not mode or (at % pitch + shape.width <= pitch and at // pitch % ATOM + min(shape.rows, ATOM) <= ATOM)
-        if at % UNIT or not inside:
-            return "a copy would begin at " + (f"byte {at % (ATOM * pitch)} of the {ATOM * pitch} that "
-                                               "its swizzle mixes" if mode else f"byte {at}")
+        if (at % UNIT or not inside) and mode:
+            return f"a copy would begin at byte {at % (ATOM * pitch)} of the {ATOM * pitch} that its swizzle mixes"
+        if at % UNIT:
+            return f"a copy would begin at byte {at}"
         if column % UNIT:
             return "a copy would begin inside 16 bytes of the columns"
     return [(lane << 16 | column // 4, at) for lane, column, at in places]

@@ -67,8 +67,10 @@ def pool_of(g: Builder) -> str:
     words, chosen = [], g.state.setdefault("scopes of run-time ids", {})
     scope: ExecScope | None = g.scope
     while scope is not None and scope.kind != "cta":
-        first = (f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value)
-                 else scope.first)
+        if isinstance(scope.first, Value):
+            first = f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}"
+        else:
+            first = str(scope.first)
         words.append("elect" if scope.elected else f"{scope.kind}({first}:{scope.threads})")
         scope = scope.parent
     return "/".join(["cta", *reversed(words)])

@@ -103,7 +103,8 @@ for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, m
     _simple(_declared, _declared.name, _declared.name)
 # If copies write by the map, they write the array that it is bound to.
 @map_rebind.written
-def _(call, mapped):
+def _(call,
+                            mapped):
     return [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
 
 
@@ -124,8 +125,10 @@ def _whole_granules(context, call: Call) -> None:
         return
     else:
         columns = type_as(map_, TensorMap).array.shape[-1]
-    size = (context.definition(columns).attrs["sym"] if isinstance(columns, Value)
-            and context.definition(columns).op is size_of else columns)
+    if isinstance(columns, Value) and context.definition(columns).op is size_of:
+        size = context.definition(columns).attrs["sym"]
+    else:
+        size = columns
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
@@ -282,9 +285,13 @@ def _is_size(n) -> bool:
 def _row_major(g: Builder, shape: tuple) -> tuple:
     strides: list = [1]
     for n in reversed(shape[1:]):
-        both = isinstance(n, int) and isinstance(strides[0], int)
-        one = isinstance(strides[0], int) and strides[0] == 1
-        strides.insert(0, n * strides[0] if both else n if one else binary(g, "*", _wide(g, strides[0]), n))
+        inner = strides[0]
+        if isinstance(n, int) and isinstance(inner, int):
+            strides.insert(0, n * inner)
+        elif isinstance(inner, int) and inner == 1:
+            strides.insert(0, n)
+        else:
+            strides.insert(0, binary(g, "*", _wide(g, inner), n))
     return tuple(strides)
 
 
@@ -295,8 +302,9 @@ def _wide(g: Builder, n):
 def _number(g: Builder, n, dtype):
     """A number as an operand. It must be uniform over the scope, unless the threads have diverged:
     then each has its own."""
-    return (convert(g, n, dtype) if g.scope.partial is not None
-            else uniform_scalar(g, n, "what a map is rebound to", dtype))
+    if g.scope.partial is not None:
+        return convert(g, n, dtype)
+    return uniform_scalar(g, n, "what a map is rebound to", dtype)
 
 
 def _bytes(g: Builder, stride, nbytes: int):
@@ -348,8 +356,10 @@ def publish(g: Builder, m, scope="gpu"):
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; '
                       'one in global memory is released by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
-        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
-               else f"this scope has {g.scope.threads}")
+        if g.scope.partial is not None:
+            few = f"the condition {source_text(g.scope.partial)} differs between them"
+        else:
+            few = f"this scope has {g.scope.threads}"
         raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: "
                       "call it at the scope of a warp or wider")
     g.call(map_publish, m, scope=_fence_scope(g, scope))

@@ -100,9 +100,7 @@ class ImageMatrix:
         for d, (i, n) in enumerate(zip(index[1 + lines:-1], self.filter)):
             if isinstance(i, int) and not 0 <= i < n:
                 raise g.error(f"place {i} of a filter's {n} does not exist")
-            step = self.dilation[d]
-            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1
-                                          else i, "a place in the filter"))
+            offsets.append(uniform_scalar(g, _scale(g, i, self.dilation[d]), "a place in the filter"))
         if self.window.along:
             image, *place = self._place(g, first, range(rank - 1, rank))
             other = [self._corner(g, index[1 + d], d) for d in range(lines)]
@@ -159,12 +157,20 @@ def plain(operands) -> list:
     return [x.value if isinstance(x, Const) else x for x in operands]
 
 
+def _scale(g: Builder, x, by: int):
+    """``x * by``, without an op if `x` is a number or `by` is 1."""
+    if isinstance(x, int):
+        return x * by
+    return x if by == 1 else binary(g, "*", x, by)
+
+
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
     """(start, extent) of a slice whose extent must be a constant."""
-    if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
-        found = (describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None
-                 else "one with a step")
-        raise g.error(f"{what} are taken by a slice start:stop, not by {found}")
+    if not isinstance(item, slice):
+        raise g.error(f"{what} are taken by a slice start:stop, not by {describe(item)}")
+    if item.stop is None or item.step not in (None, 1):
+        lacks = "without a stop" if item.stop is None else "with a step"
+        raise g.error(f"{what} are taken by a slice start:stop, not by one {lacks}")
     start = 0 if item.start is None else item.start
     extent = g.difference(item.stop, start)
     if extent is None or extent < 1:
@@ -220,8 +226,9 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
         raise g.error(f"along is None, 'w' or 'w128', not {along!r}")
     limit = HALOS.get(along, 0)
     if isinstance(halo, bool) or not isinstance(halo, int) or not 0 <= halo <= limit:
-        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}"
-                      if along else "a halo is for along='w' or 'w128'")
+        if along is None:
+            raise g.error("a halo is for along='w' or 'w128'")
+        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}")
     window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along, halo)
     counts = []
     for d in range(rank):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .....dtypes import int32, uint8
 from .....errors import CompilationError
-from .....ir.builder import Builder, buffer_type, describe, type_as, type_of
+from .....ir.builder import Builder, as_value, buffer_type, describe, type_as, type_of
 from .....ir.builtin import attribute, builtin
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
@@ -113,47 +113,56 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     if slot is None and isinstance(type_of(region), Patches):
         return g.call(tensor_map_, g.definitions[region].args[0], None, None,
                       map=_map_of_patches(g, region, swizzle, fill, l2_promotion, precision))
+    array = _checked_whole_array(g, region)
+    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
+    if slot is None:
+        return g.call(tensor_map_, array, None, None, map=map_)
+    refuse_packed(g, "a tensor map that the kernel edits", region.type.dtype)
+    if g.target not in REPLACING:
+        raise g.error("a tensor map that the kernel edits needs tensormap.replace, "
+                      f"which exists on {', '.join(REPLACING)} and in no form on {g.target}")
+    slot = _checked_slot(g, slot)
+    map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
+    return g.call(tensor_map_, array, slot, _allocate_map(g) if edit == "shared" else None, map=map_)
+
+
+def _checked_whole_array(g: Builder, region) -> Value:
+    """The array of a region that gives a tensor map's box. CompilationError unless the region begins at 0 in each
+    dimension of a whole array."""
     host_born(g, region, "a named tensor map describes boxes of an array")
     if (not isinstance(type_of(region), Region) or type_of(region).scope != "global"
         or type_of(region).buffer.map is not None):
         raise g.error("a tensor map is made from a region of an array that begins at 0, as in A[0:64, 0:64], "
                       f"not {describe(region)}")
-    array = g.definitions[region].args[0]
+    array, *starts = g.definitions[region].args
     if type_as(array, Buffer).narrowed is not None:
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array")
-    if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
+    if any(not isinstance(s, Const) or s.value for s in starts):
         raise g.error("a tensor map covers a whole array: its region gives the box, "
                       "and must begin at 0 in every dimension")
-    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
-    shared = None
-    if slot is not None:
-        refuse_packed(g, "a tensor map that the kernel edits", region.type.dtype)
-        if g.target not in REPLACING:
-            raise g.error("a tensor map that the kernel edits needs tensormap.replace, "
-                          f"which exists on {', '.join(REPLACING)} and in no form on {g.target}")
-        slot = _checked_slot(g, slot)
-        map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
-        if edit == "shared":
-            layout = TileLayout.row_major((BYTES,))
-            shared = Value("map", Buffer(uint8, (BYTES,), "shared", layout), g.loc)
-            g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=layout, align=BYTES),
-                         (shared,), g.loc))
-    return g.call(tensor_map_, array, slot, shared, map=map_)
+    return as_value(array)
+
+
+def _allocate_map(g: Builder) -> Value:
+    """Shared memory in which the kernel edits a map, allocated at its entry."""
+    layout = TileLayout.row_major((BYTES,))
+    shared = Value("map", Buffer(uint8, (BYTES,), "shared", layout), g.loc)
+    g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=layout, align=BYTES),
+                 (shared,), g.loc))
+    return shared
 
 
 def host_born(g: Builder, x, what: str) -> None:
     """CompilationError for patches and for rows by their indices, whose maps the launch makes for each copy."""
-    kind = "patches" if isinstance(x, ImageMatrix) else "rows" if isinstance(x, Taken) else None
-    if isinstance(type_of(x), Selected):
-        kind = "patches" if isinstance(x.type, Patches) else "rows"
-    if kind == "patches":
+    if isinstance(x, ImageMatrix) or isinstance(type_of(x), Patches):
         raise g.error(f"{what}, and these are patches: an im2col map is the launch's, since the corners, "
                       "pixels and channels that make it one have no tensormap.replace, raw or other, on any target. "
                       "Index the matrix in copy_async, which has such a map made for the copy")
-    if kind == "rows":
-        raw = ("" if g.target == "sm_90a"
-               else (". tile.ptx.cp_async.bulk.tensor._2d.shared_cta.global_.tile_gather4.mbarrier_complete_tx_bytes "
-                     "takes a map of the array with boxes of one row, with nothing checked"))
+    if isinstance(x, Taken) or isinstance(type_of(x), Selected):
+        raw = ""
+        if g.target != "sm_90a":
+            raw = (". tile.ptx.cp_async.bulk.tensor._2d.shared_cta.global_.tile_gather4.mbarrier_complete_tx_bytes "
+                   "takes a map of the array with boxes of one row, with nothing checked")
         raise g.error(f"{what}, and these are rows one by one: copy_async has their map made where it is given the "
                       f"rows, with boxes of one row{raw}")
 
@@ -224,8 +233,9 @@ def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion, preci
             raise g.error(f"a tensor map's array has elements, and dimension {d} of this one is empty")
         fits = stride == 1 if d == len(array.shape) - 1 else in_steps(stride, dtype.nbytes, ask)
         if not fits:
-            needed = ("1" if d == len(array.shape) - 1
-                      else f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative")
+            needed = "1"
+            if d != len(array.shape) - 1:
+                needed = f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative"
             raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
     return (MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion],
             TF32 if precision else STORED_AS.get(dtype.name, dtype.name))
