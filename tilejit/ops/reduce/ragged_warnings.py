@@ -26,6 +26,8 @@ from .reduce import reduce_
 Axes = frozenset[int]
 
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
+LARGEST_FIRST = ("max", "argmax", "topk", "descending sort", "descending argsort")
+SMALLEST_FIRST = ("min", "argmin", "sort", "argsort")
 # elements that do not affect a reduction
 NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}
 
@@ -112,12 +114,11 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
         if call is not None and _reads_outside(g, value, axes):
             found = True
             region = as_value(call.args[0])
-            yield Ragged(region, axes,
-                         at_end and _ends_with_array(type_as(region, Region), axes), direct)
+            yield Ragged(region, axes, at_end and _ends_with_array(type_as(region, Region), axes), direct)
         elif call is not None and (call.op.rules.element is not None or call.op in (*MOVED, reduce_)):
             before = _axes_before(call, axes)
-            kept = (call.op is not reshape_ or sorted(extents_of(call.args[0])[a]
-                                                     for a in before) == sorted(extents_of(value)[a] for a in axes))
+            kept = (call.op is not reshape_ or sorted(extents_of(call.args[0])[a] for a in before)
+                    == sorted(extents_of(value)[a] for a in axes))
             queue += [(as_value(a), before, at_end and kept, direct and call.op in MOVED)
                       for a in call.args if isinstance(type_of(a), Tile)]
     if not found:
@@ -233,8 +234,7 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     if call.op is casts.cast:
         if numbers[0] is None:
             return None
-        return casts.cast_number(numbers[0], element_type(call.args[0]),
-                                                                 element_type(value))
+        return casts.cast_number(numbers[0], element_type(call.args[0]), element_type(value))
     if call.op in MOVED:
         return numbers[0]
     if call.op is reduce_:
@@ -246,8 +246,8 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
         return y if test is not None else None
     if None not in numbers:
         with np.errstate(all="ignore"):
-            return required(call.op.rules.simulate)(None, call, *(np.array([n]).astype(element_type(a).np)
-                                                        for n, a in zip(numbers, call.args))).item()
+            operands = (np.array([n]).astype(element_type(a).np) for n, a in zip(numbers, call.args))
+            return required(call.op.rules.simulate)(None, call, *operands).item()
     if call.op in (ew.mul, ew.bit_and):
         return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
     return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None
@@ -307,11 +307,12 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
                 "or accept it by tile.load(..., other=0)")
     if not direct:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
-    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
-    if what in ("max", "argmax", "min", "argmin"):
+    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "...",
+               "histogram": "-1" if dtype.signed else "..."}.get(what, "0")
+    if what in LARGEST_FIRST or what in SMALLEST_FIRST:
         if dtype.is_float:
             least, most = '-float("inf")', 'float("inf")'
         else:
             least, most = map(str, integer_range(dtype) if dtype.is_int else (False, True))
-        neutral = least if what.endswith("max") else most
+        neutral = least if what in LARGEST_FIRST else most
     return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"
