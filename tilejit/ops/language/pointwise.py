@@ -246,7 +246,9 @@ def uniform(g: Builder, x):
     """
     if not isinstance(type_of(x), Scalar):
         raise g.error(f"uniform takes a scalar, not {describe(x)}")
-    return g.call(the_same, x) if isinstance(x, Value) and type_as(x, Scalar).uniform < g.scope.uniformity else x
+    if isinstance(x, Value) and type_as(x, Scalar).uniform < g.scope.uniformity:
+        return g.call(the_same, x)
+    return x
 
 
 @op("syncs", attrs=("message",))

@@ -55,8 +55,10 @@ class Plan:
 def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of an accumulator with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
+        if threads % 128:
+            return None
         rows, columns = shape
-        return Tile(dtype, shape, *wgmma_accumulator(rows, columns, threads // 128)) if threads % 128 == 0 else None
+        return Tile(dtype, shape, *wgmma_accumulator(rows, columns, threads // 128))
     except CompilationError:
         return None
 
