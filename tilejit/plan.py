@@ -44,7 +44,7 @@ class BufferSpec:
     scope: str
     layout: TileLayout | None = None
     strides: tuple[int, ...] | None = None
-    region: tuple[Any, ...] | None = None
+    region: tuple[slice | int, ...] | None = None
 
     def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
