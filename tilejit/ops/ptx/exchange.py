@@ -111,7 +111,9 @@ def _run(m, name: str, operands: dict[str, np.ndarray]) -> np.ndarray:
     """The result of the instruction form `name`, executed by the lanes of the scope."""
     mask = (1 << m.threads) - 1 << m.low % LANES if m.threads < LANES else (1 << LANES) - 1
     form = ptx.form(name)
-    return meaning(form)(m, form, {**operands, "membermask": _word(mask)})
+    compute = meaning(form)
+    assert compute is not None  # exchanges have one
+    return compute(m, form, {**operands, "membermask": _word(mask)})
 
 
 # -- what kernels call -------------------------------------------------------------------------------------------------
