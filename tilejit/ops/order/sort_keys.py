@@ -148,8 +148,9 @@ class _Sorter:
     def padded(self, reg: int, element: Element) -> Element:
         """The element of a register, or the largest one where the register is not within the axis."""
         inside = test_inside(self.e, self.type, reg, (self.network.axis,))
-        return element if inside is None else self.choose(inside, element,
-                                                          tuple(self.e.const(-1, v.dtype) for v in element))
+        if inside is None:
+            return element
+        return self.choose(inside, element, tuple(self.e.const(-1, v.dtype) for v in element))
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -184,8 +185,10 @@ class _Sorter:
         lanes, within = self.network.lanes, n
         if self.network.warps:
             self.loop(0, n - lanes, lambda i: self.exchange(n - 1 - i, self.from_warps))
-            within = min(n, lanes) if isinstance(n, int) else self.e.ins(
-                f"call i32 @llvm.smin.i32({n.typed}, i32 {lanes})", int32)
+            if isinstance(n, int):
+                within = min(n, lanes)
+            else:
+                within = self.e.ins(f"call i32 @llvm.smin.i32({n.typed}, i32 {lanes})", int32)
         if lanes:
             self.loop(0, within, lambda i: self.exchange(within - 1 - i, self.from_lanes))
 
