@@ -4,7 +4,8 @@
 method of the package, and recorded. After the test, each recorded kernel is lowered for every target and emitted. If a target
 lacks instructions that the kernel needs, the kernel must be rejected by an error that names the target and what is missing
 (`says_what_is_missing`). The PTX is assembled together with that of other tests (`tests/assembled_together.py`),
-at the latest after the last test. Kernels that do not assemble are an error there, with the name of their test.
+at the latest after the last test. Kernels that do not assemble are an error there, with the name of their test. A
+kernel is not assembled if all its instructions have the forms of ones that are (`tests/instruction_forms.py`).
 
 If a test calls a kernel in many versions (constants, dtypes, facts), as property-based tests do, only a few versions are
 checked; the same holds for the kernels of one name whose texts a property-based test generates. The first version of the first case
@@ -45,6 +46,7 @@ from tilejit.toolchain import llvm, screen
 from tests.assembled_together import LATER, Queue, Waiting
 from tests.chosen_cases import all_cases
 from tests.frozen_digests import Frozen, instructions
+from tests.instruction_forms import forms
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -82,7 +84,7 @@ class Kernels:
         self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
         self.count: Counter = Counter()  # of kernels, by target and outcome
         self.tests: dict[tuple, str] = {}  # by test function and kernel, the first case of a parametrized test
-        self.of_the_oldest: set[tuple] = set()  # the LLVM IR that was assembled for the oldest target
+        self.forms: dict[str, set[str]] = {target: set() for target in TARGETS}  # of the instructions in assembled kernels
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
         self.frozen = Frozen()
@@ -119,6 +121,7 @@ class Kernels:
                 self.differing += self.frozen.code(found, code.texts["llvm_ir"], code.params, code.maps, test.rpartition(" (")[0])
             if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
                 self.count[target, "assembled"] += 1
+                self.forms.setdefault(target, set()).update(forms(code.texts["llvm_ir"]))
                 if code.assembled is LATER:
                     title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
                     self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
@@ -218,15 +221,14 @@ class Kernels:
                 return []
             emitted = emit(found.graph)
             self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
-            same = crc32(emitted.llvm_ir.encode()), len(emitted.llvm_ir), emitted.passes, emitted.libdevice
-            if same in self.of_the_oldest and not all_cases():  # what the oldest target accepts, later ones accept
+            new = forms(emitted.llvm_ir) - self.forms[target]
+            if not new - self.forms[TARGETS[0]] and not all_cases():  # what the oldest target accepts, later ones accept
                 screen.check(emitted.llvm_ir, target)
-                self.count[target, "assembled"] += 1
+                self.count[target, "of known forms"] += 1
                 return []
             with self._at_work():
                 ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
-            if target == TARGETS[0]:
-                self.of_the_oldest.add(same)
+            self.forms[target] |= new
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
