@@ -15,6 +15,7 @@ from .types import Buffer
 
 if TYPE_CHECKING:
     from .compile import Code, Lowered
+    from .ir.graph import Value
     from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 html = Lazy("html")
@@ -119,8 +120,9 @@ class CompiledKernel:
 
     def told_for(self, bound) -> CompiledKernel:
         """The same kernel, with the records of its tensor maps for these arguments."""
-        return (replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps
-                else self)
+        if not self.tensor_maps:
+            return self
+        return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound))
 
     def sass(self) -> str:
         """The disassembled machine code. ToolchainError without the disassembler (``pip install
@@ -218,11 +220,7 @@ def describe_launch(lowered: Lowered, bound) -> dict[str, Any]:
     shared = graph.shared_bytes
     if perturbed and shared:
         shared = max(shared, jitter.PRESSURE_BYTES)
-    arguments = []
-    for p in graph.params:
-        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer)
-                         else ["scalar", str(element_type(p))])
-    recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads,
+    recipe = {"name": graph.name, "arguments": list(map(_parameter_record, graph.params)), "threads": launch.threads,
               "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
               "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
               "written": sorted(lowered.written)}
@@ -262,6 +260,13 @@ def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
             f"smaller tiles or more warps avoid it, and spills={spilled} accepts it",)
 
 
+def _parameter_record(parameter: Value) -> list:
+    """A parameter of a kernel in its recipe: an array by dtype and rank, or a scalar by dtype."""
+    if isinstance(parameter.type, Buffer):
+        return ["array", str(parameter.type.dtype), len(parameter.type.shape)]
+    return ["scalar", str(element_type(parameter))]
+
+
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
     """Records of the kernel's tensor maps `maps`, with the sizes and strides of the arrays in `bound`; `names` are
     the arguments' names."""
@@ -270,8 +275,10 @@ def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRec
 
     records = []
     for m in maps:
-        patches = {} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]),
-                                         "channels": m["channels"], "pixels": m["pixels"], "wide": m.get("wide")}
+        patches = {}
+        if "box" not in m:
+            patches = {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"],
+                       "pixels": m["pixels"], "wide": m.get("wide")}
         records.append(TensorMapRecord(
             argument=names[m["argument"]], base_offset=number(m["base_offset"]), dtype=m["dtype"], rank=m["rank"],
             global_dim=tuple(map(number, m["dims"])), global_strides=tuple(map(number, m["strides"])),

@@ -23,6 +23,7 @@ from .manifest import Shelf, difference
 from .names import misspelt, nearest
 from .runtime import driver, libcuda
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
+from .runtime.groups import Group, spread
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
 from .warm import Warm, form_of, has_zero
 
@@ -273,18 +274,20 @@ class Kernel:
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
         """The `ParamSpec` of each parameter, for the frontend."""
-        arguments: dict[str, tuple] = {}
+        specs: dict[str, tuple] = {}
         n = 0
         for name, value in bound.values.items():
             if name in bound.constants:
-                arguments[name] = ("constexpr", value)
+                specs[name] = ("constexpr", value)
                 continue
             if isinstance(value, ArraySpec):
-                arguments[name] = ("buffer", buffer_type(value, n, name, facts))
+                specs[name] = ("buffer", buffer_type(value, n, name, facts))
             else:
-                arguments[name] = ("scalar", scalar_dtype(value, n, facts), True)
+                specs[name] = ("scalar", scalar_dtype(value, n, facts), True)
             n += 1
-        return arguments
+        grouped = set(bound.parts(bound.groups))
+        return {**{name: spec for name, spec in specs.items() if name not in grouped},
+                **{name: _group_spec(group, specs) for name, group in bound.groups.items()}}
 
     def _hold_to_expectations(self, copies: tuple) -> None:
         for argument, variant in self.expectations:
@@ -308,8 +311,10 @@ class Kernel:
             print_text(line)
         self._warn_of(told)
         if config().log:
-            how = (f"compiled {self.name}: {cause or 'first call'}" if printed is None
-                   else f"loaded {self.name} from the cache")
+            if printed is None:
+                how = f"compiled {self.name}: {cause or 'first call'}"
+            else:
+                how = f"loaded {self.name} from the cache"
             print(f"tilejit: {how}", file=sys.stderr)
 
     def _warn_of(self, told: tuple) -> None:
@@ -406,13 +411,25 @@ class Kernel:
             version = self._versions(bound, options, compiled.target)[1]
             assert version is not None  # the one that was launched
             self._remember(launcher, bound, given, version)
+
     def _remember(self, launcher, bound: Bound, given: tuple, version: Version) -> None:
         """Send later calls of this form directly to the launcher, which checks that they fit."""
         args, kwargs = given
-        if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
+        form = [bound.groups.get(n, None if n in bound.constants and bound.values[n] is None else n)
+                for n in self.names[:len(args)]]
+        left = [n for n in self.names[len(args):] if n not in bound.constants]
+        if left or any(isinstance(part, str) and part in bound.constants for part in form):
             return
+        if any(part is None or isinstance(part, Group) for part in form):
+            launcher = spread(form, {n: bound.values[n] for n in bound.constants}, launcher)
         if not any(has_zero(v) for n, v in kwargs.items() if n in bound.constants):
             self.warm.add(form_of(kwargs), launcher, version.captured)
+
+
+def _group_spec(group: Group, specs: dict[str, tuple]) -> tuple:
+    """The `ParamSpec` of a group; `specs` has those of its parts by name."""
+    return "group", group.kind, group.fields, tuple(
+        ("", _group_spec(part, specs)) if isinstance(part, Group) else (part, specs[part]) for part in group.parts)
 
 
 @cache

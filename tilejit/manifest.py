@@ -35,6 +35,7 @@ from .ir.graph import Launch
 from .lazy import Lazy
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
+from .runtime.groups import Group
 from .runtime.store import Store, open_store
 from .toolchain.installed import tools
 
@@ -264,7 +265,14 @@ def _digest(*parts: str) -> str:
 def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: Launch, target: str) -> str:
     signature = [text_of(token(constants[name])) if name in constants else repr(kind)
                  for name, kind in zip(bound.values, bound.key)]
+    signature += [f"{name} {group_text(group)}" for name, group in bound.groups.items()]
     return _digest(str(FORMAT), package(), tools(), identity(source), *signature, repr(launch), target)
+
+
+def group_text(group: Group) -> str:
+    """The form of an argument that groups others, as text that is the same in every process."""
+    parts = ", ".join(group_text(part) if isinstance(part, Group) else part for part in group.parts)
+    return f"{text_of(token(group.kind))}({parts})"
 
 
 def code_key(lowered: Lowered) -> str:

@@ -260,7 +260,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
 
 
-def _check_request(op: str, dst: Any, src: Any, scope: str, threads: Any) -> None:
+def _check_request(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int) -> None:
     """CompilationError for arguments of `plan_copy` that name no copy."""
     if op not in OPS:
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")

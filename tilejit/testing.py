@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from numbers import Real
@@ -18,6 +18,7 @@ from .lazy import Lazy
 from .runtime import driver
 from .runtime.arguments import ArraySpec
 from .runtime.arrays import describe
+from .runtime.groups import rebuild
 from .runtime.options import checked_grid
 from .runtime.packed import Packed
 
@@ -52,8 +53,9 @@ class Difference:
     def __str__(self) -> str:
         text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, "
                 f"and {self.expected} by the reference ({self.count} of {self.size} elements differ)")
-        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, "
-                                                                                     "only atomics if anything")
+        if self.writer is None:
+            return f"{text}; no store wrote it, only atomics if anything"
+        return f"{text}; written by {self.writer}"
 
 
 @dataclass
@@ -100,8 +102,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     elements are compared. The arrays in `args` are not changed.
     """
     if not isinstance(kernel, Kernel):
-        of_tuned = ("; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs")
-                    else "")
+        of_tuned = ""
+        if hasattr(kernel, "configs"):
+            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
     if not callable(reference):
         raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
@@ -110,14 +113,14 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
     bound, options = kernel.bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
-        if isinstance(bound.values.get(name), ArraySpec):
+        if any(isinstance(bound.values.get(part), ArraySpec) for part in bound.parts((name,))):
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")
     arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
     lowered = version.needed()
     bound.check_writable(lowered.written)
     written = [bound.names[n] for n in sorted(lowered.written)]
-    want = _expected_outputs(reference, args, bound, written)
+    want = _expected_outputs(reference, kernel.names, args, bound, written)
 
     def run(bound, **how):
         return sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
@@ -136,8 +139,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             if found is not None:
                 index, count = found
                 again, _ = _copy_call(kernel, args, kwargs)
-                writer = (run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
-                          if arrays[name].size else None)
+                writer = None
+                if arrays[name].size:
+                    writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
                 result.differences.append(Difference(backend, name, index, results[name][index], want[name][index],
                                                      count, results[name].size, writer))
     return result
@@ -148,15 +152,22 @@ def _copy_call(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
     copies: dict[int, Any] = {}
     bound = kernel.bind(args, kwargs)[0]
 
-    def copy(x, value):
+    def copy(name: str, x):
+        value = bound.values[name]
         if not isinstance(value, ArraySpec) or value.view is None:
             return x
         if id(x) not in copies:
             twin = _twin(value.view.numpy())
             copies[id(x)] = Packed(twin, x.dtype) if isinstance(x, Packed) else twin
         return copies[id(x)]
-    given = tuple(map(copy, args, bound.values.values()))
+    given = _map_parts(copy, kernel.names, args, bound)
     return kernel.bind(given, kwargs)[0], given
+
+
+def _map_parts(tool: Callable[[str, Any], Any], names: Sequence[str], args: tuple, bound) -> tuple:
+    """The positional arguments with `tool(name, part)` for each argument, and for each part of a group."""
+    return tuple(rebuild(bound.groups[name], x, tool) if name in bound.groups else tool(name, x)
+                 for name, x in zip(names, args))
 
 
 def _twin(x):
@@ -170,19 +181,25 @@ def _twin(x):
     return new
 
 
-def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
-    def own(a, value):
-        if isinstance(a, Packed):
-            return Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
-        if isinstance(a, np.ndarray):
-            return np.array(a)
-        return deepcopy(a) if isinstance(value, ArraySpec) else a
+def _expected_outputs(reference: Callable, names: Sequence[str], args: tuple, bound,
+                      written: list[str]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
 
-    given = tuple(map(own, args, bound.values.values()))
+    def own(name: str, a):
+        made: Any
+        if isinstance(a, Packed):
+            made = Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
+        elif isinstance(a, np.ndarray):
+            made = np.array(a)
+        else:
+            made = deepcopy(a) if isinstance(bound.values[name], ArraySpec) else a
+        parts[name] = made
+        return made
+
+    given = _map_parts(own, names, args, bound)
     returned = reference(*given)
     if returned is None:
-        names = list(bound.values)
-        return {names[i]: _numpy(a) for i, a in enumerate(given) if names[i] in written}
+        return {name: _numpy(a) for name, a in parts.items() if name in written}
     returned = returned if isinstance(returned, tuple) else (returned,)
     if len(returned) != len(written):
         raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, "
@@ -201,8 +218,9 @@ def _numpy(array):
     """A host array of any library as a NumPy array."""
     if isinstance(array, Packed):
         return array.unpack()
-    return (describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
-            else np.asarray(array))
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        return describe(array).numpy()
+    return np.asarray(array)
 
 
 def _elements(view):

@@ -27,6 +27,7 @@ from .manifest import package
 from .names import misspelt
 from .runtime import driver
 from .runtime.arguments import ArraySpec, Bound, is_host
+from .runtime.groups import parts_of
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
 from .toolchain.installed import tools
@@ -131,13 +132,9 @@ class Tuned:
         """The kind of a call, for which one configuration is chosen: the numbers, and dtypes, shapes and strides of
         arrays, in `key`."""
         fixed = set(self.configs[0])
-        names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
-        parts = []
-        for name in names:
-            value = bound.values[name]
-            parts.append((str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec)
-                         else repr(value))
-        return tuple(parts)
+        names = [n for n in bound.values if n not in fixed] if self.key is None else bound.parts(self.key)
+        kinds = tuple(_kind_of_argument(bound.values[name]) for name in names)
+        return (*kinds, tuple(names)) if bound.groups else kinds
 
     def _candidates(self, bound: Bound) -> dict[int, dict[str, Any]]:
         configs = dict(enumerate(self.configs))
@@ -286,9 +283,17 @@ def _looks(args: tuple, kwargs: dict) -> tuple | None:
         return None
 
 
+def _kind_of_argument(value: Any) -> Any:
+    """An argument in the kind of a call: the dtype, shape and strides of an array, or a number as text."""
+    return (str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec) else repr(value)
+
+
 def _look(x: Any) -> tuple:
     if x is None or isinstance(x, (bool, int, float, str)):
         return type(x), repr(x)
+    found = parts_of(x)
+    if found is not None:
+        return type(x), found[0], tuple(map(_look, found[1]))
     strides = x.stride() if hasattr(x, "stride") else x.strides
     return type(x), tuple(x.shape), x.dtype, strides, getattr(x, "device", None)
 

@@ -9,7 +9,7 @@ from .concurrency import not_while_forking
 from .dtypes import DType
 from .errors import LaunchError
 from .frontend.captures import Capture, Watch
-from .runtime.arguments import parts_of
+from .runtime.arguments import constant_parts
 
 
 class Warm:
@@ -72,7 +72,7 @@ def _kind(value: Any):
     kind = type(value)
     if kind in _SINGLE:
         return kind
-    return kind, *map(_kind, parts_of(value) or ())
+    return kind, *map(_kind, constant_parts(value) or ())
 
 
 _SINGLE = frozenset((int, bool, str, float, type(None), DType))  # types without parts, the most frequent ones
@@ -80,7 +80,7 @@ _SINGLE = frozenset((int, bool, str, float, type(None), DType))  # types without
 
 def has_zero(value: Any) -> bool:
     """Whether a constant contains a float 0: 0.0 and -0.0 are equal but different constants."""
-    return any(map(has_zero, parts_of(value) or ())) or isinstance(value, float) and value == 0
+    return any(map(has_zero, constant_parts(value) or ())) or isinstance(value, float) and value == 0
 
 
 __all__ = ["Warm", "form_of", "has_zero"]

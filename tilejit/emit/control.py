@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..dtypes import int32
+from ..dtypes import bool_, int32
 from .parts import EmitterParts
 from .value import V
 
@@ -29,6 +29,22 @@ class ControlMixin(EmitterParts):
         self.lines[line] = (f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, "
                             f"%{latch} ]{self.debug.mark(self.loc)}")
         self.start(done)
+
+    def looped(self, start: int, stop, values: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values.
+        `stop` is an int or a signed value."""
+        head, inside, done = self.label("loop"), self.label("trip"), self.label("looped")
+        self.branch(head)
+        (index, carried), close = self._phis(head, [self.const(start, int32), values])
+        self.branch_if(self.ins(f"icmp slt i32 {index.text}, {self.as_value(stop, int32).text}", bool_), inside, done)
+        with self.region_of_code():
+            self.start(inside)
+            after = body(index, carried)
+            following, latch = index + 1, self.current
+            self.stmt(f"br label %{head}{self.debug.not_unrolled()}")
+        close([following, after], latch)
+        self.start(done)
+        return carried
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
         """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here.

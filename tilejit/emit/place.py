@@ -185,8 +185,10 @@ class PlaceMixin(EmitterParts):
         self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
 
     def _bar(self, what: str, ident, threads: int) -> None:
-        text, inputs = ((f"{what} {ident}, {threads};", []) if isinstance(ident, int)
-                        else (f"{what} $0, {threads};", [ident]))
+        if isinstance(ident, int):
+            text, inputs = f"{what} {ident}, {threads};", []
+        else:
+            text, inputs = f"{what} $0, {threads};", [ident]
         self.asm(text, [], inputs, convergent=True)
 
     def _scope_barrier(self):

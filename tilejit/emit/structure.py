@@ -287,7 +287,10 @@ class StructureMixin(EmitterParts):
 
     def _scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        test = self._elect() if node.kind == "elect" else self._is_within(node.kind, first, node.count, node.threads)
+        if node.kind == "elect":
+            test = self._elect()
+        else:
+            test = self._is_within(node.kind, first, node.count, node.threads)
         inside, done = self.label("scope"), self.label("after")
         if test is not None:
             self.branch_if(test, inside, done)

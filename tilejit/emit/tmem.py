@@ -86,7 +86,10 @@ class TensorMemoryMixin(EmitterParts):
     def widened_bits(self, value: V) -> V:
         """An element of fewer than 32 bits, zero-extended to a register."""
         n = value.dtype.bits
-        text = value.text if value.dtype.llvm == f"i{n}" else self.ins(f"bitcast {value.typed} to i{n}", int32).text
+        if value.dtype.llvm == f"i{n}":
+            text = value.text
+        else:
+            text = self.ins(f"bitcast {value.typed} to i{n}", int32).text
         return self.ins(f"zext i{n} {text} to i32", int32)
 
     def tcgen05_fence(self, side: str) -> None:

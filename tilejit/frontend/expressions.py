@@ -234,6 +234,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     """``x.name``: a member that the language defines for values and its own objects,
     Python's attribute for everything else."""
     x = describe_value(w, node.value) if node.attr in DESCRIBES else w.value(node.value)
+    _refuse_none(w, node, x)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
     with by_python(w):  # a property runs Python code
@@ -250,6 +251,13 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         raise w.error(f"{x.__name__} has a local name here, and what is read from it could change without the kernel "
                       f"noticing; write {x.__name__}.{node.attr}")
     return value if path is None or of_tilejit(x) else w.capture(path, value)
+
+
+def _refuse_none(w: Walker, node: ast.Attribute | ast.Subscript, x: Any) -> None:
+    """CompilationError if the value `x` of which a part is read is None, as an argument may be."""
+    if x is None:
+        name = ast.unparse(node.value)
+        raise w.error(f"{name} is None in this call; read it under `if {name} is not None:`", node.value)
 
 
 def _public_attributes(x: Any) -> list[str]:
@@ -302,7 +310,9 @@ def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
 @expression(ast.Subscript)
 def subscript(w: Walker, node: ast.Subscript) -> Any:
     """``x[index]``: regions and points of memory, parts of tiles, or elements of tuples."""
-    x, index = w.value(node.value), _index(w, node.slice)
+    x = w.value(node.value)
+    _refuse_none(w, node, x)
+    index = _index(w, node.slice)
     if isinstance(x, Value):
         return indexing.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
     if (type(x), "__getitem__") in MEMBERS:

@@ -82,8 +82,10 @@ class ArrayView:
         if self.device != "host":
             raise LaunchError(f"the array is on device {self.device}; copy it to the host first")
         nbytes = self.nbytes_per_element
-        reaches = ([stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)] if self.size
-                   else [])
+        if self.size:
+            reaches = [stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)]
+        else:
+            reaches = []
         low = sum(min(reach, 0) for reach in reaches)
         span = sum(map(abs, reaches)) + nbytes if self.size else 0
         memory = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""

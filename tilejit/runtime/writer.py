@@ -23,13 +23,16 @@ _SCALARS = (int, float, bool, type(None), str)
 
 
 def view_of(value) -> ArrayView | None:
-    """The view of an array; None for a number and the like."""
+    """The view of an array; None for anything else."""
     describer = DESCRIBERS.get(value.__class__)
     if describer is not None:
         return describer(value)
     if isinstance(value, _SCALARS) or not hasattr(value, "shape") and not hasattr(value, "__dlpack__"):
         return None
-    return describe(value)
+    try:
+        return describe(value)
+    except LaunchError:
+        return None
 
 
 def is_scalar(value, dtype: str) -> bool:

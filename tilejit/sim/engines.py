@@ -313,7 +313,9 @@ class Engines(MachineParts):
         low = source + src.memory.origin * src.memory.itemsize
         if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
             self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
-        return self._sources(src.memory, low, count, read, nbytes) if self.checks and src.memory.maybe_written else None
+        if self.checks and src.memory.maybe_written:
+            return self._sources(src.memory, low, count, read, nbytes)
+        return None
 
     def _sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray,
                  nbytes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -57,8 +57,9 @@ class GlobalAccess(MachineParts):
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
-        threads = (self._threads_of(shape, owner, writing=True) if hasattr(memory, "shadow") and memory.shadow.threads
-                   else None)
+        threads = None
+        if hasattr(memory, "shadow") and memory.shadow.threads:
+            threads = self._threads_of(shape, owner, writing=True)
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
             if self.checks and (keep is None or keep.any()):

@@ -61,8 +61,9 @@ class NamedMaps(MachineParts):
 
     def map_in(self, place: SimRegion) -> SimMap:
         """The map in 128 bytes of global or shared memory, for instructions that name it by its address."""
-        return (SimMap(None, None, None, place) if place.buffer.memory.scope == "shared"
-                else SimMap(None, None, place, None))
+        if place.buffer.memory.scope == "shared":
+            return SimMap(None, None, None, place)
+        return SimMap(None, None, place, None)
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -365,8 +366,9 @@ class NamedMaps(MachineParts):
         """Check that the copy of a CTA sees the last edit of the map."""
         where: dict[str, Any] = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
         if not slot.version:
-            why = "that nothing has written: seed it, or publish it, first" if slot.lost is None else \
-                f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
+            why = "that nothing has written: seed it, or publish it, first"
+            if slot.lost is not None:
+                why = f"whose bytes something else has overwritten since its edit at line {slot.lost.line}"
             self.finding("descriptor", f"a copy uses a tensor map {why}", **where)
             return
         needed, who = self._scope_between(b, slot)

@@ -104,13 +104,17 @@ class OrderedAccess(MachineParts):
     def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:
         """Check the accesses to the elements `index` (where `keep`) for conflicts with ordinary accesses of others."""
         ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        cells, mine = ((self._cells(memory, index), ids) if keep is None
-                       else (self._cells(memory, index[keep]), ids[keep]))
+        if keep is None:
+            cells, mine = self._cells(memory, index), ids
+        else:
+            cells, mine = self._cells(memory, index[keep]), ids[keep]
         cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
         if memory.shadow.threads is not None:
             threads = self._threads_of(shape, owner, writing=True)
-            threads = (np.broadcast_to(threads, shape) if keep is None and np.ndim(threads)
-                       else kept_threads(threads, keep, shape))
+            if keep is None and np.ndim(threads):
+                threads = np.broadcast_to(threads, shape)
+            else:
+                threads = kept_threads(threads, keep, shape)
             who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
         self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
@@ -149,8 +153,9 @@ class OrderedAccess(MachineParts):
             for row in self.rows if where is None else self.rows[where]:
                 cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
                 if cta in wanted:
-                    found[cta] = dict.fromkeys(cluster, Some(frozenset(), *met))
-                    found[cta][cta] = None if whole else Some(here, *met)
+                    near: Near = {n: Some(frozenset(), *met) for n in cluster}
+                    near[cta] = None if whole else Some(here, *met)
+                    found[cta] = near
         return found
 
     def _only_thread(self, ctas: np.ndarray) -> int | None:

@@ -95,8 +95,10 @@ class SharedAccess(MachineParts):
     def read_bytes(self, buffer, offsets: np.ndarray, nbytes: int) -> np.ndarray:
         """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: uint8 (B, n, nbytes). Not
         checked against the shadow."""
-        memory, base, peer = ((buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer)
-                              else (buffer, 0, None))
+        if isinstance(buffer, SimBuffer):
+            memory, base, peer = buffer.memory, buffer.base, buffer.peer
+        else:
+            memory, base, peer = buffer, 0, None
         offsets = np.asarray(offsets) + base
         at = offsets[..., None] + np.arange(nbytes)
         if memory.scope == "global":
@@ -158,7 +160,10 @@ class SharedAccess(MachineParts):
         at = at * itemsize + base
         at = np.broadcast_to(at, (at.shape[0] if at.ndim == len(shape) else 1, *shape[1:]))
         if keep is not None:
-            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+            if keep.all():
+                keep = None
+            else:
+                keep = np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
@@ -170,7 +175,10 @@ class SharedAccess(MachineParts):
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
         offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
         if keep is not None:
-            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+            if keep.all():
+                keep = None
+            else:
+                keep = np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(offset, tuple(shape[1:]), keep)
 
     def _write_replicas(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):

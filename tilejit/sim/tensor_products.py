@@ -162,8 +162,10 @@ class _Product:
 
     def _operand_arguments(self, name: str, start: int) -> tuple:
         """The arguments of `operand_bytes` for an operand that begins at byte `start`."""
-        made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
-                                   if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
+        if name == "a":
+            made, mn, region, major = self.plan.a, self.rows, self.a, self.a_major
+        else:
+            made, mn, region, major = self.plan.b, self.columns, self.b, self.b_major
         bits = self.plan.descriptor(made)
         return tuple(bits.at(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
 

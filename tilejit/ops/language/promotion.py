@@ -25,8 +25,10 @@ def number(g: Builder, x) -> Scalar | Tile:
     if isinstance(t, (Scalar, Tile)):
         return t
     if isinstance(t, (Region, Points, Buffer)):
-        where, offsets = (("a buffer", "; offsets stand in its index, as in x[offsets]") if isinstance(t, Buffer)
-                          else ("a region of memory", ""))
+        if isinstance(t, Buffer):
+            where, offsets = "a buffer", "; offsets stand in its index, as in x[offsets]"
+        else:
+            where, offsets = "a region of memory", ""
         raise g.error(f"{describe(x)} is {where}, not a value: load it first, as in tile.load(x[i, 0:BLOCK]){offsets}")
     raise g.error(f"a number or a tile is needed here, not {describe(x)}")
 

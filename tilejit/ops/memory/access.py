@@ -41,8 +41,10 @@ class AccessPlan:
         for r, at in enumerate(table):
             if r in done:
                 continue
-            run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]]
-                   for i in range(self.vector)] if tile.shape else [r]
+            run = [r]
+            if tile.shape:
+                run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]]
+                       for i in range(self.vector)]
             done.update(run)
             yield run
 

@@ -147,7 +147,10 @@ def _(m, call, place, value, compare, mask):
     else:
         coords = tuple(c[:, :1] for c in coords)
         value, compare, mask = map(_by_first_thread, (value, compare, mask))
-    kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
+    if t.dtype.is_float:
+        kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"])
+    else:
+        kind = attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
     return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, scope=attrs["scope"],
                     need_old=call.choice.plan.returns)
@@ -181,8 +184,9 @@ def _place(g: Builder, x, what: str) -> Value:
 def _check_atomic(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
     what = f"atomic_{kind}"
     if dtype.name not in DTYPES[kind]:
-        other = ("cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32
-                 else "use a view of the same memory as integers")
+        other = "use a view of the same memory as integers"
+        if dtype.bits < 32:
+            other = "cast to a wider type, or keep the counts in an int32 array"
         raise g.error(f"{what} takes {', '.join(DTYPES[kind])}, not {dtype}: "
                       f"the hardware has no such operation; {other}")
     if sem not in SEMANTICS:

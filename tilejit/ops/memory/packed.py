@@ -58,8 +58,9 @@ byte_of.rules.plan = _plan
 
 
 def _whole_bytes_message(dtype: DType) -> str:
-    return (f"blocks of {dtype.packing[0]} elements" if dtype.padded
-            else f"whole bytes, multiples of {dtype.packing[0]} elements")
+    if dtype.padded:
+        return f"blocks of {dtype.packing[0]} elements"
+    return f"whole bytes, multiples of {dtype.packing[0]} elements"
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
@@ -199,7 +200,9 @@ def _(m, call, x):
 
 @same_bits.emit
 def _(e, call, x):
-    return [v.with_dtype(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.with_dtype(call.attrs["dtype"])
+    if isinstance(x, list):
+        return [v.with_dtype(call.attrs["dtype"]) for v in x]
+    return x.with_dtype(call.attrs["dtype"])
 
 
 # -- registers ---------------------------------------------------------------------------------------------------------

@@ -67,8 +67,10 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     else:
         yield from _askew(g, t, d, vector)
     if d is not None and not joint(g, source, d, vector):
-        found = ("the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d]
-                 else f"{t.buffer.shape[d]} is not")
+        if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+            found = "the window's are not known to be"
+        else:
+            found = f"{t.buffer.shape[d]} is not"
         known = ", or a region that is known to be inside" * isinstance(t, Region)
         yield f"needs bounds that are multiples of {vector}{known}: {found}"
     # Facts about the launch's scalars are asked last. Scalars change more often than arrays,
@@ -127,7 +129,9 @@ def joint(g, source: Value, d: int, vector: int) -> bool:
         return True
     if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
         return False
-    return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
+    if isinstance(size, int):
+        return size % vector == 0
+    return g.facts.ask("size_multiple", size.arg, size.dim, vector)
 
 
 def is_inside(g, t: Region, starts, d: int) -> bool:
@@ -161,7 +165,9 @@ def _moving(g, source: Value, axis: int, vector: int) -> int | None:
         return t.kept[axis]
     ramps = [g.ramp(i, axis - len(t.shape), vector) for i in indices]
     moving = [d for d, ramp in enumerate(ramps) if ramp is None or ramp[0] != 0]
-    return moving[0] if len(moving) == 1 and ramps[moving[0]] is not None and ramps[moving[0]][0] == 1 else None
+    if len(moving) == 1 and ramps[moving[0]] is not None and ramps[moving[0]][0] == 1:
+        return moving[0]
+    return None
 
 
 def _is_contiguous(t: Region | Points, d: int) -> bool:

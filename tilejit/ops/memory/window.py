@@ -57,8 +57,10 @@ def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple,
             continue
         begin, end = _sum(g, origin, offset), _sum(g, low, count)
         first = _extreme(g, "minimum", _extreme(g, "maximum", low, begin), end)
-        last = (end if extent is None
-                else _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent))))
+        if extent is None:
+            last = end
+        else:
+            last = _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent)))
         extent = _sum(g, size, offset, "-") if extent is None else extent
         made.append((begin, extent, first, _sum(g, last, first, "-")))
         steps = gcd(divisor(d, begin), 0 if extents[d] is None else divisor(d, extent), own)

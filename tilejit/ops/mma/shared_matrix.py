@@ -112,8 +112,9 @@ def innermost(t: Region) -> int | None:
 def report_miss(name: str, t: Region, found: Miss, columns: int) -> Miss:
     """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for
     the reason `found`."""
-    return (sideways(name, t, columns) if found is SIDEWAYS
-            else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}"))
+    if found is SIDEWAYS:
+        return sideways(name, t, columns)
+    return Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
 
 
 def sideways(name: str, t: Region, columns: int) -> Miss:
@@ -140,10 +141,11 @@ def _plain(t: Region, along: Along, span: int) -> Miss:
     width, lies = columns * t.dtype.nbytes, "is row-major without a swizzle in shared memory"
     if rows % 8 == 0 and width % 16 == 0:
         fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
-        instead = (f"{lies}; give its allocation layout=tile.auto" if fitting else
-                   f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
-                   "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
-                   "which TMA takes longer to fill")
+        instead = f"{lies}; give its allocation layout=tile.auto"
+        if not fitting:
+            instead = (f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
+                       "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
+                       "which TMA takes longer to fill")
         return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, "
                     f"{fitting}) of its allocation lays them", instead)
     fits = f"{rows} rows of {width} bytes are no multiple of 8 rows of 16 bytes; allocate a multiple of both"

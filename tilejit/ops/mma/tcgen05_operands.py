@@ -27,7 +27,10 @@ def scale_layout(rows: int, chunks: int) -> TileLayout:
                                f"not {rows} and {chunks}")
     columns = rows // 32
     shards = [(columns, 4, axis.TCol), (32, 1, axis.TLane)]
-    along = [(chunks // 4, 4 * columns, axis.TCol), (4, 1, axis.TCol)] if chunks > 4 else [(chunks, 1, axis.TCol)]
+    if chunks > 4:
+        along = [(chunks // 4, 4 * columns, axis.TCol), (4, 1, axis.TCol)]
+    else:
+        along = [(chunks, 1, axis.TCol)]
     return TileLayout(shards + along, replicas=[(4, 32, axis.TLane)])
 
 

@@ -63,8 +63,9 @@ def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of A in registers with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
-        return (Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128)) if threads % 128 == 0
-                else None)
+        if threads % 128:
+            return None
+        return Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128))
     except CompilationError:
         return None
 
@@ -73,8 +74,10 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 
 def matrix(s: MmaSite, name: str) -> Derived | Miss:
     """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
-    t, starts, k_first, mn, align = ((s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a"
-                                     else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align))
+    if name == "a":
+        t, starts, k_first, mn, align = s.a, s.a_starts, s.trans_a, ROWS, s.a_align
+    else:
+        t, starts, k_first, mn, align = s.b, s.b_starts, not s.trans_b, s.n, s.b_align
     return s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
 
 
@@ -169,8 +172,10 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
         d = pins.part(tile, plan.tiles)
         for step in range(plan.steps):
             at = tile * plan.steps + step
-            left = ([operand(w) for w in words[at * per:at * per + per]] if words
-                    else moved("x", plan.a.rows[tile] + plan.a.ks[step]))
+            if words:
+                left = [operand(w) for w in words[at * per:at * per + per]]
+            else:
+                left = moved("x", plan.a.rows[tile] + plan.a.ks[step])
             bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())

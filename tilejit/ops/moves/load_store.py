@@ -25,9 +25,10 @@ def _memory(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:
-        how = ("a peer's is read element by element with tile.ptx.ld.shared_cluster.b32(buf.peer(rank)[i]), "
-               "or the peer sends it"
-               if what == "load" else "a peer's is written")
+        how = "a peer's is written"
+        if what == "load":
+            how = ("a peer's is read element by element with tile.ptx.ld.shared_cluster.b32(buf.peer(rank)[i]), "
+                   "or the peer sends it")
         raise g.error(f"{what} reaches the CTA's own shared memory; {how} with tile.copy_async(buf.peer(rank), ..., "
                       "mbar=bar) from shared memory, and with tile.store_async(buf.peer(rank), value, "
                       "mbar=bar) from registers")

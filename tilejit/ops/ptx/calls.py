@@ -167,8 +167,10 @@ def _check_scope(g: Builder, form) -> None:
     together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
     if together and (g.scope.partial is not None or g.scope.threads < threads):
-        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
-               else f"this scope has {g.scope.threads}")
+        if g.scope.partial is not None:
+            few = f"the condition {source_text(g.scope.partial)} differs between them"
+        else:
+            few = f"this scope has {g.scope.threads}"
         raise g.error(f"{form.name} is executed by all {threads} threads of a "
                       f"{'warpgroup' if threads == 128 else 'warp'} together, and {few}")
 
@@ -295,9 +297,14 @@ def _written_places(call: Call, _mapped: bool) -> tuple[Value, ...]:
     there, and for a tensor store the map."""
     if _form(call.attrs["form"]).effect not in ("writes", "syncs"):
         return ()
-    return tuple(x for operand, x in _addresses(call) if operand.access != "r" and (
-        isinstance(type_of(x), TensorMap) and _stores_by_map(call) if operand.space == "map"
-        else isinstance(type_of(x), Region)))
+    return tuple(x for operand, x in _addresses(call) if operand.access != "r" and _may_write(call, operand, x))
+
+
+def _may_write(call: Call, operand, x: Operand) -> bool:
+    """Whether an instruction may write through an address: that of memory, or of the map of a tensor store."""
+    if operand.space == "map":
+        return isinstance(type_of(x), TensorMap) and _stores_by_map(call)
+    return isinstance(type_of(x), Region)
 
 
 def _addresses(call: Call) -> Iterator[tuple]:
@@ -372,8 +379,9 @@ def _infer(g: Builder, *operands, form, slots, imm, simulate):
     if not dtypes:
         return None
     if any(isinstance(type_of(x), Tile) for x in operands):
-        return (tuple(result_type(g, d, *operands) for d in dtypes) if len(dtypes) > 1
-                else result_type(g, dtypes[0], *operands))
+        if len(dtypes) > 1:
+            return tuple(result_type(g, d, *operands) for d in dtypes)
+        return result_type(g, dtypes[0], *operands)
     uniform = _uniformity(row, operands)
     types = tuple(Scalar(d, uniform) for d in dtypes)
     return types if len(types) > 1 else types[0]

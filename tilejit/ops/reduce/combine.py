@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DType, bool_
+from ...dtypes import DType, bool_, integer_range
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import apply
@@ -52,8 +52,7 @@ def _extreme(dtype: DType, largest: bool):
         return largest
     if dtype.is_float:
         return float("inf") if largest else -float("inf")
-    low, high = ((-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int"
-                 else (0, (1 << dtype.bits) - 1))
+    low, high = integer_range(dtype)
     return high if largest else low
 
 
@@ -108,7 +107,9 @@ class Known(Combine):
         if d.is_int:
             narrow = d.bits < 32 and word == "add"
             return word if d.bits <= 32 and not narrow else None
-        return word if d.name == "float32" and word in ("max", "min") and target in ("sm_100a", "sm_103a") else None
+        if d.name == "float32" and word in ("max", "min") and target in ("sm_100a", "sm_103a"):
+            return word
+        return None
 
 
 _UFUNC = {"sum": np.add, "prod": np.multiply, "max": extreme_of_arrays("max"), "min": extreme_of_arrays("min"),

@@ -25,6 +25,8 @@ from .reduce import reduce_
 Axes = frozenset[int]
 
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
+LARGEST_FIRST = ("max", "argmax", "topk", "descending sort", "descending argsort")
+SMALLEST_FIRST = ("min", "argmin", "sort", "argsort")
 # elements that do not affect a reduction
 NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}
 
@@ -179,7 +181,9 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
                 and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop)))
     if any(c % extent for c in terms.values()):
         return False
-    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
+    if isinstance(size, int):
+        return size % extent == 0
+    return g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
 # -- values of a tile out of bounds ------------------------------------------------------------------------------------
@@ -198,8 +202,10 @@ def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | Non
             queue.pop()
             continue
         call = g.definitions.get(value)
-        operands = ([(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call)
-                    and not _reads_outside(g, value, at) else [])
+        if call is not None and _computes(call) and not _reads_outside(g, value, at):
+            operands = [(a, _axes_before(call, at)) for a in call.args]
+        else:
+            operands = []
         waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
         queue += waiting
         if not waiting:
@@ -218,7 +224,9 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     if _reads_outside(g, value, axes) or known is not None or not numbers:
         return 0 if _reads_outside(g, value, axes) else known
     if call.op is casts.cast:
-        return None if numbers[0] is None else casts.cast_number(numbers[0], call.args[0].type.dtype, value.type.dtype)
+        if numbers[0] is None:
+            return None
+        return casts.cast_number(numbers[0], call.args[0].type.dtype, value.type.dtype)
     if call.op in MOVED:
         return numbers[0]
     if call.op is reduce_:
@@ -275,8 +283,9 @@ def _fill_number(g: Builder, value):
     if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
     n = _fill_number(g, call.args[0])
-    return (casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast
-            else n)
+    if n is not None and call.op is casts.cast:
+        return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype)
+    return n
 
 
 # -- the message -------------------------------------------------------------------------------------------------------
@@ -289,11 +298,12 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
                 "or accept it by tile.load(..., other=0)")
     if not direct:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
-    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
-    if what in ("max", "argmax", "min", "argmin"):
+    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "...",
+               "histogram": "-1" if dtype.signed else "..."}.get(what, "0")
+    if what in LARGEST_FIRST or what in SMALLEST_FIRST:
         if dtype.is_float:
             least, most = '-float("inf")', 'float("inf")'
         else:
             least, most = integer_range(dtype) if dtype.is_int else (False, True)
-        neutral = least if what.endswith("max") else most
+        neutral = least if what in LARGEST_FIRST else most
     return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"

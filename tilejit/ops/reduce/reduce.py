@@ -212,8 +212,10 @@ def _tree(m, combine: Combine, parts: tuple) -> tuple:
     while (n := len(parts[0])) > 1:
         low, step = n // 2, n - n // 2
         joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:] for p in parts))
-        parts = joined if step == low else tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))])
-                                                 for j, p in zip(joined, parts))
+        if step > low:  # the element in the middle is left over
+            joined = tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))])
+                           for j, p in zip(joined, parts))
+        parts = joined
     return tuple(p[0] for p in parts)
 
 

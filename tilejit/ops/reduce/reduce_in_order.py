@@ -91,8 +91,10 @@ def _joined_neighbours(m, combine: Combine, parts: tuple) -> tuple:
     """Combine along the leading dimension, by a tree of neighbours."""
     while (n := len(parts[0])) > 1:
         joined = combine.simulate(m, tuple(p[0:n - 1:2] for p in parts), tuple(p[1::2] for p in parts))
-        parts = joined if n % 2 == 0 else tuple(
-            np.concatenate([j, np.broadcast_to(p[n - 1:], (1, *j.shape[1:]))]) for j, p in zip(joined, parts))
+        if n % 2:  # the last element is left over
+            joined = tuple(np.concatenate([j, np.broadcast_to(p[n - 1:], (1, *j.shape[1:]))])
+                           for j, p in zip(joined, parts))
+        parts = joined
     return tuple(p[0] for p in parts)
 
 

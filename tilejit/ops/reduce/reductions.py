@@ -220,8 +220,10 @@ def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
     traced: Combine = trace(g, combine, x, "reduce", in_order=not flag(g, "commutative", commutative))
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
-    results = (g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce")
-               if axes else xs)
+    if axes:
+        results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce")
+    else:
+        results = xs
     return group_parts(x, results)
 
 

@@ -361,7 +361,10 @@ def scan(g: Builder, x, axis, combine, reverse=False):
                           f"not {list(xs[0].type.shape)} and {list(item.type.shape)}")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
     reverse, traced = flag(g, "reverse", reverse), trace(g, combine, x, "scan")
-    results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan") if xs[0].type.size else xs
+    if xs[0].type.size:
+        results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan")
+    else:
+        results = xs
     for item in xs:
         warn_if_scanned_ragged(g, item, "scan", axis, reverse, tuple(results))
     return group_parts(x, results)

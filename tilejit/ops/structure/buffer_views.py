@@ -164,8 +164,9 @@ def _permute(g: Builder, x: Value, dims, *more):
 def _own_shared(g: Builder, x: Value, what: str) -> None:
     t = x.type
     if t.scope != "shared" or getattr(t, "peer", False):
-        array = ("; arrays are reshaped, permuted and viewed by their library, before the launch" if t.scope == "global"
-                 else "")
+        array = ""
+        if t.scope == "global":
+            array = "; arrays are reshaped, permuted and viewed by their library, before the launch"
         raise g.error(f"{what} is for the CTA's own shared memory, not {describe(x)}{array}")
     if g.definitions[_root(g, x)[0]].attrs.get("auto") is not None:
         raise g.error(f"{what} needs the buffer's layout, which tile.auto chooses later by the buffer's uses: "

@@ -202,7 +202,9 @@ def cursors(g: Builder) -> list[tuple[tuple, tuple[int, int]]]:
 def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
     """The name of the current scope's cursor in a ring."""
     def place(scope: ExecScope | None) -> tuple:
-        return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent))
+        if scope is None:
+            return ()
+        return scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent)
     return "ring", ring.number, role, place(g.scope)
 
 

@@ -58,9 +58,13 @@ def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
     for n in range(0, len(args[0]), per):
         groups = [a[n:n + per] for a in args]
         held = [e.word_of(group, dtype) for group in groups]
-        word = words(e, dtype, *held) if None not in held and not all(isinstance(w, int) for w in held) else None
-        made += (e._from_units([e.word(word)], dtype, per) if word is not None
-                 else map_registers(emit, e, dtype, tuple(groups)))
+        word = None
+        if None not in held and not all(isinstance(w, int) for w in held):
+            word = words(e, dtype, *held)
+        if word is not None:
+            made += e._from_units([e.word(word)], dtype, per)
+        else:
+            made += map_registers(emit, e, dtype, tuple(groups))
     return made
 
 
@@ -236,8 +240,9 @@ shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right
 def _(g, call):
     by = g.linear(call.args[1])
     amount = by.get(None, 0)
-    return (g.quotient(call.result, g.linear(call.args[0]), 1 << amount) if set(by) <= {None} and 0 <= amount < 63
-            else None)
+    if set(by) <= {None} and 0 <= amount < 63:
+        return g.quotient(call.result, g.linear(call.args[0]), 1 << amount)
+    return None
 
 
 # -- one operand -----------------------------------------------------------------------------------------------------

@@ -53,8 +53,9 @@ class Move:
 
 
 @lru_cache(maxsize=512)
-def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
-    """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp.
+def register_moves(source: Tile, target: Tile, flipped: tuple[int, ...] = ()) -> tuple[Move, ...] | None:
+    """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp; the
+    target is in reverse along the dimensions `flipped`.
 
     None if an element must cross warps, if a register has no such move, or if shuffles would cost more than scratch
     memory. A shuffle costs about as much as a store or load of shared memory, and the two barriers of scratch memory
@@ -62,8 +63,8 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     """
     threads = max(_threads(source), _threads(target))
     lanes = min(threads, 32)
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // lanes, lanes, -1)
-                  for t in (source, target))
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t, axes).reshape(threads // lanes, lanes, -1)
+                  for t, axes in ((source, ()), (target, flipped)))
     moves = []
     for column in range(need.shape[2]):
         wanted = need[:, :, column:column + 1]
@@ -162,14 +163,15 @@ def _threads(t: Tile) -> int:
     return 32 * warps if warps > 1 else lanes
 
 
-def _flat(table, t: Tile):
-    """Row-major indices over the domain as row-major indices over the shape; -1 for padding."""
+def _flat(table, t: Tile, flipped: tuple[int, ...] = ()):
+    """Row-major indices over the domain as row-major indices over the shape, in reverse along the dimensions `flipped`;
+    -1 for padding."""
     at = np.unravel_index(table, t.domain)
     inside = np.ones(table.shape, bool)
     flat = np.zeros(table.shape, np.int64)
-    for c, extent in zip(at, t.shape):
+    for d, (c, extent) in enumerate(zip(at, t.shape)):
         inside &= c < extent
-        flat = flat * extent + c
+        flat = flat * extent + (extent - 1 - c if d in flipped else c)
     return np.where(inside, flat, -1)
 
 
@@ -183,14 +185,22 @@ def _lane(e, move: Move):
     return lane
 
 
+def _from_lane(e, value, move):
+    """A register's value in the lane that a move names."""
+    return e.shuffle("idx", value, e.memoize_for_region(("lane", move.base, move.lanes), lambda: _lane(e, move)))
+
+
+def shuffled(e, x: list, moves: tuple[Move, ...]) -> list:
+    """Emit the moves of a tile's registers."""
+    return [x[m.reg] if m.local else _from_lane(e, x[m.reg], m) for m in moves]
+
+
 @convert_layout.emit
 def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     moves = register_moves(source, target)
     if moves is not None:
-        return [x[m.reg] if m.local
-                else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
-                for m in moves]
+        return shuffled(e, x, moves)
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)

@@ -220,8 +220,9 @@ def _instruction_layout(assigner, call, region: Value, t: Tile) -> Tile:
     g = assigner.context
     made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"],
                   call.attrs["pack"], bool(call.results))
-    return (assigner.default(t.shape, t.dtype) if isinstance(made, str)
-            else Tile(t.dtype, t.shape, made.layout, made.domain))
+    if isinstance(made, str):
+        return assigner.default(t.shape, t.dtype)
+    return Tile(t.dtype, t.shape, made.layout, made.domain)
 
 
 tmem_load.rules.layout = (lambda assigner, call,

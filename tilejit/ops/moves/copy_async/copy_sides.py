@@ -48,8 +48,9 @@ def _instead(name: str, x) -> str:
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
     if isinstance(type_of(x), Points) and name == "copy_async":
         return ": rows of a matrix are named by A.take(rows)[:, k:k + BLOCK], and other elements are loaded and stored"
-    return (": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
-            if isinstance(type_of(x), (Points, Rows)) else "")
+    if isinstance(type_of(x), (Points, Rows)):
+        return ": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
+    return ""
 
 
 def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, **options) -> bool:

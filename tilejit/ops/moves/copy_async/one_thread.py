@@ -38,9 +38,10 @@ def _completion(s: CopySite) -> bool | str:
 def not_negative(s: CopySite) -> bool | str:
     for d, start in enumerate(s.starts(s.array)):
         low = s.g.bounds(start)[0]
-        if low is None or low < 0:
-            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least "
-                                                                                            "0")
+        if low is None:
+            return f"the start along dimension {d} is not known to be at least 0"
+        if low < 0:
+            return f"the start along dimension {d} is {low}"
     return True
 
 

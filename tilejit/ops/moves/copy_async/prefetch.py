@@ -69,7 +69,8 @@ def prefetch(g: Builder, region, cache=None):
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    region = region if isinstance(type_of(region), Selected) else refuse_box(g, "prefetch", whole_region(g, region))
+    if not isinstance(type_of(region), Selected):
+        region = refuse_box(g, "prefetch", whole_region(g, region))
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
     known = names(prefetch_.variants)

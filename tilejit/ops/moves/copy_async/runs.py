@@ -164,8 +164,9 @@ def aligned(s: CopySite) -> bool | str:
         for d in runs.loops:
             if not multiple(d.steps[side], unit, s.g.facts.ask):
                 known = isinstance(d.steps[side], int)
-                apart = (f"{d.steps[side] * itemsize} bytes apart" if known
-                         else "not known to be a multiple of 16 bytes apart")
+                apart = "not known to be a multiple of 16 bytes apart"
+                if known:
+                    apart = f"{d.steps[side] * itemsize} bytes apart"
                 return f"runs of the {what} are {apart}"
         if region.scope == "global":
             reason = _array_aligned(s, region, unit)
@@ -197,13 +198,16 @@ def in_bounds(s: CopySite) -> bool | str:
         return "a window, whose bounds are not the array's"
     for d, (size, start, extent) in enumerate(zip(s.array.buffer.shape, s.starts(s.array), s.array.extents)):
         low, high = s.g.bounds(start)
-        if low is None or low < 0:
-            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least "
-                                                                                            "0")
+        if low is None:
+            return f"the start along dimension {d} is not known to be at least 0"
+        if low < 0:
+            return f"the start along dimension {d} is {low}"
         if high is None:
             return f"the start along dimension {d} has no known upper bound"
-        inside = (high + extent <= size if isinstance(size, int)
-                  else s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent))
+        if isinstance(size, int):
+            inside = high + extent <= size
+        else:
+            inside = s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent)
         if not inside:
             return f"elements up to {high + extent} of dimension {d}, which has {size}"
     return True

@@ -24,8 +24,9 @@ def found(s: CopySite) -> Plan | str:
 
 def group(s: CopySite) -> int:
     """The cta_group of the tensor memory's allocation; without a kernel (``tile.plan_copy``), that of the option."""
-    return (s.options.get("cta_group") or 1 if s.dst_buffer is None
-            else allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"])
+    if s.dst_buffer is None:
+        return s.options.get("cta_group") or 1
+    return allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"]
 
 
 def _group(s: CopySite) -> bool | str:

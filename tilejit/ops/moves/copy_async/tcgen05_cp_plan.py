@@ -306,9 +306,10 @@ def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tupl
     pitch = UNIT << mode
     for _, column, at in places:
         inside = not mode or (at % pitch + shape.width <= pitch and at // pitch % ATOM + min(shape.rows, ATOM) <= ATOM)
-        if at % UNIT or not inside:
-            return "a copy would begin at " + (f"byte {at % (ATOM * pitch)} of the {ATOM * pitch} that "
-                                               "its swizzle mixes" if mode else f"byte {at}")
+        if (at % UNIT or not inside) and mode:
+            return f"a copy would begin at byte {at % (ATOM * pitch)} of the {ATOM * pitch} that its swizzle mixes"
+        if at % UNIT:
+            return f"a copy would begin at byte {at}"
         if column % UNIT:
             return "a copy would begin inside 16 bytes of the columns"
     return [(lane << 16 | column // 4, at) for lane, column, at in places]

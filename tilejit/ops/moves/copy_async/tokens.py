@@ -66,8 +66,10 @@ def pool_of(g: Builder) -> str:
     """A name of the current scope that is equal wherever a scope of the same threads is written."""
     words, scope, chosen = [], g.scope, g.state.setdefault("scopes of run-time ids", {})
     while scope is not None and scope.kind != "cta":
-        first = (f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value)
-                 else scope.first)
+        if isinstance(scope.first, Value):
+            first = f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}"
+        else:
+            first = scope.first
         words.append("elect" if scope.elected else f"{scope.kind}({first}:{scope.threads})")
         scope = scope.parent
     return "/".join(["cta", *reversed(words)])

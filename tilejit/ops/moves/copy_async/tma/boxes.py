@@ -392,7 +392,9 @@ def encodable(stride: Number) -> Number:
 
     That only changes the stride of a dimension of one element, which can be arbitrary and does not matter.
     """
-    return stride if isinstance(stride, int) else ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
+    if isinstance(stride, int):
+        return stride
+    return ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
 
 
 def cut_fits(dim: Dim, weight: int, ask) -> bool:

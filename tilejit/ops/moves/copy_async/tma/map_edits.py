@@ -123,8 +123,10 @@ def _whole_granules(context, call: Call) -> None:
         return
     else:
         columns = map_.type.array.shape[-1]
-    size = (context.definition(columns).attrs["sym"] if isinstance(columns, Value)
-            and context.definition(columns).op is size_of else columns)
+    if isinstance(columns, Value) and context.definition(columns).op is size_of:
+        size = context.definition(columns).attrs["sym"]
+    else:
+        size = columns
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
@@ -297,8 +299,9 @@ def _wide(g: Builder, n):
 def _number(g: Builder, n, dtype):
     """A number as an operand. It must be uniform over the scope, unless the threads have diverged:
     then each has its own."""
-    return (convert(g, n, dtype) if g.scope.partial is not None
-            else uniform_scalar(g, n, "what a map is rebound to", dtype))
+    if g.scope.partial is not None:
+        return convert(g, n, dtype)
+    return uniform_scalar(g, n, "what a map is rebound to", dtype)
 
 
 def _bytes(g: Builder, stride, nbytes: int):
@@ -350,8 +353,10 @@ def publish(g: Builder, m, scope="gpu"):
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; '
                       'one in global memory is released by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
-        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
-               else f"this scope has {g.scope.threads}")
+        if g.scope.partial is not None:
+            few = f"the condition {source_text(g.scope.partial)} differs between them"
+        else:
+            few = f"this scope has {g.scope.threads}"
         raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: "
                       "call it at the scope of a warp or wider")
     g.call(map_publish, m, scope=_fence_scope(g, scope))

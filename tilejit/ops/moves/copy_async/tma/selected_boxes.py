@@ -64,8 +64,9 @@ def selected_boxes(site, view: View) -> Boxes | str:
     columns, height = [r for r in runs_of(view, 1) if r.dim == 1], [r for r in runs_of(view, 1) if r.dim == 0]
     count = site.array.window.pixels(site.array.extents[0]) if patches else 0
     if patches and (count > MAX_PIXELS or len(height) > 1):
-        return (f"{count} pixels, more than {MAX_PIXELS}" if count > MAX_PIXELS
-                else "pixels that are not evenly spaced in shared memory")
+        if count > MAX_PIXELS:
+            return f"{count} pixels, more than {MAX_PIXELS}"
+        return "pixels that are not evenly spaced in shared memory"
     if not patches and (not height or height[0].extent % ROWS):
         return (f"{height[0].extent if height else 1} rows that follow each other in shared memory, "
                 f"and {ROWS} go together")

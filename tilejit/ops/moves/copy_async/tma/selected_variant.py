@@ -48,8 +48,9 @@ def plan(site: CopySite) -> tma.Plan:
     found, patches = tma.boxes(site), isinstance(site.array, Patches)
     extra, steps = walk(site, found.width) if patches else (None, (1, 1))
     nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
-    mode = ("rows" if not patches
-            else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along])
+    mode = "rows"
+    if patches:
+        mode = {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along]
     return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 

@@ -226,8 +226,9 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
         raise g.error(f"along is None, 'w' or 'w128', not {along!r}")
     limit = HALOS.get(along, 0)
     if isinstance(halo, bool) or not isinstance(halo, int) or not 0 <= halo <= limit:
-        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}"
-                      if along else "a halo is for along='w' or 'w128'")
+        if along is None:
+            raise g.error("a halo is for along='w' or 'w128'")
+        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}")
     window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along, halo)
     counts = []
     for d in range(rank):

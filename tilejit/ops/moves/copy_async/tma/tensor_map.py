@@ -230,8 +230,9 @@ def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion, preci
             raise g.error(f"a tensor map's array has elements, and dimension {d} of this one is empty")
         fits = stride == 1 if d == len(array.shape) - 1 else in_steps(stride, dtype.nbytes, ask)
         if not fits:
-            needed = ("1" if d == len(array.shape) - 1
-                      else f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative")
+            needed = "1"
+            if d != len(array.shape) - 1:
+                needed = f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative"
             raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
     return (MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion],
             TF32 if precision else STORED_AS.get(dtype.name, dtype.name))
