@@ -121,8 +121,8 @@ class Kernels:
                 self.differing += self.frozen.code(found, code.texts["llvm_ir"], code.params, code.maps, test.rpartition(" (")[0])
             if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
                 self.count[target, "assembled"] += 1
-                self.forms.setdefault(target, set()).update(forms(code.texts["llvm_ir"]))
-                if code.assembled is LATER:
+                new = self._new_forms(code.texts["llvm_ir"], target)
+                if code.assembled is LATER and (new or all_cases() or found.graph.launch.spills is not None):
                     title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
                     self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
             return code
@@ -221,20 +221,26 @@ class Kernels:
                 return []
             emitted = emit(found.graph)
             self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
-            new = forms(emitted.llvm_ir) - self.forms[target]
-            if not new - self.forms[TARGETS[0]] and not all_cases():  # what the oldest target accepts, later ones accept
+            if not self._new_forms(emitted.llvm_ir, target) and not all_cases():
                 screen.check(emitted.llvm_ir, target)
                 self.count[target, "of known forms"] += 1
                 return []
             with self._at_work():
                 ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
-            self.forms[target] |= new
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
             return [f"{name}: {type(error).__name__}: {error}"]
         self.count[target, "assembled"] += 1
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
+
+    def _new_forms(self, llvm_ir: str, target: str) -> set[str]:
+        """The forms of instructions that no kernel assembled for the target had, nor one for the oldest: what that accepts, later ones accept.
+        The caller assembles the kernel if there are any."""
+        known = self.forms.setdefault(target, set())
+        new = forms(llvm_ir) - known - self.forms[TARGETS[0]]
+        known |= new
+        return new
 
     def _claim(self, key: str) -> bool:
         line = key.encode() + b"\n"
