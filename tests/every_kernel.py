@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from threading import local
 from zlib import crc32
@@ -72,19 +73,19 @@ class Sighting:
 class Kernels:
     """The kernels that the tests of this process lowered.
 
-    `claims` is a file that the processes of one run share: the process that first claims the key of a graph's code assembles it.
+    `claims` is a file that the processes of one run share: the process that first claims the key of a graph's code, or of an instruction's
+    form, assembles it.
     """
 
     def __init__(self, claims: Path):
         claims.parent.mkdir(parents=True, exist_ok=True)
         self.claims = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self.claimed: set[bytes] = set()  # the keys in the file, as far as it was read
+        self.claimed: set[str] = set()    # the keys in the file, as far as it was read
         self.read = 0                     # bytes of the file that were read
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
         self.count: Counter = Counter()  # of kernels, by target and outcome
         self.tests: dict[tuple, str] = {}  # by test function and kernel, the first case of a parametrized test
-        self.forms: dict[str, set[str]] = {target: set() for target in TARGETS}  # of the instructions in assembled kernels
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
         self.frozen = Frozen()
@@ -121,7 +122,7 @@ class Kernels:
                 self.differing += self.frozen.code(found, code.texts["llvm_ir"], code.params, code.maps, test.rpartition(" (")[0])
             if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
                 self.count[target, "assembled"] += 1
-                new = self._new_forms(code.texts["llvm_ir"], target)
+                new = self._has_new_forms(code.texts["llvm_ir"], target)
                 if code.assembled is LATER and (new or all_cases() or found.graph.launch.spills is not None):
                     title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
                     self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
@@ -221,7 +222,7 @@ class Kernels:
                 return []
             emitted = emit(found.graph)
             self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
-            if not self._new_forms(emitted.llvm_ir, target) and not all_cases():
+            if not self._has_new_forms(emitted.llvm_ir, target) and not all_cases():
                 screen.check(emitted.llvm_ir, target)
                 self.count[target, "of known forms"] += 1
                 return []
@@ -234,24 +235,29 @@ class Kernels:
         self.count[target, "assembled"] += 1
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
 
-    def _new_forms(self, llvm_ir: str, target: str) -> set[str]:
-        """The forms of instructions that no kernel assembled for the target had, nor one for the oldest: what that accepts, later ones accept.
-        The caller assembles the kernel if there are any."""
-        known = self.forms.setdefault(target, set())
-        new = forms(llvm_ir) - known - self.forms[TARGETS[0]]
-        known |= new
-        return new
+    def _has_new_forms(self, llvm_ir: str, target: str) -> bool:
+        """Whether some instructions have forms that no kernel had that was assembled for the target, or for the oldest one: what that accepts,
+        later ones accept. The caller assembles the kernel then."""
+        keys = {form_key(form, target): form_key(form, TARGETS[0]) for form in forms(llvm_ir)}
+        return any(keys[key] not in self.claimed for key in self._claim(*keys))
 
-    def _claim(self, key: str) -> bool:
-        line = key.encode() + b"\n"
+    def _claim(self, *keys: str) -> list[str]:
+        """Those of the keys that no process has claimed; they are this one's now."""
         fcntl.flock(self.claims, fcntl.LOCK_EX)
         try:
             since = os.pread(self.claims, os.fstat(self.claims).st_size - self.read, self.read)
             self.read += len(since)
-            self.claimed.update(since.splitlines(keepends=True))
-            return line not in self.claimed and os.write(self.claims, line) > 0
+            self.claimed.update(since.decode().split())
+            new = [key for key in keys if key not in self.claimed]
+            os.write(self.claims, "".join(f"{key}\n" for key in new).encode())
+            return new
         finally:
             fcntl.flock(self.claims, fcntl.LOCK_UN)
+
+
+@cache
+def form_key(form: str, target: str) -> str:
+    return f"{target}:{blake2b(form.encode(), digest_size=10).hexdigest()}"
 
 
 def _text(sighting: Sighting) -> str:

@@ -15,8 +15,8 @@ _DEBUG = re.compile(r", ![\w.]+ !\d+")
 _OPERAND = re.compile(r"%[\w.]+|(?<![\w.$#%@])(?<!align )(?<!addrspace\()-?\d[\w.+]*(?! x )\b")
 _ASSEMBLY = re.compile(r'asm (?:sideeffect |convergent )*"((?:[^"\\]|\\.)*)", "([^"]*)"')
 _INDEX = re.compile(r"\$(\d+)")
-# Offsets of addresses and descriptors, numbers of more than four digits, the numbers of accumulators in registers with names.
-_ANY = re.compile(r" \+ -?\d+(?=\])|(?<=, )\d{5,}\b|(?<=[a-z])\d*_\d+\b|(?<=_)<\d+>")
+# Offsets of addresses and descriptors, instruction descriptors (numbers of seven digits or more), the numbers of accumulators in registers with names.
+_ANY = re.compile(r" \+ -?\d+(?=\])|(?<=, )\d{7,}\b|(?<=[a-z])\d*_\d+\b|(?<=_)<\d+>")
 _DESCRIPTOR = re.compile(r"(add\.s64 )[a-z]\d*(, \$\d+, )\d+")
 _WGMMA = re.compile(r"wgmma\.(fence|mma|commit|wait)[._]\S*( \d+(?=;))?")
 _ACCUMULATORS = re.compile(r"\bacc\d+_\d+\b|(?:=?f,){4}")

@@ -1,5 +1,8 @@
 """Kernels whose instructions all have forms that were assembled are recognized, and no others."""
 
+import os
+from copy import copy
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -89,10 +92,18 @@ def stored(x, y, place: tile.constexpr, text: tile.constexpr):
     tile.store(y[place:place + 32], tile.asm(text, tile.float32, tile.load(x[place:place + 32]), simulate=increased))
 
 
-def test_a_kernel_is_assembled_only_if_the_form_of_one_of_its_instructions_is_new(kernels, monkeypatch):
-    x = np.zeros(128, np.float32)
-    monkeypatch.setattr(kernels, "queue", Queue())
-    monkeypatch.setattr(kernels, "forms", {target: set() for target in TARGETS})
+@pytest.fixture
+def fresh(kernels, monkeypatch, tmp_path):
+    """The kernels of this run as if none had been assembled before."""
+    claims = os.open(tmp_path / "claims", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    for name, value in (("queue", Queue()), ("claims", claims), ("claimed", set()), ("read", 0)):
+        monkeypatch.setattr(kernels, name, value)
+    yield kernels
+    os.close(claims)
+
+
+def test_a_kernel_is_assembled_only_if_the_form_of_one_of_its_instructions_is_new(fresh, monkeypatch):
+    kernels, x = fresh, np.zeros(128, np.float32)
     monkeypatch.setattr(every_kernel, "all_cases", bool)  # False
     waiting = []
     for place, text in ((32, "add.f32 $0, $1, 1.0;"), (64, "add.f32 $0, $1, 1.0;"), (64, "add.nowhere.f32 $0, $1, 1.0;")):
@@ -104,11 +115,20 @@ def test_a_kernel_is_assembled_only_if_the_form_of_one_of_its_instructions_is_ne
     assert problems and all("add.nowhere" in problem for problem in problems)
 
 
-def test_in_a_run_of_all_cases_every_kernel_is_assembled(kernels, monkeypatch):
-    x = np.zeros(128, np.float32)
-    monkeypatch.setattr(kernels, "queue", Queue())
+def test_in_a_run_of_all_cases_every_kernel_is_assembled(fresh, monkeypatch):
+    kernels, x = fresh, np.zeros(128, np.float32)
     monkeypatch.setattr(every_kernel, "all_cases", lambda: True)
     for place in (32, 64):
         stored[(1,)](x, x.copy(), place=place, text="add.f32 $0, $1, 2.0;")
         assert not kernels.judge(f"tests/test_instruction_forms.py::all-{place}")
     assert sum(map(len, kernels.queue.waiting.values())) == 2 * len(TARGETS) and not kernels.finish()
+
+
+def test_the_processes_of_a_run_share_the_forms_and_later_targets_have_those_of_the_oldest(fresh):
+    other = copy(fresh)
+    other.claimed, other.read = set(), 0
+    one, two = module("%v1 = add i32 %v0, 5"), module("%v1 = mul i32 %v0, 5")
+    assert fresh._has_new_forms(one, "sm_90a") and not other._has_new_forms(one, "sm_90a")
+    assert other._has_new_forms(one, "sm_100a") and not fresh._has_new_forms(one, "sm_100a")
+    assert fresh._has_new_forms(two, TARGETS[0])
+    assert not any(kernels._has_new_forms(two, target) for kernels in (fresh, other) for target in TARGETS)
