@@ -178,9 +178,10 @@ def topk(g: Builder, x, k, axis=-1):
     extent = x.type.shape[axis]
     if isinstance(k, bool) or not isinstance(k, int):
         raise g.error(f"k is a constant integer, not {describe(k)}" + g.declared_constant(k))
+    if not extent:
+        raise g.error(f"topk of {describe(x)} along an axis without elements has no value")
     if not 1 <= k <= extent:
-        raise g.error(f"topk takes 1 to {extent} of {extent} elements, not {k}" if extent
-                      else f"topk of {describe(x)} along an axis without elements has no value")
+        raise g.error(f"topk takes 1 to {extent} of {extent} elements, not {k}")
     if not x.type.size:
         shape = tuple(k if d == axis else n for d, n in enumerate(x.type.shape))
         return zeros.function(g, shape, x.type.dtype), zeros.function(g, shape, int32)

@@ -148,8 +148,9 @@ class _Sorter:
     def padded(self, reg: int, element: Element) -> Element:
         """The element of a register, or the largest one where the register is not within the axis."""
         inside = test_inside(self.e, self.type, reg, (self.network.axis,))
-        return element if inside is None else self.choose(inside, element,
-                                                          tuple(self.e.const(-1, v.dtype) for v in element))
+        if inside is None:
+            return element
+        return self.choose(inside, element, tuple(self.e.const(-1, v.dtype) for v in element))
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -179,13 +180,17 @@ class _Sorter:
         self.merge_threads(blocks)
         self.merge_registers(self.network.remaining)
 
+    def _smaller(self, n, limit: int):
+        if isinstance(n, int):
+            return min(n, limit)
+        return self.e.ins(f"call i32 @llvm.smin.i32({n.typed}, i32 {limit})", int32)
+
     def merge_threads(self, n) -> None:
         """The comparators of the distances ``2**(n - 1)``, ..., 2, 1 among threads."""
         lanes, within = self.network.lanes, n
         if self.network.warps:
             self.loop(0, n - lanes, lambda i: self.exchange(n - 1 - i, self.from_warps))
-            within = min(n, lanes) if isinstance(n, int) else self.e.ins(
-                f"call i32 @llvm.smin.i32({n.typed}, i32 {lanes})", int32)
+            within = self._smaller(n, lanes)
         if lanes:
             self.loop(0, within, lambda i: self.exchange(within - 1 - i, self.from_lanes))
 
