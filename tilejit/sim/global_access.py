@@ -61,7 +61,7 @@ class GlobalAccess(MachineParts):
                    else None)
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
-            if self.checks and (keep is None or keep.any()):
+            if self.checks and not atomic and (keep is None or keep.any()):
                 self._clash(memory, "write", int(self.ctas[0]), int(self.ctas[-1]))
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
