@@ -116,8 +116,8 @@ def _checked_window(window: Any) -> tuple[int | None, int | None]:
         return None, None
     pair = tuple(window) if isinstance(window, (tuple, list)) else ()
     if len(pair) != 2 or not all(n is None or isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in pair):
-        raise LaunchError("window is (keys to the left of a row's position, keys to its right), each at least 0, or None "
-                          f"for no bound, not {window!r}")
+        raise LaunchError("window is (keys to the left of a row's position, keys to its right), each at least 0, or "
+                          f"None for no bound, not {window!r}")
     return tuple(None if n is None else min(n, MOST) for n in pair)
 
 

@@ -55,7 +55,8 @@ def check_config(config: Config, target: str, d: int, dv: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < (name != "width"):
             raise LaunchError(f"config.{name} is a number of at least {int(name != 'width')}, not {value!r}")
     if config.roles and target != "sm_90a":
-        raise LaunchError(f"the kernel with roles is for sm_90a, and the target is {target}: config.roles must be False")
+        raise LaunchError(f"the kernel with roles is for sm_90a, and the target is {target}: "
+                          "config.roles must be False")
     if config.roles and (config.bm not in (64, 128, 192) or config.bn % 16 or config.bn > 256):
         raise LaunchError("a consumer has 64 rows and up to 256 columns: config.bm must be 64, 128 or 192, and "
                           f"config.bn a multiple of 16 up to 256, not {config.bm} and {config.bn}")

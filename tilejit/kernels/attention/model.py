@@ -6,7 +6,8 @@ from .config import BARRIERS, SHARED, Config
 from .problem import Attention
 
 L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
-SHORT = 1024         # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
+# rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
+SHORT = 1024
 
 # columns of a value up to which: (columns of a block with two consumers, Q is held in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))

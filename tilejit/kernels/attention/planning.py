@@ -16,7 +16,8 @@ from .model import choose, heads_at_once
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention
 
-ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: outside its loops, or by a user's function
+# bytes that a kernel may spill without the compiler's warning: outside its loops, or by a user's function
+ANY = 1 << 20
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 

@@ -79,8 +79,10 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     if meets is not None:
         raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: "
                                "assign the roles by hand (tile.warpgroup, tile.ring)", meets.loc)
-    regs = (_registers(graph.target, launch, warps, [pipeline_of(s.loop).regs for s in loops.values()]) if groups
-            else (None, None))
+    if groups:
+        regs = _registers(graph.target, launch, warps, [pipeline_of(s.loop).regs for s in loops.values()])
+    else:
+        regs = None, None
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
@@ -299,12 +301,16 @@ class Producer:
         for node in walk(body):
             for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
                 if isinstance(o, Value) and o not in defined:
-                    by = self.context.definitions.get(o)
-                    what = (f"{o.name}, which {by.op.name} computes at line {line_of(by.loc)}" if by is not None
-                            else o.name)
-                    raise CompilationError(f"the loops around the copies depend on {what}: "
+                    raise CompilationError(f"the loops around the copies depend on {self._describe(o)}: "
                                            "the producer runs ahead of the other warps and cannot wait for it; "
                                            "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+
+    def _describe(self, value: Value) -> str:
+        """A value's name, and where it is computed."""
+        made = self.context.definitions.get(value)
+        if made is None:
+            return value.name
+        return f"{value.name}, which {made.op.name} computes at line {line_of(made.loc)}"
 
     def _names_of_producer(self) -> set[Value]:
         """What the producer has of the kernel: its parameters, its allocations, and the slots and their barriers."""
