@@ -208,7 +208,7 @@ ELSEWHERE = {
        for sync in ("", "_sync")},
     "ballot_sync":            "tile.ballot(condition)",
     **{f"{kind}_sync": f"tile.warp_{kind}(condition)" for kind in ("any", "all")},
-    "match_any_sync":         "tile.match_any(x)",
+    **dict.fromkeys(("match_any", "match_any_sync"), "tile.match(x)"),
 }
 
 

@@ -10,7 +10,7 @@ from .frontend.ranges import loop_over
 from .frontend.source import MISSING
 from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
-from .ir.graph import Const, Value
+from .ir.graph import Const, Operand
 from .jit import Kernel, jit
 from .names import nearest
 from .ops.language.ids import is_number_of_ctas, num_programs, program_id
@@ -216,7 +216,7 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
     _check_order(g, tiles_m, tiles_n, order, group)
     _check_integers(g, first=first, stride=stride)
     if isinstance(tiles_m, int) and isinstance(tiles_n, int):
-        total: int | Value = tiles_m * tiles_n
+        total: int | Operand = tiles_m * tiles_n
     else:
         total = binary(g, "*", tiles_m, tiles_n)
     first, stride = (x.value if isinstance(x, Const) else x for x in (first, stride))

@@ -104,7 +104,7 @@ SOURCES = {
     "tile.store(y[0:64], tile.load(x[0:64]) & 1)": "& needs integers or bools",
     "tile.store(y[0:64], tile.arange(64) ** tile.arange(64))": "an integer power needs a constant exponent",
     "if tile.load(x[0:64]) > 0:\n    tile.store(y[0:64], 1.0)": "a condition is one scalar",
-    "a = [1, 2]\ntile.store(y[0:64], a[0])": "write a tuple, as in (a, b)",
+    "a = [1, 2]\ntile.store(y[0:64], a[n])": "a list is indexed with compile-time numbers",
     "tile.store(y[0:64], tile.erf(tile.load(x[0:64]), fast=True))": "erf has no fast form",
     "tile.store(y[0:64], 1 // 0)": "integer division or modulo by zero",
     "for i in range(0, n, 0):\n    pass": "the step of range is not 0",

@@ -12,7 +12,15 @@ from ..ir.graph import Block, Graph, Launch, Value
 from ..ops.moves.copy_async.tma.selections import SPARE
 from ..ops.reduce.ragged_warnings import Tail
 from ..types import Buffer, Scalar, Uniformity
-from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
+from . import (  # noqa: F401 - each registers what its syntax does
+    branches,
+    containers,
+    expressions,
+    loops,
+    matching,
+    scoping,
+    statements,
+)
 from .calls import call, run
 from .captures import Capture
 from .joins import assemble, leaves

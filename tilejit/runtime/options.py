@@ -52,7 +52,7 @@ def _cluster(given: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def padded_grid(grid):
+def padded_grid(grid: Any) -> Any:
     """A grid of one to three numbers extended to three; anything else unchanged."""
     if isinstance(grid, tuple) and 0 < len(grid) < 3:
         return grid + (1,) * (3 - len(grid))

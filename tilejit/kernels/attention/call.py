@@ -65,8 +65,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     launch = known = recalled(PLANS, key)
     if launch is None:
         views = [describe(x) for x in arrays]
-        request = Request(*views[:3], None if out is None else views[3], None if sinks is None else describe(sinks),
-                          *options)
+        request = Request(views[0], views[1], views[2], None if out is None else views[3],
+                          None if sinks is None else describe(sinks), *options)
         launch = plan_launch(request, config, target or driver.target(views[0].device))
     made = launch.new_result(q) if out is None else out
     sums = launch.new_sums(q) if lse else None
@@ -118,7 +118,8 @@ def _checked_window(window: Any) -> tuple[int | None, int | None]:
     if len(pair) != 2 or not all(n is None or isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in pair):
         raise LaunchError("window is (keys to the left of a row's position, keys to its right), each at least 0, or "
                           f"None for no bound, not {window!r}")
-    return tuple(None if n is None else min(n, MOST) for n in pair)
+    left, right = (None if n is None else min(n, MOST) for n in pair)
+    return left, right
 
 
 def _check_number_of(arguments, mask, score) -> None:

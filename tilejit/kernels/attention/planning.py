@@ -25,7 +25,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     """The launch for a request, with `config` or the model's choice. LaunchError says what does not fit."""
     problem = check_attention(request)
     on_host = request.q.device == "host"
-    processors = 4 if on_host else driver.multiprocessors(request.q.device)
+    processors = 4 if on_host else driver.multiprocessors(request.q.ordinal)
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
     if config is None:

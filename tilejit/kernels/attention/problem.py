@@ -59,7 +59,8 @@ class Attention:
     @property
     def left(self) -> int:
         """The columns that a row sees to the left of its position."""
-        return min(self.request.window[0], MOST) if self.scores.left else 0
+        left = self.request.window[0]
+        return min(left, MOST) if self.scores.left and left is not None else 0
 
     @property
     def right(self) -> int:

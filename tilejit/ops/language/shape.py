@@ -126,6 +126,7 @@ def gather(g: Builder, x, index, axis):
             raise g.error(f"the index of a gather has as many dimensions as the tile: {rank}, not {len(t.shape)}")
         others = broadcast_shape(g, Tile(x.type.dtype, (*shape[:axis], 1, *shape[axis + 1:])),
                                  Tile(int32, (*t.shape[:axis], 1, *t.shape[axis + 1:])))
+        assert others is not None  # of two tiles
         x = spread(g, x, (*others[:axis], shape[axis], *others[axis + 1:]))
         index = spread(g, index, (*others[:axis], t.shape[axis], *others[axis + 1:]))
     return g.call(gather_, x, index, axis=axis)

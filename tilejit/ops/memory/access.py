@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...dispatch import Site, Variant
-from ...ir.builder import type_of
+from ...ir.builder import as_value, number_type, type_of
 from ...ir.graph import Call, Operand, Value
 from ...layout import register_table
-from ...types import Points, Region, Scalar, Tile, Uniformity
+from ...types import Points, Region, Scalar, Tile, Uniformity, domain_of
 from .vector_proofs import is_inside, joint, narrower, widest, widest_of
 
 # Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether
@@ -56,6 +56,7 @@ def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, mos
     and either all or none masked out.
     """
     t, starts = source.type, g.definition(source).args[1:]
+    assert isinstance(t, (Region, Points))
     rank = len(t.shape)
     checked = tuple(d for d in range(len(t.buffer.shape))
                     if not isinstance(t, Region) or not is_inside(g, t, starts, d))
@@ -89,12 +90,12 @@ class AccessSite(Site):
 
     @property
     def memory(self) -> Value:
-        return self.call.args[0]
+        return as_value(self.call.args[0])
 
     @property
     def tile(self) -> Tile | Scalar:
         """What is moved from or to registers."""
-        return self.call.result.type if self.call.results else type_of(self.call.args[1])
+        return number_type(self.call.result if self.call.results else self.call.args[1])
 
     @property
     def mask(self) -> Operand:
@@ -228,8 +229,9 @@ class Access:
     def _ghosts(self, reg: int):
         """Tests that exclude padding: elements of the domain beyond the tile's shape."""
         e, t = self.e, self.tile
+        assert t is not None
         at = e.tiles.register_coordinates(t, reg)
-        for k, (extent, padded) in enumerate(zip(t.shape, t.domain)):
+        for k, (extent, padded) in enumerate(zip(t.shape, domain_of(t))):
             if padded > extent:
                 yield self._memoize(("ghost", k, at[k]),
                                     lambda: e.in_bounds(e.tiles.thread_coordinate(t, k) + at[k], extent))

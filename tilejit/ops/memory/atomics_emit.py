@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import DType, bool_, float32, int16, int32, int64
-from ...types import Scalar, Tile
+from ...types import Scalar, Tile, layout_of
 from .access import Access
 from .atomics import AtomicPlan, atomic_
 
@@ -63,13 +63,13 @@ def once_for_scope(e, call, predicate, issue):
 
 def through_scratch(t: Tile) -> bool:
     """Whether several warps hold copies of a tile's elements."""
-    return any(str(axis) == "warpid" for n, _, axis in t.layout.replicas if n > 1)
+    return any(str(axis) == "warpid" for n, _, axis in layout_of(t).replicas if n > 1)
 
 
 def to_copies(e, call, t: Tile, values: list) -> list:
     """Hand the values of the threads that hold the first replica to the threads with the other replicas, by shuffle
     or scratch memory."""
-    copies = [(n, stride, str(axis)) for n, stride, axis in t.layout.replicas if n > 1 and axis != "reg"]
+    copies = [(n, stride, str(axis)) for n, stride, axis in layout_of(t).replicas if n > 1 and axis != "reg"]
     if through_scratch(t):
         e.tiles.scratch_store(call, values, t)
         return e.tiles.scratch_load(call, t, t.shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...config import architecture
 from ...dispatch import Need, Variant
 from ...ir.builder import type_of
-from ...types import Tile
+from ...types import Tile, layout_of
 from .access import AccessSite
 from .matrices import Matrices
 
@@ -37,7 +37,7 @@ VARIANT = Variant("store", plan=plan, emit=emit, doc=__doc__, needs=(
     Need("no mask", lambda s: s.mask is None, gate=True),
     Need("sm_90 or later", lambda s: architecture(s.g.target) >= 90 or s.g.target, gate=True),
     Need("a tile whose elements are each in one thread",
-         lambda s: not (isinstance(s.tile, Tile) and s.tile.layout.replicas), gate=True),
+         lambda s: not (isinstance(s.tile, Tile) and layout_of(s.tile).replicas), gate=True),
     Need("a tile in matrices of 8 rows of 16 bytes, and shared memory with such rows in bounds",
          lambda s: plan(s) is not None),
 ))

@@ -20,7 +20,9 @@ def partition(site) -> Partition:
 
 
 def scalars(site) -> Partition:
-    return make_partition(site, [site.itemsize])
+    made = make_partition(site, [site.itemsize])
+    assert made is not None
+    return made
 
 
 def simulate(m, plan: Partition, dst, src, fill=None):

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...dispatch import Miss
 from ...errors import CompilationError
-from ...types import Region
+from ...layout import axis
+from ...types import Region, layout_of
 from ..moves.copy_async.tma.view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derive_descriptor, offsets
 
@@ -43,7 +44,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     a known divisor of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its
     swizzle's period, except that a step along k may start within a row of the atom.
     """
-    itemsize, layout = t.dtype.nbytes, t.buffer.layout
+    itemsize, layout = t.dtype.nbytes, layout_of(t.buffer)
     mode = swizzle_mode(layout, itemsize)
     if mode is None:
         return Miss(f"the swizzle {layout.swizzle}")
@@ -59,7 +60,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     if isinstance(named, Miss):
         return _plain(t, rows, span) if named is PLAIN else named
     within_row = span > 0 and named.descriptor.major == "k"
-    begins = gcd(layout.offset.get("m", 0) * itemsize,
+    begins = gcd(layout.offset.get(axis.m, 0) * itemsize,
                  *(x.common for x in dimensions if not (within_row and x is ks)))
     along_k = [begin + k for begin in ks.begins for k in named.ks]
     return _misaligned(named, begins, along_k, span, align, within_row) or named
@@ -68,7 +69,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
 def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
     """Each dimension of a region, or the reason why the offsets within one depend on its start."""
     try:
-        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
     except CompilationError as error:  # its message is the reason
         return Miss(error.message)
     made = []
@@ -103,7 +104,7 @@ def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, alig
 def innermost(t: Region) -> int | None:
     """The dimension of region `t` along which its elements are contiguous in memory; None if there is none."""
     try:
-        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
     except CompilationError:
         return None
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)

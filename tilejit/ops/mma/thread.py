@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...dispatch import Variant
+from ...ir.builder import extents_of, type_as
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 from ..memory.regions import coordinates
 from ..tiles.casts import cast_array
 
@@ -36,8 +37,8 @@ class Plan:
     instructions: int
 
 
-thread_product.rules.plan = lambda g, call: Plan(call.result.type.layout.span("reg")
-                                                 * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
+thread_product.rules.plan = lambda g, call: Plan(layout_of(type_as(call.result, Tile)).span("reg")
+                                                 * extents_of(call.args[1])[0 if call.attrs["trans_a"] else 1])
 thread_product.rules.layout = _layout
 
 
@@ -80,7 +81,7 @@ def _element(e, region, k_first: bool, i, k: int, t: Tile, dim: int):
     for d, c in zip(region.type.kept, places):
         full[d] = full[d] + c
     address, offset = e.shared_address(region.buffer, full)
-    inside = e.in_bounds(i, t.shape[dim]) if t.domain[dim] > t.shape[dim] else None
+    inside = e.in_bounds(i, t.shape[dim]) if domain_of(t)[dim] > t.shape[dim] else None
     loaded, = e.vector_load("shared", address, offset, source, [e.const(0, source)], inside, None)
     return e.cast(loaded, t.dtype)
 

@@ -16,7 +16,7 @@ from ...ir.op import op
 from ...ir.op_traits import Traits
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
-from ...types import Tile
+from ...types import Tile, domain_of
 from .site import MmaSite
 
 # bits of an operand's elements -> (shape of the instruction; its m, n and k)
@@ -80,12 +80,13 @@ def arrangement(shape: tuple[int, int], warps: int, bits: int, rows: bool) -> tu
     `rows` prefers whole rows in a warp if that takes no more instructions.
     """
     _, m, n, _ = SHAPES[bits]
-    best = None
+    best: tuple[tuple[int, bool, int, int], tuple[int, int]] | None = None
     for down in (w for w in range(1, warps + 1) if warps % w == 0):
         high, wide = -(-shape[0] // (m * down)), -(-shape[1] // (n * (warps // down)))
         cost = high * wide, rows and down != warps, high * m + wide * n, -down
         if best is None or cost < best[0]:
             best = cost, (down, warps // down)
+    assert best is not None
     return best[1]
 
 
@@ -244,7 +245,7 @@ def _words(e, t: Tile, values: list, operand: bool = True) -> list:
 
 def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
     """The registers of an operand, with zeros for elements beyond the tile's extent along k, its dimension `dim`."""
-    if t.domain[dim] == t.shape[dim]:
+    if domain_of(t)[dim] == t.shape[dim]:
         return values
     zero, kept = e.const(0, t.dtype), []
     for r, v in enumerate(values):

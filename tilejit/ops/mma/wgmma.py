@@ -17,7 +17,7 @@ from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
 from ...types import Region, Tile
-from .descriptor import K_BYTES, Derived
+from .descriptor import K_BYTES, Derived, as_derived
 from .shared_matrix import innermost, report_miss, shared_matrix, sideways
 from .site import MmaSite, bare
 
@@ -55,7 +55,10 @@ class Plan:
 def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of an accumulator with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
-        return Tile(dtype, shape, *wgmma_accumulator(*shape, threads // 128)) if threads % 128 == 0 else None
+        if threads % 128:
+            return None
+        rows, columns = shape
+        return Tile(dtype, shape, *wgmma_accumulator(rows, columns, threads // 128))
     except CompilationError:
         return None
 
@@ -65,7 +68,8 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     try:
         if threads % 128:
             return None
-        return Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128))
+        rows, k = shape
+        return Tile(dtype, shape, *wgmma_a_registers(rows, k, dtype.bits, threads // 128))
     except CompilationError:
         return None
 
@@ -78,7 +82,9 @@ def matrix(s: MmaSite, name: str) -> Derived | Miss:
         t, starts, k_first, mn, align = s.a, s.a_starts, s.trans_a, ROWS, s.a_align
     else:
         t, starts, k_first, mn, align = s.b, s.b_starts, not s.trans_b, s.n, s.b_align
-    return s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    assert isinstance(t, Region)
+    found: Derived | Miss = s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    return found
 
 
 def instruction(s: MmaSite) -> str:
@@ -118,10 +124,11 @@ def _major(s: MmaSite) -> bool | Miss:
 
 
 def plan(s: MmaSite) -> Plan:
-    a = None if isinstance(s.a, Tile) else matrix(s, "a")
+    a = None if isinstance(s.a, Tile) else as_derived(matrix(s, "a"))
     tiles = s.m // (ROWS * s.warpgroups)
     a_rows = a.rows[tiles] if a is not None and s.warpgroups > 1 else 0
-    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None,
+    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, as_derived(matrix(s, "b")), a_rows,
+                a is None,
                 -1 if s.negate else 1)
 
 
@@ -129,7 +136,7 @@ def _blocks_in_line(s: MmaSite) -> bool | str:
     """Whether the parts of A of consecutive warpgroups are equally spaced and have the same offsets within them."""
     if isinstance(s.a, Tile) or s.warpgroups == 1:
         return True
-    rows, tiles = matrix(s, "a").rows, s.m // (ROWS * s.warpgroups)
+    rows, tiles = as_derived(matrix(s, "a")).rows, s.m // (ROWS * s.warpgroups)
     step = rows[tiles]
     return (all(rows[w * tiles + t] == rows[t] + w * step for w in range(s.warpgroups) for t in range(tiles))
             or "they do not")
@@ -154,7 +161,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     def moved(matrix: str, nbytes: int) -> str:
         return advanced.setdefault((matrix, nbytes), f"{matrix}{len(advanced)}")
 
-    words = None if plan.a is not None else e.mma.packed_words(a)
+    words: list = [] if plan.a is not None else e.mma.packed_words(a)
     starts = {}
     if plan.a is not None:
         origin = e.mma.matrix_address(a)
@@ -172,8 +179,8 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
         d = pins.part(tile, plan.tiles)
         for step in range(plan.steps):
             at = tile * plan.steps + step
-            if words:
-                left = [operand(w) for w in words[at * per:at * per + per]]
+            if plan.a is None:
+                left: list[str] | str = [operand(w) for w in words[at * per:at * per + per]]
             else:
                 left = moved("x", plan.a.rows[tile] + plan.a.ks[step])
             bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}

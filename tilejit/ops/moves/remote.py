@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, as_value, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers, Signals, Writes
@@ -158,7 +158,7 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
         g.shared(f"this {what}", *g.definitions[place].args[1:])
     if t.dtype.packed:
         check_packed_access(g, what, t.dtype, None)
-        value = pack(g, coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape))))
+        value = pack(g, as_value(coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape)))))
         place = as_bytes(g, place)
         t = place.type
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))

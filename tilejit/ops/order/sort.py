@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...dtypes import DType, bool_, dtype_of, float32, int32, uint32, uint64
-from ...ir.builder import Builder, describe, flag
+from ...ir.builder import Builder, as_value, describe, element_type, extents_of, flag
 from ...ir.builtin import builtin, method
-from ...ir.graph import Value
+from ...ir.graph import Operand, Value
 from ...types import Tile
 from ..language.creation import zeros
 from ..language.operators import binary, compare
@@ -67,7 +67,7 @@ class Keys:
             key = binary(g, "^", key, self.number(g, self.sign))
         else:
             if self.sign:
-                negative = compare(g, "!=", binary(g, "&", key, self.number(g, self.sign)), self.number(g, 0))
+                negative: Operand = compare(g, "!=", binary(g, "&", key, self.number(g, self.sign)), self.number(g, 0))
                 if self.zeros_equal:
                     negative = binary(g, "&", negative, compare(g, "!=", key, self.number(g, self.sign)))
                     key = where.function(g, compare(g, "==", key, self.number(g, self.sign)), self.number(g, 0), key)
@@ -83,14 +83,14 @@ class Keys:
             return compare(g, "!=", key, self.number(g, 0))
         if self.dtype.is_float and self.sign:
             positive = compare(g, "!=", binary(g, "&", key, self.number(g, self.sign)), self.number(g, 0))
-            key = binary(g, "^", key, where.function(g, positive, self.number(g, self.sign),
-                                                     self.number(g, self.ones)))
+            key = as_value(binary(g, "^", key, where.function(g, positive, self.number(g, self.sign),
+                                                              self.number(g, self.ones))))
         elif not self.dtype.is_float:
-            key = binary(g, "^", key, self.number(g, self.sign))
+            key = as_value(binary(g, "^", key, self.number(g, self.sign)))
         return bitcast.function(g, cast.function(g, key, self.unsigned), self.dtype)
 
     def turned(self, g: Builder, key: Value) -> Value:
-        return binary(g, "^", key, self.number(g, self.ones)) if self.descending else key
+        return as_value(binary(g, "^", key, self.number(g, self.ones))) if self.descending else key
 
     def number(self, g: Builder, n: int):
         return g.operand(n, self.word)
@@ -109,22 +109,23 @@ def _operand(g: Builder, x, what: str, axis, descending: bool = False) -> tuple[
 def _sortable(x: Value) -> DType:
     """The dtype in which elements are sorted: their own, but float32, which holds them all, for floats of 4 and 6 bits,
     whose bits cannot be taken."""
-    return float32 if x.type.dtype.packed else x.type.dtype
+    dtype = element_type(x)
+    return float32 if dtype.packed else dtype
 
 
 def _sorted_values(g: Builder, x: Value, axis: int, descending: bool) -> Value:
     dtype = _sortable(x)
     keys = Keys(dtype, descending)
-    (key,) = g.call(sort_keys, keys.encode(g, convert(g, x, dtype)), axis=axis, kept=x.type.shape[axis])
-    return convert(g, keys.decode(g, key), x.type.dtype)
+    (key,) = g.call(sort_keys, keys.encode(g, as_value(convert(g, x, dtype))), axis=axis, kept=extents_of(x)[axis])
+    return as_value(convert(g, keys.decode(g, key), element_type(x)))
 
 
 def _sorted_places(g: Builder, x: Value, axis: int, descending: bool, kept: int) -> tuple[Value, Value]:
     """The first `kept` elements along `axis` in stable order, and their indices."""
     dtype = _sortable(x)
     keys = Keys(dtype, descending, zeros_equal=True)
-    key, place = keys.encode(g, convert(g, x, dtype)), flat_index(g, x.type.shape, (axis,))
-    below = bits_for(x.type.shape[axis])
+    key, place = keys.encode(g, as_value(convert(g, x, dtype))), flat_index(g, extents_of(x), (axis,))
+    below = bits_for(extents_of(x)[axis])
     if keys.bits + below > 64:
         key, place = g.call(sort_keys, key, cast.function(g, place, uint32), axis=axis, kept=kept)
     else:
@@ -135,8 +136,8 @@ def _sorted_places(g: Builder, x: Value, axis: int, descending: bool, kept: int)
                       cast.function(g, place, word))
         (both,) = g.call(sort_keys, both, axis=axis, kept=kept)
         key = cast.function(g, binary(g, ">>", both, g.operand(low, word)), keys.word)
-        place = binary(g, "&", both, g.operand((1 << low) - 1, word))
-    return convert(g, keys.decode(g, key), x.type.dtype), cast.function(g, place, int32)
+        place = as_value(binary(g, "&", both, g.operand((1 << low) - 1, word)))
+    return as_value(convert(g, keys.decode(g, key), element_type(x))), cast.function(g, place, int32)
 
 
 @builtin

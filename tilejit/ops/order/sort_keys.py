@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ...dtypes import bool_, int32
-from ...ir.builder import Builder, type_of
-from ...ir.graph import Call
+from ...ir.builder import Builder, element_type, extents_of, type_as, type_of
+from ...ir.graph import Call, choice_of
 from ...ir.op import op
 from ...types import Tile
 from ..language.promotion import collective
@@ -36,16 +36,16 @@ def _(g: Builder, *xs, axis, kept):
 
 
 def _network(call: Call, threads: int) -> Network:
-    types = [type_of(a) for a in call.args]
+    types = [type_as(a, Tile) for a in call.args]
     words = sum(max(1, t.dtype.bits // 32) for t in types)
     return choose_network(types[0].shape, call.attrs["axis"], call.attrs["kept"], threads, words)
 
 
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    network, shape = _network(call, assigner.scope.threads), call.args[0].type.shape
+    network, shape = _network(call, assigner.scope.threads), extents_of(call.args[0])
     whole, kept = network_layouts(network, shape)
-    return (tuple(Tile(a.type.dtype, shape, *whole) for a in call.args),
-            tuple(Tile(r.type.dtype, r.type.shape, *kept) for r in call.results))
+    return (tuple(Tile(element_type(a), shape, *whole) for a in call.args),
+            tuple(Tile(element_type(r), extents_of(r), *kept) for r in call.results))
 
 
 def _plan(context, call: Call) -> Network:
@@ -53,8 +53,8 @@ def _plan(context, call: Call) -> Network:
 
 
 def _scratch(call: Call) -> int:
-    network: Network = call.choice.plan
-    element = sum(a.type.dtype.nbytes for a in call.args)
+    network: Network = choice_of(call).plan
+    element = sum(element_type(a).nbytes for a in call.args)
     return (network.rows << network.remaining) * network.threads * element if network.through_shared else 0
 
 
@@ -124,8 +124,8 @@ class _Sorter:
 
     def __init__(self, e, call: Call, network: Network):
         self.e, self.call, self.network = e, call, network
-        self.type = type_of(call.args[0])
-        self.dtypes = [a.type.dtype for a in call.args]
+        self.type = type_as(call.args[0], Tile)
+        self.dtypes = [element_type(a) for a in call.args]
         self.values: dict[tuple[int, int], Element] = {}
         self.thread = (e.warp.digit("laneid", 1 << network.lanes, 1)
                        + e.warp.digit("warpid", 1 << network.warps, 1) * (1 << network.lanes))

@@ -30,7 +30,7 @@ from ...dtypes import (
     uint64,
 )
 from ...errors import SimulationError
-from ...ir.builder import Builder, describe, source_text, type_of
+from ...ir.builder import Builder, describe, element_type, extents_of, number_type, source_text, type_of
 from ...ir.graph import Call, Const, Operand, Value
 from ...ir.machine_protocol import Wait
 from ...ir.op import Op, op
@@ -121,7 +121,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
             or len(form.results) != 1):
             raise g.error(f"{form.name} takes scalars, one in each thread: "
                           "of tiles only what computes element by element can be taken")
-        shape = broadcast_shape(g, *(type_of(x) for x in operands))
+        shape = broadcast_shape(g, *(number_type(x) for x in operands))
         operands = [spread(g, x, shape) for x in operands]
     declared = OPS[form.effect]
     results = g.call(declared, *operands, form=form.name, slots=tuple(slots), imm=tuple(imm), simulate=simulate,
@@ -289,7 +289,7 @@ def _place_of_map(g: Builder, form, operand, x, wrong) -> Operand:
 
 
 def _first_element(g: Builder, x: Value) -> Value:
-    return index(g, x, (0,) * len(x.type.shape))
+    return index(g, x, (0,) * len(extents_of(x)))
 
 
 def _written_places(call: Call, _mapped: bool) -> tuple[Value, ...]:
@@ -403,10 +403,10 @@ def _uniformity(row, operands) -> Uniformity:
 # -- simulation --------------------------------------------------------------------------------------------------------
 
 def _simulate(m, call: Call, *values):
-    row, given, values = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(values)
+    row, given, left = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(values)
     for name, count in call.attrs["slots"]:
         operand = row.operand(name)
-        parts = [_canonical(operand, next(values)) for _ in range(count)]
+        parts = [_canonical(operand, next(left)) for _ in range(count)]
         if operand.type == "b128":
             parts = [tuple(parts[i:i + 2]) for i in range(0, count, 2)]
         given[name] = tuple(parts) if operand.count is not None else parts[0]
@@ -424,7 +424,7 @@ def _simulate(m, call: Call, *values):
     if len(flat) != len(call.results):
         raise SimulationError(f"{row.name} has {len(call.results)} results, and simulate= returned {len(flat)}",
                               call.loc)
-    typed = tuple(_as_dtype(x, r.type.dtype) for x, r in zip(flat, call.results))
+    typed = tuple(_as_dtype(x, element_type(r)) for x, r in zip(flat, call.results))
     return typed if len(typed) > 1 else typed[0]
 
 

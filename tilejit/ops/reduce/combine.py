@@ -13,9 +13,10 @@ import numpy as np
 
 from ...dtypes import DType, bool_, integer_range
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import apply
 from ...ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
+from ...ir.op_rules import required
 from ...ir.printer import function_text
 from ...types import Scalar, Uniformity
 from ..language.promotion import convert
@@ -46,6 +47,12 @@ class Combine:
 
 
 # -- known operations --------------------------------------------------------------------------------------------------
+
+def identity_of(combine: Combine) -> tuple:
+    """The identity element of an operation that is known to have one."""
+    assert combine.identity is not None
+    return combine.identity
+
 
 def _extreme(dtype: DType, largest: bool):
     if dtype.kind == "bool":
@@ -80,6 +87,8 @@ def _ones(dtype: DType) -> int:
 class Known(Combine):
     """One of the operations of KNOWN on one tile of `dtype`."""
 
+    identity: tuple
+
     def __init__(self, name: str, dtype: DType):
         self.name, self.dtype = name, dtype
         self.op, identity, self.word = KNOWN[name]
@@ -103,7 +112,7 @@ class Known(Combine):
         """The operation of the instruction that reduces a whole warp (redux), if the target has it for this dtype."""
         d, word = self.dtype, self.word
         if d.kind == "bool":
-            return word if word in ("and", "or") else {"max": "or", "min": "and"}.get(word)
+            return word if word in ("and", "or") else {"max": "or", "min": "and"}.get(word or "")
         if d.is_int:
             narrow = d.bits < 32 and word == "add"
             return word if d.bits <= 32 and not narrow else None
@@ -277,7 +286,7 @@ class _Run:
         for node in block.nodes:
             match node:
                 case Call():
-                    self.env[node.result] = node.op.rules.simulate(self.m, node, *map(self.value, node.args))
+                    self.env[node.result] = required(node.op.rules.simulate)(self.m, node, *map(self.value, node.args))
                 case If():
                     self._if(node, active)
                 case For():
@@ -309,7 +318,7 @@ class _Run:
             self.env[node.index] = index
             self.block(node.body, active)
             self._carry(node, active)
-            before, index = index, (index + step).astype(node.index.type.dtype.np)
+            before, index = index, (index + step).astype(type_as(node.index, Scalar).dtype.np)
             active = active & ((index > before) == (step > 0))  # the loop ends when its index wraps
         for carry in node.carried:
             self.env[carry.result] = self.env[carry.inner]

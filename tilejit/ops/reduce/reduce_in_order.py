@@ -21,7 +21,7 @@ import numpy as np
 
 from ...dtypes import DType
 from ...ir.graph import Call
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 from .combine import Combine
 from .layout_digits import Digit, digits, pad_to_domain
 from .partials import behind_each_other, load_run
@@ -76,7 +76,7 @@ def scratch_in_order(steps: tuple[Step, ...], dtypes: tuple[DType, ...]) -> int:
 def simulate_in_order(m, combine: Combine, t: Tile, steps: tuple[Step, ...], xs: tuple, fills: tuple) -> tuple:
     """Arrays (B, *shape) as reduced arrays (B, *digits of the remaining dimensions)."""
     left: list = [None, *(d for dim in digits(t.layout, t.domain) for d in dim)]
-    parts = tuple(pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in left[1:]))
+    parts = tuple(pad_to_domain(x, t.shape, domain_of(t), fill).reshape(x.shape[0], *(d.extent for d in left[1:]))
                   for x, fill in zip(xs, fills))
     for step in steps:
         front = [left.index(d) for d in step.digits]
@@ -151,7 +151,7 @@ class InOrder:
         """Exchange the blocks' partial results, as many at a time as scratch memory holds."""
         e = self.e
         dtypes = tuple(v.dtype for v in next(iter(self.totals.values())))
-        replicas = [(str(axis), n, stride) for n, stride, axis in self.t.layout.replicas if n > 1 and axis != "reg"]
+        replicas = [(str(axis), n, stride) for n, stride, axis in layout_of(self.t).replicas if n > 1 and axis != "reg"]
         writes = e.all_of([e.warp.as_test(e.warp.digit(*at))
                            for at in [(d.axis, d.extent, d.stride) for d in self.done] + replicas])
         count = step.together(dtypes)

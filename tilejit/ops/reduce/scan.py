@@ -21,14 +21,14 @@ from math import prod
 import numpy as np
 
 from ...dtypes import DType, bool_, dtype_of
-from ...ir.builder import Builder, describe, flag, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, flag, type_as, type_of
 from ...ir.builtin import builtin, method
-from ...ir.graph import Call
+from ...ir.graph import Call, choice_of
 from ...ir.op import op
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 from ..language.promotion import collective, convert
 from ..language.shape import checked_axis, tile_operand
-from .combine import Combine, Guarded, Known, group_parts, trace
+from .combine import Combine, Guarded, Known, group_parts, identity_of, trace
 from .layout_digits import Digit, crossable, digits, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .ragged_warnings import warn_if_scanned_ragged
@@ -71,29 +71,29 @@ def _(g: Builder, *xs, axis, reverse, combine):
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
     """Operands and results keep the operands' layout, if its lane digits are powers of two;
     otherwise they take the default one."""
-    first = call.args[0].type
+    first = type_as(call.args[0], Tile)
     base = next((t for t in types if t is not None), None)
     if base is None or not crossable(base, (call.attrs["axis"],)):
         base = assigner.default(first.shape, first.dtype)
-    needs = tuple(Tile(a.type.dtype, first.shape, base.layout, base.domain) for a in call.args)
-    return needs, tuple(Tile(r.type.dtype, first.shape, base.layout, base.domain) for r in call.results)
+    needs = tuple(Tile(element_type(a), first.shape, base.layout, base.domain) for a in call.args)
+    return needs, tuple(Tile(element_type(r), first.shape, base.layout, base.domain) for r in call.results)
 
 
 def plan_scan(t: Tile, axis: int, reverse: bool, combine: Combine) -> ScanPlan:
     """The plan for a tile whose layout is known."""
-    padding = reverse and t.domain[axis] > t.shape[axis]
-    replicas = tuple((n, s, str(a)) for n, s, a in t.layout.replicas if n > 1 and a != "reg")
+    padding = reverse and domain_of(t)[axis] > t.shape[axis]
+    replicas = tuple((n, s, str(a)) for n, s, a in layout_of(t).replicas if n > 1 and a != "reg")
     return ScanPlan(axis, reverse, digits(t.layout, t.domain)[axis][::-1], padding,
-                    padding and combine.identity is None, t.domain, replicas)
+                    padding and combine.identity is None, domain_of(t), replicas)
 
 
 def _plan(context, call: Call) -> ScanPlan:
-    return plan_scan(type_of(call.args[0]), call.attrs["axis"], call.attrs["reverse"], call.attrs["combine"])
+    return plan_scan(type_as(call.args[0], Tile), call.attrs["axis"], call.attrs["reverse"], call.attrs["combine"])
 
 
 def _scratch(call: Call) -> int:
-    plan: ScanPlan = call.choice.plan
-    dtypes = tuple(a.type.dtype for a in call.args) + ((bool_,) if plan.guarded else ())
+    plan: ScanPlan = choice_of(call).plan
+    dtypes = tuple(element_type(a) for a in call.args) + ((bool_,) if plan.guarded else ())
     return max((plan.offsets(d, dtypes)[-1] for d in plan.digits if d.axis == "warpid"), default=0)
 
 
@@ -120,13 +120,14 @@ def _(m, call, *xs):
 
 def _arrange_for_scan(x: np.ndarray, t: Tile, plan: ScanPlan, fill) -> np.ndarray:
     """An array (B, *shape), padded, as (B, ..., axis) in the order of the scan."""
-    x = np.moveaxis(pad_to_domain(x, t.shape, t.domain, fill), plan.axis + 1, -1)
+    x = np.moveaxis(pad_to_domain(x, t.shape, domain_of(t), fill), plan.axis + 1, -1)
     return np.array(x[..., ::-1] if plan.reverse else x)
 
 
 def _restore_order(x: np.ndarray, t: Tile, plan: ScanPlan) -> np.ndarray:
     x = np.moveaxis(x[..., ::-1] if plan.reverse else x, -1, plan.axis + 1)
-    return np.ascontiguousarray(x[(slice(None), *(slice(n) for n in t.shape))])
+    cut = slice(None), *(slice(n) for n in t.shape)
+    return np.ascontiguousarray(x[cut])
 
 
 def _scan_digits(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
@@ -194,7 +195,7 @@ def _element(e, t: Tile, plan: ScanPlan, combine: Combine, reg: int, values: tup
         return (*values, e.const(True, bool_) if test is None else test)
     if test is None:
         return values
-    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, combine.identity))
+    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, identity_of(combine)))
 
 
 class _Scan:
@@ -312,7 +313,7 @@ class _Scan:
         t, index = self.t, 0
         at = register_coordinates(t.layout, t.domain)[block]
         unit = digit.weight * digit.extent
-        for d, n in enumerate(t.domain):
+        for d, n in enumerate(domain_of(t)):
             if d != self.plan.axis:
                 index = index * n + (self.e.tiles.thread_coordinate(t, d) + at[d])
                 continue
@@ -332,9 +333,9 @@ def _running(name: str, which: str, word: str):
         axis = checked_axis(g, axis, len(x.type.shape))
         reverse, scanned = flag(g, "reverse", reverse), convert(g, x, wide(target))
         if x.type.size:
-            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, scanned.type.dtype),
+            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, element_type(scanned)),
                                 name=name)
-        warn_if_scanned_ragged(g, x, name, axis, reverse, (scanned,))
+        warn_if_scanned_ragged(g, x, name, axis, reverse, (as_value(scanned),))
         return convert(g, scanned, target)
     call.__name__ = name
     call.__doc__ = (f"The cumulative {word} along `axis`, including each element itself; from the end if `reverse`. "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +92,7 @@ def _release_everywhere(e, address, ranks: int, held) -> None:
     """Have thread r of each warpgroup arrive at the barrier of CTA r."""
     arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
     if e.threads < ranks:
-        threads = range(ranks)
+        threads: Iterable[Any] = range(ranks)
     else:
         threads = [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
     for rank in threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...dtypes import bool_, int32
-from ...ir.builder import Builder, describe, flag, type_of
+from ...ir.builder import Builder, describe, flag, type_as, type_of
 from ...ir.builtin import builtin, method
 from ...ir.graph import Call, Const, Value
 from ...ir.op import op
@@ -90,7 +90,7 @@ def index(g: Builder, value: Value, items: tuple) -> Value:
     """``barriers[i]``."""
     if len(items) != 1:
         raise g.error("barriers are indexed by one number")
-    n = value.type.n
+    n = type_as(value, Barrier).n
     if isinstance(items[0], int) and not -n <= items[0] < n:
         raise g.error(f"barrier {items[0]} of {n} does not exist")
     at = items[0] % n if isinstance(items[0], int) else items[0]

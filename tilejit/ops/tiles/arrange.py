@@ -11,7 +11,7 @@ from ...ir.builder import type_of
 from ...ir.op import op
 from ...ir.op_traits import Traits
 from ...layout import TileLayout, collapse
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 
 
 @op("pure", attrs=("shape",), traits=Traits(lazy=True))
@@ -112,7 +112,7 @@ def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[in
 
 def _keeps_registers(source: Tile, target: Tile) -> bool:
     return (source.layout == target.layout
-            and reshape_domain(source.layout, source.domain, source.shape, target.shape) == target.domain)
+            and reshape_domain(layout_of(source), domain_of(source), source.shape, target.shape) == target.domain)
 
 
 def _reshape_layout(assigner, call, types):
@@ -168,7 +168,8 @@ def _(e, call, x):
 
 
 def _permute_tile(t: Tile, axes: tuple[int, ...], shape: tuple[int, ...], dtype) -> Tile:
-    return Tile(dtype, shape, t.layout.permute(axes, t.domain).canonicalize(), tuple(t.domain[a] for a in axes))
+    domain = domain_of(t)
+    return Tile(dtype, shape, layout_of(t).permute(axes, domain).canonicalize(), tuple(domain[a] for a in axes))
 
 
 def _transpose_layout(assigner, call, types):

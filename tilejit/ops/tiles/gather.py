@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import int32
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, number_type, type_of
 from ...ir.graph import Const, Operand
 from ...ir.op import op
 from ...types import Tile
@@ -74,7 +74,7 @@ gather_.rules.scratch = _gather_scratch
 
 def as_index(g: Builder, index: Operand, extent: int) -> Operand:
     """An integer scalar or tile as int32; what is out of bounds stays so."""
-    t = type_of(index)
+    t = number_type(index)
     if t.dtype.bits == 64:
         def number(n: int) -> Operand:
             return g.call(splat, Const(n, t.dtype), shape=t.shape) if isinstance(t, Tile) else Const(n, t.dtype)

@@ -12,7 +12,7 @@ from ...dtypes import int32
 from ...ir.builder import type_of
 from ...ir.op import op
 from ...layout import thread_table
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 
 
 @op("pure", collective=True)
@@ -63,7 +63,7 @@ def register_moves(source: Tile, target: Tile, flipped: tuple[int, ...] = ()) ->
     """
     threads = max(_threads(source), _threads(target))
     lanes = min(threads, 32)
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t, axes).reshape(threads // lanes, lanes, -1)
+    have, need = (_flat(thread_table(layout_of(t), domain_of(t), threads), t, axes).reshape(threads // lanes, lanes, -1)
                   for t, axes in ((source, ()), (target, flipped)))
     moves = []
     for column in range(need.shape[2]):
@@ -98,7 +98,7 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
     threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
     if threads % 32 or source.dtype.bits not in (16, 32):
         return None
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1)
+    have, need = (_flat(thread_table(layout_of(t), domain_of(t), threads), t).reshape(threads // 32, 32, -1)
                   for t in (source, target))
     columns, lanes = have.shape[2], np.arange(32)[:, None]
     if need.shape != have.shape or have.min() < 0:
@@ -158,7 +158,8 @@ def _map_lane(lane: int, base: int, lanes: tuple[int, ...]) -> int:
 
 def _threads(t: Tile) -> int:
     """How many threads hold a tile: a multiple of 32, or some lanes of one warp."""
-    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis)
+    layout = layout_of(t)
+    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*layout.shards, *layout.replicas) if a == axis)
                     for axis in ("laneid", "warpid"))
     return 32 * warps if warps > 1 else lanes
 
@@ -166,7 +167,7 @@ def _threads(t: Tile) -> int:
 def _flat(table, t: Tile, flipped: tuple[int, ...] = ()):
     """Row-major indices over the domain as row-major indices over the shape, in reverse along the dimensions `flipped`;
     -1 for padding."""
-    at = np.unravel_index(table, t.domain)
+    at = np.unravel_index(table, domain_of(t))
     inside = np.ones(table.shape, bool)
     flat = np.zeros(table.shape, np.int64)
     for d, (c, extent) in enumerate(zip(at, t.shape)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, element_type, extents_of, type_as, type_of
 from ...ir.graph import Value
 from ...ir.op import op
 from ...layout.fragments import register_slice
-from ...types import Scalar, Tile
+from ...types import Scalar, Tile, domain_of
 from .arrange import reshape_
 from .gather import as_index, flip_, gather_
 from .generate import splat
@@ -29,7 +29,8 @@ def _(g, x, starts, shape, steps):
 def _(m, call, x):
     cut = (slice(s, s + (n - 1) * step + 1 if n else s,
                  step) for s, n, step in zip(call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]))
-    return x[(slice(None), *cut)]
+    places = slice(None), *cut
+    return x[places]
 
 
 @slice_.emit
@@ -52,7 +53,7 @@ def _register_slice(call, source: Tile):
     A dimension with a step is split into groups of `step` elements, of which the same position is selected in each.
     """
     domain, starts, shape, kept = [], [], [], []
-    for n, extent, start, taken, step in zip(source.domain, source.shape, call.attrs["starts"], call.attrs["shape"],
+    for n, extent, start, taken, step in zip(domain_of(source), source.shape, call.attrs["starts"], call.attrs["shape"],
                                              call.attrs["steps"]):
         if n % step:
             return None
@@ -112,8 +113,10 @@ def _(e, call, x):
     return x[0]
 
 
-item_of.rules.layout = (lambda assigner, call,
-                        types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,)))
+@item_of.layout
+def _(assigner, call, types):
+    t = type_as(call.args[0], Tile)
+    return (assigner.default(t.shape, t.dtype),), (None,)
 
 
 # -- indexing --------------------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class Cut:
 def index(g: Builder, x: Value, items: tuple) -> Value:
     """``x[...]`` of a tile, by constant slices, integers (which drop the dimension), None (a new dimension) and
     Ellipsis. An integer tile gives the elements of a one-dimensional tile at its places."""
-    shape = x.type.shape
+    shape = type_as(x, Tile).shape
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     if used > len(shape):
         raise g.error(f"{used} indices for a tile of {len(shape)} dimensions")
@@ -152,7 +155,7 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
     kept = tuple(1 if cut is None else cut.extent for cut in cuts if cut is None or not cut.dropped)
     if not kept:
         return g.call(item_of, result)
-    return result if kept == result.type.shape else g.call(reshape_, result, shape=kept)
+    return result if kept == extents_of(result) else g.call(reshape_, result, shape=kept)
 
 
 def _selected(g: Builder, x: Value, cuts: list[Cut]) -> Value:
@@ -160,22 +163,22 @@ def _selected(g: Builder, x: Value, cuts: list[Cut]) -> Value:
     if flipped := tuple(d for d, cut in enumerate(cuts) if cut.flipped):
         x = g.call(flip_, x, axes=flipped)
     starts, shape, steps = (tuple(getattr(cut, name) for cut in cuts) for name in ("start", "extent", "step"))
-    chosen = tuple(n if cut.at is not None else m for cut, n, m in zip(cuts, x.type.shape, shape))
-    if chosen != x.type.shape or any(n != 1 for n in steps) or any(starts):
+    chosen = tuple(n if cut.at is not None else m for cut, n, m in zip(cuts, extents_of(x), shape))
+    if chosen != extents_of(x) or any(n != 1 for n in steps) or any(starts):
         x = g.call(slice_, x, starts=starts, shape=chosen, steps=steps)
     for axis, cut in enumerate(cuts):
         if cut.at is not None:
-            place = as_index(g, cut.at, x.type.shape[axis])
-            one = tuple(1 if d == axis else n for d, n in enumerate(x.type.shape))
+            place = as_index(g, cut.at, extents_of(x)[axis])
+            one = tuple(1 if d == axis else n for d, n in enumerate(extents_of(x)))
             x = g.call(gather_, x, g.call(splat, place, shape=one), axis=axis)
     return x
 
 
 def _at_places(g: Builder, x: Value, places: Value) -> Value:
-    if len(x.type.shape) != 1 or not places.type.dtype.is_int:
+    if len(extents_of(x)) != 1 or not element_type(places).is_int:
         raise g.error(f"an integer tile indexes a register tile of one dimension, not {describe(x)} by "
                       f"{describe(places)}; tile.gather takes indices along one axis")
-    return g.call(gather_, x, as_index(g, places, x.type.shape[0]), axis=0)
+    return g.call(gather_, x, as_index(g, places, extents_of(x)[0]), axis=0)
 
 
 def _cut(g: Builder, item, extent: int) -> Cut:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
@@ -117,7 +117,7 @@ def tcgen05_commit(g: Builder, bar, multicast=None):
     if g.scope.threads != 1 and g.scope.partial is None:
         raise g.error("tcgen05_commit must be called by one thread, the one that started the operations, "
                       f"and {g.scope.threads} of a {g.scope.kind} call it here: use tile.elect()")
-    if multicast is not None and type_of(bar).peer:
+    if multicast is not None and type_as(bar, BarrierRef).peer:
         raise g.error("a multicast names the CTAs by its mask: give the CTA's own barrier")
     if isinstance(multicast, int):
         check_mask(multicast, prod(g.launch.cluster or (1,)))

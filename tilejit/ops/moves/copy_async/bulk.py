@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....dispatch import Need, Variant
+from ....dispatch import Need, Variant, result_of
+from ....types import layout_of
 from .one_thread import (
     COMPLETION,
     COUNTED,
@@ -65,7 +66,7 @@ def _own(s: CopySite) -> bool | str:
 
 
 def plain(s: CopySite) -> bool | str:
-    swizzle = s.shared.buffer.layout.swizzle
+    swizzle = layout_of(s.shared.buffer).swizzle
     return swizzle is None or not swizzle.swizzle_len or f"{swizzle}"
 
 
@@ -90,7 +91,7 @@ NEEDS = (
 
 
 def plan(site: CopySite) -> Plan:
-    runs, nbytes, store = runs_of(site), site.itemsize, site.scopes == STORE
+    runs, nbytes, store = result_of(runs_of(site)), site.itemsize, site.scopes == STORE
     shared = 1 if store else 0
     places = tuple((at, steps[shared] * nbytes) for at, steps in runs.places(len(site.shape)))
     kind = site.options.get("reduce")

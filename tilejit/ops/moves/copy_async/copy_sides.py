@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....ir.builder import Builder, describe, type_of
+from ....ir.builder import Builder, describe, memory_type, type_as, type_of
 from ....ir.graph import Value
 from ....types import Buffer, Points, Region, Rows, Selected, Tile
 from ...language.expect_variant import asked_variant
@@ -66,8 +66,9 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, 
         raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, "
                       "and has no other options than hints")
     region = check_region(g, name, dst, None, None, wait)
-    if (src.type.dtype, src.type.shape) != (region.type.dtype, region.type.shape):
+    tile, place = type_as(src, Tile), memory_type(region)
+    if (tile.dtype, tile.shape) != (place.dtype, place.shape):
         raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not "
-                      f"{region.type.dtype}{list(region.type.shape)}")
+                      f"{place.dtype}{list(place.shape)}")
     g.call(tmem_store, region, src, shape=None, pack=None, wait=wait, options=given or None)
     return True

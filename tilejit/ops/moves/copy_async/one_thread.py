@@ -77,7 +77,7 @@ def region_address(e, region) -> tuple:
 
 # -- simulation --------------------------------------------------------------------------------------------------------
 
-def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
+def issuers(m, each_thread: bool) -> Iterator[tuple[int | np.intp, np.ndarray | None]]:
     """Yield the threads of the scope that issue the copy, each with the CTAs of the batch in which it
     does (None for all)."""
     if not each_thread:
@@ -88,7 +88,7 @@ def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
         yield thread, None if mine.all() else np.flatnonzero(mine)
 
 
-def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> np.ndarray:
+def of_thread(scalar: np.ndarray, thread: int | np.intp, positions: np.ndarray | None) -> np.ndarray:
     """A thread's value of a scalar: [B or 1, 1] (B: CTAs of the batch).
 
     CTAs outside `positions`, in which the thread does not issue, get the value of one in which it does.
@@ -101,7 +101,7 @@ def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> 
     return result
 
 
-def region_bytes(m, region, thread: int, positions: np.ndarray | None) -> np.ndarray | None:
+def region_bytes(m, region, thread: int | np.intp, positions: np.ndarray | None) -> np.ndarray | None:
     """The byte offset of a shared region in its buffer, before the swizzle, from the starts that `thread` holds:
     [B or 1, 1].
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....dispatch import Need, Variant, names
+from ....dispatch import Need, Variant, names, result_of
 from ....dtypes import int32
 from ....ir.builder import Builder, describe, type_of
 from ....ir.builtin import builtin
@@ -14,7 +14,7 @@ from ....ir.graph import Const
 from ....ir.op import op
 from ....ir.op_traits import Reads, Traits
 from ....layout import Swizzle, TileLayout, axis
-from ....types import Buffer, Patches, Region, Selected
+from ....types import Buffer, Patches, Region, Selected, strides_of
 from ...language.expect_variant import asked_variant
 from ...memory.partition import driving_order, unbounded_dimensions
 from ...memory.regions import refuse_box, whole_region
@@ -96,7 +96,7 @@ class Runs:
 
 
 def _plan_runs(site: CopySite) -> Runs:
-    runs = runs_of(site)
+    runs = result_of(runs_of(site))
     places = tuple(at for at, _ in runs.places(len(site.shape)))
     return Runs(runs.elements * site.itemsize, runs.count, places, policy_of(site.options), site.partial is not None)
 
@@ -197,7 +197,7 @@ def _plan_lines(site: CopySite) -> Lines:
     shape = [site.shape[k] for k in order]
     step = 1
     if order:
-        stride = site.src.buffer.strides[site.dims(site.src)[order[-1]]]
+        stride = strides_of(site.src.buffer)[site.dims(site.src)[order[-1]]]
         step = max(LINE // site.itemsize, 1) if isinstance(stride, int) and stride == 1 else 1
         shape[-1] = -(-shape[-1] // step)
     return Lines(step, tuple(shape), order, 1 if site.partial is not None else site.threads,

@@ -34,6 +34,11 @@ def _group(s: CopySite) -> bool | str:
     return asked in (None, group(s)) or f"cta_group={asked} with tensor memory of {group(s)}"
 
 
+def _has_plan(s: CopySite) -> bool | str:
+    plan = found(s)
+    return plan if isinstance(plan, str) else True
+
+
 NEEDS = (
     Need("shared memory as the source and tensor memory as the destination",
          lambda s: s.scopes == ("shared", "tmem") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
@@ -47,8 +52,7 @@ NEEDS = (
     Need("the cta_group of the tensor memory", _group),
     Need("a multicast to warps",
          lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
-    Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True,
-         gate=True),
+    Need("layouts that a shape and a matrix descriptor name", _has_plan, gate=True),
 )
 
 

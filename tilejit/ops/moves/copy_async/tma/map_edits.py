@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from .....dtypes import int32, int64
 from .....errors import CompilationError
-from .....ir.builder import Builder, describe, source_text, type_of
+from .....ir.builder import Builder, buffer_type, describe, element_type, source_text, type_as, type_of
 from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
 from .....ir.op_traits import Reads, Registers, Traits, Writes
 from .....lazy import Lazy
-from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
+from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile, strides_of
 from ....language.operators import binary
 from ....language.promotion import convert, uniform_scalar
 from ....language.sizes import extent_value, size_of
@@ -46,7 +46,7 @@ _KEPT = {
 
 def _own(g: Builder, m: Value, what: str) -> TensorMap:
     """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
-    t: TensorMap = m.type
+    t = type_as(m, TensorMap)
     if t.slot is None:
         raise g.error(f"{what} is for a map that the kernel makes: this one is a parameter, "
                       "which the launch encodes and nothing may write; give tile.tensor_map a slot=")
@@ -106,8 +106,10 @@ _simple(map_acquire, lambda m: m.maps.acquire, lambda e: e.maps.acquire)
 _simple(map_publish, lambda m: m.maps.publish, lambda e: e.maps.publish)
 _simple(map_prefetch, lambda m: m.maps.prefetch, lambda e: e.maps.prefetch)
 # If copies write by the map, they write the array that it is bound to.
-map_rebind.rules.written = (lambda call,
-                            mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else [])
+@map_rebind.written
+def _(call,
+                            mapped):
+    return [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
 
 
 def _whole_granules(context, call: Call) -> None:
@@ -115,9 +117,9 @@ def _whole_granules(context, call: Call) -> None:
 
     The TMA unit clips the rows of a store only at multiples of 16 bytes.
     """
-    map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
+    map_, nbytes = call.args[0], element_type(call.args[0]).nbytes
     copies = (c for c in context.calls if c.op.traits.copy and c.op.traits.asynchronous)
-    stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
+    stored = any(buffer_type(c.args[0]).map is not None and context.definition(c.args[0]).args[0] is map_
                  for c in copies)
     if not stored or 16 % nbytes or nbytes == 16:
         return
@@ -126,7 +128,7 @@ def _whole_granules(context, call: Call) -> None:
     elif any(c.op is map_rebind and c.args[0] is map_ for c in context.calls):
         return
     else:
-        columns = map_.type.array.shape[-1]
+        columns = type_as(map_, TensorMap).array.shape[-1]
     if isinstance(columns, Value) and context.definition(columns).op is size_of:
         size = context.definition(columns).attrs["sym"]
     else:
@@ -205,7 +207,7 @@ def _kept(g: Builder, t: TensorMap, name: str) -> str:
 
 def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
     """Address, shape and strides of an array. The alignment that a map needs becomes a guard of the launch."""
-    a, rank = array.type, len(t.array.shape)
+    a, rank = type_as(array, Buffer), len(t.array.shape)
     if a.scope != "global" or a.map is not None:
         raise g.error(f"a tensor map is of an array in global memory, not of {describe(array)}")
     if a.dtype != t.dtype:
@@ -215,11 +217,12 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
                       f"since {_kept(g, t, 'rank')}")
     if not g.facts.ask("aligned", a.arg, 16):
         raise g.error(f"{array.name} does not start at a multiple of 16 bytes, as a tensor map's array does")
-    if a.strides[-1] != 1 or not all(in_steps(s, t.dtype.nbytes, g.facts.ask) for s in a.strides[:-1]):
+    strides = strides_of(a)
+    if strides[-1] != 1 or not all(in_steps(s, t.dtype.nbytes, g.facts.ask) for s in strides[:-1]):
         raise g.error(f"the last stride of {array.name} must be 1, and the others multiples of 16 bytes that are not "
                       "negative: they are not")
     place = index(g, array, (0,) * rank)
-    return place, [extent_value(g, array, n) for n in a.shape], [extent_value(g, array, s) for s in a.strides]
+    return place, [extent_value(g, array, n) for n in a.shape], [extent_value(g, array, s) for s in strides]
 
 
 def _wrong_dtype(g: Builder, t: TensorMap, dtype):
@@ -236,7 +239,7 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
             if values is None:
                 given = "none"
             else:
-                given = len(values) if isinstance(values, tuple) else describe(values)
+                given = str(len(values)) if isinstance(values, tuple) else describe(values)
             raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, "
                           f"since {_kept(g, t, 'rank')}")
     if strides is None:
