@@ -78,7 +78,8 @@ class Warp(Component):
         if value.dtype.bits < 32 or value.dtype.llvm == "i32":
             bits = self._as_word(value)
         else:
-            word, bits = int64 if value.dtype.bits == 64 else int32, value
+            word = int64 if value.dtype.bits == 64 else int32
+            bits = value
             if value.dtype.llvm != word.llvm:
                 bits = self.e.ins(f"bitcast {value.typed} to {word.llvm}", word)
         return self.e.ins(f"call i32 @llvm.nvvm.match.any.sync.{bits.dtype.llvm}(i32 {(mask or self.members()).text}, "

@@ -203,9 +203,8 @@ class GlobalAccess(Component):
         if not self.m.checks:
             return
         n = index[0].size
-        if owner is None:
-            threads = np.arange(self.m.low, self.m.high)
-        else:
+        threads = np.arange(self.m.low, self.m.high)
+        if owner is not None:
             threads = self.m.low + np.asarray(owner).reshape(-1)
         if n in (1, len(threads)):
             self.m.traffic.count("global", threads[:n],
