@@ -3,7 +3,7 @@ on run-time values the language's ops do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
@@ -121,7 +121,8 @@ def _(w: Walker, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     if len(args) > 1:
         raise w.error("dict takes a dict, or pairs of keys and values, and values by keyword")
     given = args[0] if args else ()
-    for pair in given.items() if isinstance(given, dict) else map(tuple, sequence(w, given, "dict")):
+    pairs = given.items() if isinstance(given, dict) else map(tuple, sequence(w, given, "dict"))
+    for pair in pairs:
         if len(pair) != 2:
             raise w.error(f"dict takes pairs of a key and a value, and one of these has {len(pair)} parts")
         put_item(w, made, *pair)
@@ -141,7 +142,7 @@ def _(w: Walker, x: Any = ()) -> frozenset[Any]:
 def by_key(w: Walker, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`sorted`, `min` or `max` of compile-time sequences, with `key=` and other keywords."""
     name: str = function.__name__
-    parts: Collection[Any] = args
+    parts: Iterable[Any] = args
     if len(args) == 1:
         parts = args[0] if isinstance(args[0], (set, frozenset)) else sequence(w, args[0], name)
     key = kwargs.get("key")
