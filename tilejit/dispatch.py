@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import DispatchError, Loc
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,12 @@ def variants_at(variants: tuple[Variant, ...], site: Site) -> tuple[Variant, ...
 @cache
 def _variants_of_place(variants: tuple[Variant, ...], place: str) -> tuple[Variant, ...]:
     return tuple(v for v in variants if v.place in ("", place))
+
+
+def result_of(search: T | str) -> T:
+    """The result of a search that a need has already seen to have one, and not a string that says why there is none."""
+    assert not isinstance(search, str), search
+    return search
 
 
 def names(variants: Iterable[Variant]) -> tuple[str, ...]:

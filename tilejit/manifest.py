@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter, time
@@ -61,7 +61,7 @@ class Found:
     and the lines of `static_print`."""
 
     compiled: CompiledKernel
-    facts: dict[tuple, bool]
+    facts: dict[tuple[Any, ...], bool]
     captured: tuple[Capture, ...]
     printed: tuple[str, ...]
 
@@ -109,7 +109,7 @@ class Shelf:
                 return found
         return None
 
-    def _version(self, manifest: dict, bound: Bound, rebuild: Callable[[], dict[str, str]],
+    def _version(self, manifest: dict[str, Any], bound: Bound, rebuild: Callable[[], dict[str, str]],
                  start: float) -> Found | None:
         """The version that a manifest describes, if it is valid here and its code is in the cache."""
         captured, differs = find_changed_capture(manifest["captured"], self.source, self.constants)
@@ -129,12 +129,12 @@ class Shelf:
         compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, kept, texts, seconds, bound)
         return Found(compiled, facts, captured, tuple(lowered["printed"]))
 
-    def _manifests(self) -> list[dict]:
+    def _manifests(self) -> list[dict[str, Any]]:
         """The manifests under the key, newest first."""
         manifests = self._opened().get_json("manifest", self.key)
         return manifests if isinstance(manifests, list) else []
 
-    def _manifest(self, lowered: Lowered, description: dict, code_key: str) -> dict | None:
+    def _manifest(self, lowered: Lowered, description: dict[str, Any], code_key: str) -> dict[str, Any] | None:
         """The manifest of a kernel; None if one of its captured values cannot be recorded."""
         try:
             captured = record_captures(lowered.captured, self.source, self.constants)
@@ -142,9 +142,10 @@ class Shelf:
             return None
         kept = {name: records.to_data(rows) for name, rows in lowered.records.items()}
         manifest = {"captured": captured, "lowered": description, **kept, "code": code_key}
-        return json.loads(_json(manifest))
+        copied: dict[str, Any] = json.loads(_json(manifest))
+        return copied
 
-    def _keep(self, manifest: dict) -> None:
+    def _keep(self, manifest: dict[str, Any]) -> None:
         kept = [manifest, *(m for m in self._manifests() if _validity(m) not in (None, _validity(manifest)))]
         self._opened().put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
@@ -182,7 +183,7 @@ class Shelf:
         return made_of(description, entry.says, key, entry.cubin, lowered.records, texts, seconds, bound)
 
 
-def _validity(manifest: Any) -> tuple | None:
+def _validity(manifest: Any) -> tuple[Any, ...] | None:
     """The captured values and guards for which a manifest is valid; None if it is malformed."""
     try:
         return manifest["captured"], manifest["lowered"]["recipe"]["guards"]
@@ -190,7 +191,7 @@ def _validity(manifest: Any) -> tuple | None:
         return None
 
 
-def difference(facts: dict[tuple, bool], bound: Bound) -> str:
+def difference(facts: dict[tuple[Any, ...], bool], bound: Bound) -> str:
     """In words, the first fact whose answer differs for these arguments; "" if none does."""
     for fact, held in facts.items():
         if answer(fact, bound) != held:
@@ -291,7 +292,7 @@ def package() -> str:
     return f"{__version__} {_digest(*sorted(_files(here)))}"
 
 
-def _files(folder: str):
+def _files(folder: str) -> Iterator[str]:
     for entry in os.scandir(folder):
         if entry.is_dir():
             yield from _files(entry.path)

@@ -62,7 +62,9 @@ def assigned_name(loc: Loc) -> str:
 
 
 def _allocating(loc: Loc | None) -> re.Match[str] | None:
-    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    if loc is None:
+        return None
+    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:])
 
 
 def is_allocation(loc: Loc | None) -> bool:
@@ -105,7 +107,6 @@ ELSEWHERE = {
     "join":                   "tile.stack((x, y), axis=-1)",
     "interleave":             "tile.stack((x, y), axis=-1), and tile.reshape",
     "split":                  "x[..., 0] and x[..., 1]",
-    "flip":                   "tile.load(buffer[N - 1 - tile.arange(N)])",
     "ravel":                  "tile.reshape(x, -1)",
     "squeeze":                "tile.reshape(x, shape)",
     "sign":                   "tile.where(x > 0, 1, tile.where(x < 0, -1, 0))",
@@ -125,7 +126,7 @@ ELSEWHERE = {
     "amax":                   "tile.max(x, axis)",
     "amin":                   "tile.min(x, axis)",
     "associative_scan":       "tile.scan(x, axis, combine)",
-    "histogram":              "tile.atomic_add(counts[x], 1)",
+    "bincount":               "tile.histogram(x, bins)",
     **{f"reduce_{name}": f"tile.{name}(x, axis)" for name in ("sum", "max", "min")},
     "reduce_absmax":          "tile.max(tile.abs(x), axis)",
     "xor_sum":                "tile.reduce(x, axis, combine)",
@@ -140,10 +141,6 @@ ELSEWHERE = {
                     "tile.where(x < 0, ~x, x) * 4.6566127342e-10 of x = tile.bitcast(word, tile.int32), for the words "
                     "of tile.philox"),
     **dict.fromkeys(("randn4x", "pair_uniform_to_normal"), "tile.randn(seed, offset)"),
-    **dict.fromkeys(("sort", "argsort"),
-                    "v, stored to a buffer, compared with tile.load(buffer[tile.arange(N) ^ j]) by tile.minimum "
-                    "and tile.maximum"),
-    "topk":                   "tile.max(x), tile.argmax(x) and tile.where, k times",
     **dict.fromkeys(("math", "libdevice", "extra"), "the function itself, as in tile.exp(x)"),
     "atomic_sub":             "tile.atomic_add(place, -value)",
     **{f"atomic{name}": f"tile.atomic_{name.lower()}(place, value)"
@@ -184,7 +181,9 @@ ELSEWHERE = {
     **dict.fromkeys(("int4", "uint4"), "two in a byte of tile.uint8, as in tile.stack((q & 15, q >> 4), -1)"),
     "inf":                    'float("inf")',
     "nan":                    'float("nan")',
-    **dict.fromkeys(("gather", "take_along_axis"), "tile.load(buffer[index])"),
+    "take_along_axis":        "tile.gather(x, index, axis)",
+    "take":                   "x[index], or tile.gather(x, index, axis)",
+    **{f"flip{way}": f"tile.flip(x, {axis})" for way, axis in (("ud", 0), ("lr", 1))},
     "softmax":                "tile.exp(x - tile.max(x)), divided by its tile.sum",
     "log_softmax":            "y - tile.log(tile.sum(tile.exp(y))), where y = x - tile.max(x)",
     "logsumexp":              "most + tile.log(tile.sum(tile.exp(x - most))), where most = tile.max(x)",
@@ -200,7 +199,7 @@ ELSEWHERE = {
     "triu":                   "tile.where(i[:, None] <= i[None, :], x, 0), where i = tile.arange(N)",
     "repeat":                 "tile.broadcast_to(x[:, None], (N, n)), and tile.reshape",
     "tile":                   "tile.broadcast_to(x[None, :], (n, N)), and tile.reshape",
-    "roll":                   "tile.load(buffer[(tile.arange(N) - n) % N])",
+    "roll":                   "x[(tile.arange(N) - n) % N]",
     "pad":                    "nothing: what is loaded beyond an array is other=",
     **dict.fromkeys(("mod", "remainder"), "x % y"),
     "bitwise_and":            "x & y",
@@ -221,7 +220,7 @@ ELSEWHERE = {
        for sync in ("", "_sync")},
     "ballot_sync":            "tile.ballot(condition)",
     **{f"{kind}_sync": f"tile.warp_{kind}(condition)" for kind in ("any", "all")},
-    "match_any_sync":         "tile.match_any(x)",
+    **dict.fromkeys(("match_any", "match_any_sync"), "tile.match(x)"),
 }
 
 
@@ -269,7 +268,9 @@ def counterpart(function: object) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    return f"a function of {library}; in a kernel write {find_counterpart(name)}" if find_counterpart(name) else ""
+    if not find_counterpart(name):
+        return ""
+    return f"a function of {library}; in a kernel write {find_counterpart(name)}"
 
 
 class InstructionName:

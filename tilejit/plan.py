@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from numbers import Integral
@@ -43,9 +44,9 @@ class BufferSpec:
     scope: str
     layout: TileLayout | None = None
     strides: tuple[int, ...] | None = None
-    region: tuple | None = None
+    region: tuple[slice | int, ...] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
         object.__setattr__(self, "shape", _whole_numbers("extents", shape))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
@@ -119,17 +120,17 @@ class BufferSpec:
         return tuple(starts), tuple(extents), tuple(kept)
 
 
-def _whole_numbers(what: str, values) -> tuple[int, ...]:
+def _whole_numbers(what: str, values: Iterable[Any]) -> tuple[int, ...]:
     if any(isinstance(n, bool) or not isinstance(n, Integral) for n in values):
         raise CompilationError(f"{what} are whole numbers, not {tuple(values)}")
     return tuple(int(n) for n in values)
 
 
-def _row_major(shape) -> tuple[int, ...]:
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1:]) for d in range(len(shape)))
 
 
-def _strides(layout: TileLayout, shape) -> tuple[int, ...]:
+def _strides(layout: TileLayout, shape: Sequence[int]) -> tuple[int, ...]:
     """The stride of each dimension of an array's layout. CompilationError if a dimension does not have one stride."""
     grouped, at = layout.canonicalize().group(shape)
     strides = []
@@ -145,7 +146,7 @@ def _region_shape(region: Region) -> tuple[int, ...]:
     return tuple(n for n in region.extents if n != 1)
 
 
-def _match_extents(to: tuple, of: tuple) -> tuple:
+def _match_extents(to: tuple[Any, ...], of: tuple[Any, ...]) -> tuple[Any, ...]:
     """Both sides of a copy with equal extents: the shared region is reshaped to those of the array's, as by
     ``buf.reshape`` in a kernel.
 
@@ -190,10 +191,10 @@ class _Numbers:
         self.facts = Facts(lambda fact: self._answer(fact, offsets))
 
     @staticmethod
-    def _answer(fact: tuple, offsets: dict[int, int]) -> bool:
+    def _answer(fact: tuple[Any, ...], offsets: dict[int, int]) -> bool:
         kind, arg, *rest = fact
         if kind == "aligned":
-            return ADDRESS % rest[0] == 0 and offsets.get(arg, 0) % rest[0] == 0
+            return bool(ADDRESS % rest[0] == 0 and offsets.get(arg, 0) % rest[0] == 0)
         if kind == "no_overlap":
             return True
         raise ValueError(f"no number answers {fact}")
@@ -260,7 +261,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
 
 
-def _check_request(op: str, dst: Any, src: Any, scope: str, threads: Any) -> None:
+def _check_request(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int) -> None:
     """CompilationError for arguments of `plan_copy` that name no copy."""
     if op not in OPS:
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
@@ -283,7 +284,7 @@ def _check_multicast(multicast: Any, to: Region) -> None:
 
 
 def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str,
-               options: dict) -> Choice:
+               options: dict[str, Any]) -> Choice:
     """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`), besides
     hints, which no move uses; the plan has the layout of the registers."""
     tensor, registers = (src, dst) if dst.scope == "local" else (dst, src)

@@ -25,7 +25,9 @@ from .runtime.packed import Packed
 if TYPE_CHECKING:
     import tilejit as tile
 
-    from .sim.report import Finding
+    from .runtime.arguments import Bound
+    from .runtime.arrays import ArrayView
+    from .sim.report import Finding, Report
 
 ml_dtypes = Lazy("ml_dtypes")
 sim = Lazy("tilejit.sim")
@@ -53,8 +55,9 @@ class Difference:
     def __str__(self) -> str:
         text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, "
                 f"and {self.expected} by the reference ({self.count} of {self.size} elements differ)")
-        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, "
-                                                                                     "only atomics if anything")
+        if self.writer is None:
+            return f"{text}; no store wrote it, only atomics if anything"
+        return f"{text}; written by {self.writer}"
 
 
 @dataclass
@@ -101,8 +104,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     elements are compared. The arrays in `args` are not changed.
     """
     if not isinstance(kernel, Kernel):
-        of_tuned = ("; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs")
-                    else "")
+        of_tuned = ""
+        if hasattr(kernel, "configs"):
+            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
     if not callable(reference):
         raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
@@ -120,8 +124,11 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     written = [bound.names[n] for n in sorted(lowered.written)]
     want = _expected_outputs(reference, kernel.names, args, bound, written)
 
-    def run(bound, **how):
-        return sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
+    def run(bound: Bound, **how: Any) -> Report:
+        report: Report = sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed,
+                                      **how)
+        return report
+
     copy, _ = _copy_call(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), report.faults())
@@ -137,19 +144,20 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             if found is not None:
                 index, count = found
                 again, _ = _copy_call(kernel, args, kwargs)
-                writer = (run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
-                          if arrays[name].size else None)
+                writer = None
+                if arrays[name].size:
+                    writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
                 result.differences.append(Difference(backend, name, index, results[name][index], want[name][index],
                                                      count, results[name].size, writer))
     return result
 
 
-def _copy_call(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
+def _copy_call(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """A call with copies of its arrays, of the same strides: the bound arguments, and the positional arguments."""
     copies: dict[int, Any] = {}
     bound = kernel.bind(args, kwargs)[0]
 
-    def copy(name: str, x):
+    def copy(name: str, x: Any) -> Any:
         value = bound.values[name]
         if not isinstance(value, ArraySpec) or value.view is None:
             return x
@@ -161,28 +169,29 @@ def _copy_call(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
     return kernel.bind(given, kwargs)[0], given
 
 
-def _map_parts(tool: Callable[[str, Any], Any], names: Sequence[str], args: tuple, bound) -> tuple:
+def _map_parts(tool: Callable[[str, Any], Any], names: Sequence[str], args: tuple[Any, ...],
+               bound: Bound) -> tuple[Any, ...]:
     """The positional arguments with `tool(name, part)` for each argument, and for each part of a group."""
     return tuple(rebuild(bound.groups[name], x, tool) if name in bound.groups else tool(name, x)
                  for name, x in zip(names, args))
 
 
-def _twin(x):
+def _twin(x: np.ndarray) -> np.ndarray:
     """A copy of a NumPy array that keeps its strides."""
     low = sum(min(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) if x.size else 0
     high = sum(max(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) + x.itemsize if x.size else 0
     memory = np.zeros(high - low, np.uint8)
-    new = np.ndarray(x.shape, x.dtype, memory, -low, x.strides)
+    new: np.ndarray = np.ndarray(x.shape, x.dtype, memory, -low, x.strides)
     if x.size:
         new[...] = x
     return new
 
 
-def _expected_outputs(reference: Callable, names: Sequence[str], args: tuple, bound,
+def _expected_outputs(reference: Callable[..., Any], names: Sequence[str], args: tuple[Any, ...], bound: Bound,
                       written: list[str]) -> dict[str, Any]:
     parts: dict[str, Any] = {}
 
-    def own(name: str, a):
+    def own(name: str, a: Any) -> Any:
         made: Any
         if isinstance(a, Packed):
             made = Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
@@ -211,20 +220,21 @@ def _expected_outputs(reference: Callable, names: Sequence[str], args: tuple, bo
     return want
 
 
-def _numpy(array):
+def _numpy(array: Any) -> np.ndarray:
     """A host array of any library as a NumPy array."""
     if isinstance(array, Packed):
         return array.unpack()
-    return (describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
-            else np.asarray(array))
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        return describe(array).numpy()
+    return np.asarray(array)
 
 
-def _elements(view):
+def _elements(view: ArrayView) -> np.ndarray:
     """The elements of a host array; packed ones are unpacked to a byte each."""
     return Packed(view.numpy(), view.dtype).unpack() if dtype_of(view.dtype).packed else view.numpy()
 
 
-def _place(view, index: tuple[int, ...]) -> tuple[int, ...]:
+def _place(view: ArrayView, index: tuple[int, ...]) -> tuple[int, ...]:
     """The index in the stored array of an element: for packed elements, that of its byte."""
     dtype = dtype_of(view.dtype)
     elements, per = dtype.packing if dtype.packed else (1, 1)
@@ -243,7 +253,8 @@ def _default_tolerances(dtype: np.dtype, finite: np.ndarray) -> tuple[float, flo
     return unit, unit * finite.max(initial=0.0)
 
 
-def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
+def _first_difference(got: np.ndarray, want: np.ndarray, rtol: float | None,
+                      atol: float | None) -> tuple[tuple[int, ...], int] | None:
     """The index of the first element that differs and the number of elements that do; None if none does."""
     if got.dtype.kind in "biu":
         wrong = got != want

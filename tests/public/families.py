@@ -76,7 +76,7 @@ FAMILIES = (
         "shape",
         "Shapes",
         "The same elements in another shape. Tiles are also indexed, as in `x[0:8, None]`.",
-        "reshape transpose broadcast_to expand_dims",
+        "reshape transpose broadcast_to expand_dims flip gather",
     ),
     Family(
         "reductions",
@@ -85,10 +85,16 @@ FAMILIES = (
         "sum prod mean max min argmax argmin any all reduce cumsum cumprod scan",
     ),
     Family(
+        "order",
+        "Order",
+        "They sort the elements of a tile along an axis, and count them. [Order](../guide/order.md) says what they cost.",
+        "sort argsort topk histogram",
+    ),
+    Family(
         "warps",
         "Lanes of a warp",
         "They exchange scalars, one in each thread, among the 32 lanes of a warp.",
-        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all match_any",
+        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all match",
     ),
     Family(
         "memory",
@@ -162,7 +168,7 @@ FAMILIES = (
         "Verification, tuning, and ready-made kernels.",
         (
             "testing verify testing.Verification testing.Difference tuning autotune tuning.Tuned kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention"
         ),
     ),
     Family(

@@ -7,12 +7,13 @@ import struct
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
+from ..ir import emitter_protocol
 from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..ir.op_rules import required
@@ -20,22 +21,23 @@ from ..names import entry_name
 from ..ops.memory.regions import points, region
 from ..ops.mma import mma_async_, renewed
 from ..types import Buffer, Scalar, Sym, layout_of
-from .accumulators import AccumulatorMixin, Pins
-from .barriers import BarrierMixin
+from .accumulators import Pins, Products
+from .barriers import Barriers
 from .buffers import EBuffer, EPoints, ERegion
-from .bulk import BulkMixin
-from .control import ControlMixin
+from .bulk import BulkCopies
+from .control import Control
 from .debug import DebugInfo
 from .instructions import InstructionMixin
-from .named_maps import NamedMapMixin
+from .named_maps import NamedMaps
 from .place import PlaceMixin
-from .ptx import PtxMixin
-from .structure import StructureMixin
-from .tiles import TileMixin
-from .tma import TmaMixin
-from .tmem import TensorMemoryMixin
+from .ptx import PtxOperands
+from .structure import Structure
+from .synchronisation import Synchronisation
+from .tiles import Tiles
+from .tma import TensorCopies
+from .tmem import TensorMemory
 from .value import V
-from .warps import WarpMixin
+from .warps import Warp
 
 
 @dataclass
@@ -55,10 +57,9 @@ class Emitted:
         return "short" if self.pinned and not self.libdevice else "light"
 
 
-class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin,
-              BulkMixin, AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
+class Emitter(PlaceMixin, InstructionMixin):
     """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values
-    per nested region of code."""
+    per nested region of code. Its components write what has a subject of its own, such as TMA."""
 
     def __init__(self, graph: Graph):
         self.graph, self.target = graph, graph.target
@@ -73,7 +74,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.current = "entry"
         self.values: dict[Value, Any] = {}
         self.params: dict[tuple, V] = {}
-        self.maps: list = []
+        self.map_recipes: list = []
         self.scope = ExecScope("cta", graph.launch.threads)
         self.partial = False  # whether the code is divergent: perhaps only some of the scope's threads run it
         self.tables: dict = {}
@@ -85,6 +86,10 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
         self.debug = DebugInfo(graph)
+        self.tiles, self.warp, self.control, self.structure = Tiles(self), Warp(self), Control(self), Structure(self)
+        self.sync, self.barriers, self.ptx = Synchronisation(self), Barriers(self), PtxOperands(self)
+        self.tma, self.bulk, self.maps = TensorCopies(self), BulkCopies(self), NamedMaps(self)
+        self.mma, self.tmem = Products(self), TensorMemory(self)
 
     # -- text --------------------------------------------------------------------------------------------------------
 
@@ -211,6 +216,18 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             elements = self.widened(elements, int64)
         return pointer + elements * nbytes
 
+    def exactly_divided(self, a, n: int):
+        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
+        if isinstance(a, int):
+            return a // n
+        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
+
+    def word(self, x) -> V:
+        """An integer as a 32-bit value."""
+        if isinstance(x, int):
+            return self.const(x, int32)
+        return self.ins(f"trunc i64 {x.text} to i32", int32) if x.dtype.bits == 64 else x
+
     # -- arguments and memory ------------------------------------------------------------------------------------------
 
     def param(self, recipe: tuple, dtype: DType) -> V:
@@ -250,7 +267,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         """Synchronise the scope before the call's first write to its scratch,
         unless no thread can still be reading there."""
         if call.results[0] not in self.graph.scratch_unused:
-            self.sync()
+            self.sync.scope()
 
     def scratch_address(self, call: Call, offset) -> tuple[V, int]:
         """(address, constant byte offset) of byte `offset` of the call's scratch."""
@@ -271,7 +288,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             return self.const(operand.value, operand.dtype)
         value = self.values[operand]
         if isinstance(value, Pins):
-            return self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value))
+            return self.memoize_for_region(("pinned", operand), lambda: self.mma.read_pins(value))
         return value
 
     def _index(self, operand: Operand):
@@ -295,20 +312,20 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
                 case Call():
                     self._call(node)
                 case For():
-                    self._for(node)
+                    self.structure.emit_for(node)
                 case If():
-                    self._if(node)
+                    self.structure.emit_if(node)
                 case While():
-                    self._while(node)
+                    self.structure.emit_while(node)
                 case Scope():
-                    self._scope(node)
+                    self.structure.emit_scope(node)
 
     def _call(self, call: Call) -> None:
         op = call.op
         if op in (region, points):
             args = tuple(self._index(a) for a in call.args)
         elif op in (mma_async_, renewed):
-            args = tuple(None if self.pins_of(a) else self.operand(a) for a in call.args)
+            args = tuple(None if self.mma.pins_of(a) else self.operand(a) for a in call.args)
         else:
             args = tuple(self.operand(a) for a in call.args)
         result = required(op.rules.emit)(self, call, *args)
@@ -336,18 +353,18 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
                 pointer = self.param(("ptr", n), int64)
                 self.values[value] = EBuffer(t, pointer, tuple(map(self.resolve, t.shape)),
                                              tuple(map(self.resolve, t.strides)))
-        self.init_barriers()
-        self.init_tensor_memory()
+        self.barriers.initialise()
+        self.tmem.allocate()
         self.block(self.graph.body)
         self.loc = self.graph.loc
-        self.leave_tensor_memory()
+        self.tmem.leave()
         # a peer may still access this CTA's shared memory, so no CTA exits before the others are done
         if self.graph.launch.cluster:
-            self.cluster_arrive()
-            self.cluster_wait()
-        self.free_tensor_memory()
+            self.sync.cluster_arrive()
+            self.sync.cluster_wait()
+        self.tmem.free()
         self.stmt("ret void")
-        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps,
+        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.map_recipes,
                        bool(self.pin_sets))
 
     def _used_params(self):
@@ -391,3 +408,8 @@ def _declare_parameter(recipe: tuple, v: V) -> str:
 def emit(graph: Graph) -> Emitted:
     """LLVM IR of a graph after all passes (layouts, variants and places in shared memory are chosen)."""
     return Emitter(graph).run()
+
+
+if TYPE_CHECKING:
+    def _has_what_rules_use(e: Emitter) -> emitter_protocol.Emitter:
+        return e

@@ -156,5 +156,6 @@ def word_of(values: list[V], unit: DType) -> V | None:
     word = values[0].word if isinstance(values[0], Part) else None
     if word is None or len(values) != word.per or word.value.dtype.llvm != unit.llvm:
         return None
-    return (word.value if all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values))
-            else None)
+    if not all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values)):
+        return None
+    return word.value

@@ -207,12 +207,16 @@ def widen(plan: Join, y: Any) -> Join:
     match plan:
         case Leaf(type=t) if is_number(y):
             joint = join_types(t, number_type(y))
-            return Leaf(joint) if joint is not None else Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
+            if joint is not None:
+                return Leaf(joint)
+            return Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
         case Keep(value=x) if same(x, y):
             return plan
         case Keep(value=x) if is_number(x) and is_number(y):
             joint = join_types(number_type(x), number_type(y))
-            return Leaf(joint) if joint is not None else Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
+            if joint is not None:
+                return Leaf(joint)
+            return Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
         case Keep(value=x):
             return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
         case Group(kind=kind, parts=parts):
@@ -277,7 +281,9 @@ def _join_parts(x: Any, y: Any, rule: Callable[[Any, Any], Join]) -> Join:
 
 def _group_joins(kind: type | Keys, parts: tuple[Join, ...]) -> Join:
     clash = next((p for p in parts if isinstance(p, Clash)), None)
-    return Group(kind, parts) if clash is None else Clash(f"is a tuple whose element {parts.index(clash)} {clash.why}")
+    if clash is None:
+        return Group(kind, parts)
+    return Clash(f"is a tuple whose element {parts.index(clash)} {clash.why}")
 
 
 # -- operands ----------------------------------------------------------------------------------------------------------

@@ -191,7 +191,9 @@ def describe_scope(scope: ExecScope) -> str:
     if isinstance(scope.first, Value):
         return f"{scope.kind} {scope.first.name}"
     assert scope.first is not None  # it is not elected
-    return f"{scope.kind} {scope.first}" if count == 1 else f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
+    if count == 1:
+        return f"{scope.kind} {scope.first}"
+    return f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
 
 
 def first_operand(spec: ScopeSpec) -> Operand:

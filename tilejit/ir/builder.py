@@ -371,6 +371,12 @@ def memory_type(x: object) -> Buffer | Region | Points | Selected:
     return t
 
 
+def buffer_type(x: object) -> Buffer:
+    """The type of the buffer that a place in memory is, or is part of."""
+    t = memory_type(x)
+    return t if isinstance(t, Buffer) else t.buffer
+
+
 def extents_of(x: object) -> tuple[int, ...]:
     """The shape of an operand that is known to be a tile, or a place in memory of known shape."""
     t = type_of(x)

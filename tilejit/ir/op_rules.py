@@ -21,7 +21,7 @@ class Rules:
     """What an op says about its calls; None for what it does not say.
 
     An op has `infer`; and `simulate` and `emit`, unless a pass replaces its calls before they run. Arguments of rules:
-    `g` is a `Builder`, `m` a `protocols.Machine` and `e` a `protocols.Emitter`; `context` is an
+    `g` is a `Builder`, `m` a `machine_protocol.Machine` and `e` an `emitter_protocol.Emitter`; `context` is an
     `analysis.context.Context` and `assigner` a `layouts.layouts.Assigner` of `tilejit/passes`.
     """
 
@@ -70,7 +70,7 @@ class Rules:
     handed_over: Callable[[Call], Places] | None = None
 
     # -- running it ----------------------------------------------------------------------------------------------------
-    #: ``simulate(m, call, *operands)`` returns the results' values, or a `protocols.Wait`. sim/fiber.py.
+    #: ``simulate(m, call, *operands)`` returns the results' values, or a `Wait`. sim/fiber.py.
     simulate: Callable[Concatenate[Any, Call, ...], Any] | None = None
     #: ``emit(e, call, *operands)`` returns the results' values. `emit.emitter.Emitter.call`.
     emit: Callable[Concatenate[Any, Call, ...], Any] | None = None

@@ -238,14 +238,15 @@ def places_of(x: ArrayView, y: ArrayView) -> tuple[str, ...]:
             "the column")
 
 
-def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
-    """LaunchError if an epilogue cannot be called with `places`, and `more` arguments and tiles."""
+def check_parameters(epilogue, places: tuple[str, ...], more: int, role: str = "epilogue") -> None:
+    """LaunchError if an epilogue, or a function with another role, cannot be called with `places`, and `more`
+    arguments and tiles."""
     params = epilogue.source.params
     takes, count = sum(p.default is MISSING for p in params), len(places) + more
     if not takes <= count or count > len(params) and epilogue.source.rest is None:
-        raise LaunchError(f"the epilogue {epilogue.source.name} has the "
+        raise LaunchError(f"the {role} {epilogue.source.name} has the "
                           f"parameters ({', '.join(p.name for p in params)}), and it is called with {', '.join(places)}"
-                          + (f" and {more} of the arguments and tiles" if more else ""))
+                          + (f" and {more} of the arguments{' and tiles' * (role == 'epilogue')}" if more else ""))
 
 
 def span(v: ArrayView) -> tuple[int, int]:

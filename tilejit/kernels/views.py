@@ -34,13 +34,17 @@ def library(kind: type):
 def turned(x):
     """A view with the last two axes exchanged."""
     library(x.__class__)
-    if len(x.shape) == 2:
-        return x.T
-    if isinstance(x, DeviceArray):
-        def swap(t):
-            return (*t[:-2], t[-1], t[-2])
-        return DeviceArray(x.pointer, swap(x.shape), swap(x.strides), x.dtype, x.device, x._memory)
-    return x.swapaxes(-1, -2)
+    return x.T if len(x.shape) == 2 else swapped(x, -1, -2)
+
+
+def swapped(x, first: int, second: int):
+    """A view with two axes exchanged."""
+    library(x.__class__)
+    if not isinstance(x, DeviceArray):
+        return x.swapaxes(first, second)
+    order = list(range(x.ndim))
+    order[first], order[second] = order[second], order[first]
+    return x.transpose(order)
 
 
 def folded(x, name: str, writable: bool = False):
@@ -99,4 +103,4 @@ def hold_if_captured(thing, view) -> bool:
     return capture > 0
 
 
-__all__ = ["folded", "folded_row", "hold_if_captured", "new", "temporary", "turned"]
+__all__ = ["folded", "folded_row", "hold_if_captured", "new", "swapped", "temporary", "turned"]

@@ -63,8 +63,9 @@ def parts_of(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:
 
 def constant_fields(kind: type) -> frozenset[str]:
     """The fields of a named tuple or dataclass that are annotated tile.constexpr."""
-    annotations: Mapping[str, Any] = ({f.name: f.type for f in fields(kind)} if is_dataclass(kind)
-                                      else getattr(kind, "__annotations__", {}))
+    annotations: Mapping[str, Any] = getattr(kind, "__annotations__", {})
+    if is_dataclass(kind):
+        annotations = {f.name: f.type for f in fields(kind)}
     if any(isinstance(a, str) for a in annotations.values()):
         names = vars(sys.modules.get(kind.__module__, typing))
         annotations = {field: _evaluated(a, names) for field, a in annotations.items()}

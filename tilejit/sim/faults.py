@@ -84,10 +84,12 @@ class Reporter:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after
         the synchronisation."""
         told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch
-        line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
-            c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
-        other = c.line if told else a.line
-        here = "" if told else f"at line {self._number(a.line)} "
+        if told:
+            line, other, here = a.line, c.line, ""
+            side = 'tcgen05_fence("after_thread_sync") between the wait and it'
+        else:
+            line, other, here = c.line, a.line, f"at line {self._number(a.line)} "
+            side = f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier'
         self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} accessed at line "
                                 f"{self._number(c.line)}, without {side}", a, c, other)
 
@@ -222,8 +224,9 @@ class Reporter:
     def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
         """Blame a stale wait for the fault at line `other`. The verdict on the first stale wait says itself that the
         wait returned at once."""
-        early = ("" if self.world.stale is not None
-                 else "the wait returned at once, because a phase of that parity had already completed: ")
+        early = ""
+        if self.world.stale is None:
+            early = "the wait returned at once, because a phase of that parity had already completed: "
         self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, "
                                               f"which {self._name_operation(op, c)} completes, has not completed yet",
                   a, c, other)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.protocols import Wait
+from ..ir.machine_protocol import Wait
 from .values import take
 
 

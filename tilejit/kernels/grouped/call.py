@@ -145,8 +145,10 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
     size = ELEMENT_TYPES[stored].nbytes
     config = _fitting(config, size)
-    swapped = (config.swapped if config is not None
-               else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out))
+    if config is not None:
+        swapped = config.swapped
+    else:
+        swapped = bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
     if swapped:
         (a, b, out), shapes = ([x.turned for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
     itemsize, unit = ELEMENT_TYPES[dtype].nbytes, 16 // size
@@ -164,7 +166,9 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     check_shares(config)
     check_hopper(config, itemsize, sums == int32, across[1], size)
     constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
-    places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
+    places = None
+    if out:
+        places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1)
     return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
 
 

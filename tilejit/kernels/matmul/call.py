@@ -127,7 +127,9 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
 
 def _unchanged(launch: Launch | None) -> Launch | None:
     """A launch that is known, unless something that it depends on has changed."""
-    return None if launch is not None and launch.watched and any(w.has_changed() for w in launch.watched) else launch
+    if launch is not None and launch.watched and any(w.has_changed() for w in launch.watched):
+        return None
+    return launch
 
 
 def _planned(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:

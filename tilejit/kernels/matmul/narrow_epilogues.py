@@ -52,8 +52,9 @@ def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) 
     None: the call of the kernel reports them."""
     first = _at(PIECE, finish, sums, extras, target)
     other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
-    return (None if first is None or other is None or other[0] != first[0]
-            else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1]))))))
+    if first is None or other is None or other[0] != first[0]:
+        return None
+    return Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
 
 
 def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
@@ -121,8 +122,9 @@ def _cast_to(node: Node | None):
 
 def asked(epilogue, extras: Sequence[Any], target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
-    return (None if epilogue is None else lambda finish, sums,
-            width: dtype_taken(finish, sums, tuple(extras), target, width))
+    if epilogue is None:
+        return None
+    return lambda finish, sums, width: dtype_taken(finish, sums, tuple(extras), target, width)
 
 
 __all__ = ["asked", "dtype_taken"]

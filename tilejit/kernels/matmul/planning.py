@@ -289,8 +289,10 @@ def _streamed(job: Job) -> KernelPlan:
     """The stream-K kernel, how its CTAs share tiles, and the room for their sums."""
     config, steps, tiles = job.config, job.steps, job.tiles
     ctas = min(tiles * steps, job.processors)
-    rest, helpers, parts = (shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas
-                            else (0, 0, 0))
+    if tiles % ctas:
+        rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3]
+    else:
+        rest, helpers, parts = 0, 0, 0
     least = min(steps - rest, rest // parts) if rest else steps
     order = (whole_groups, config.order[1]) if config.order[0] == "grouped" else config.order
     plan = PersistentConstants(**_hopper_products(job), **_results(job, least), order=order)

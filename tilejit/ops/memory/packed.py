@@ -12,7 +12,7 @@ import numpy as np
 
 from ...dtypes import DType, count_elements, count_units, float32, uint8, uint32, unit_name
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import Swizzle, TileLayout
@@ -58,8 +58,9 @@ byte_of.rules.plan = _plan
 
 
 def _whole_bytes_message(dtype: DType) -> str:
-    return (f"blocks of {dtype.packing[0]} elements" if dtype.padded
-            else f"whole bytes, multiples of {dtype.packing[0]} elements")
+    if dtype.padded:
+        return f"blocks of {dtype.packing[0]} elements"
+    return f"whole bytes, multiples of {dtype.packing[0]} elements"
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
@@ -199,7 +200,9 @@ def _(m, call, x):
 
 @same_bits.emit
 def _(e, call, x):
-    return [v.with_dtype(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.with_dtype(call.attrs["dtype"])
+    if isinstance(x, list):
+        return [v.with_dtype(call.attrs["dtype"]) for v in x]
+    return x.with_dtype(call.attrs["dtype"])
 
 
 # -- registers ---------------------------------------------------------------------------------------------------------
@@ -227,21 +230,21 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
 def unpack(g: Builder, raw: Value, dtype: DType) -> Value:
     """Unpack a tile of bytes to a tile of the elements in them."""
     elements, per = dtype.packing
-    *outer, last = raw.type.shape
-    outer = (*outer, last // per)
+    *before, last = extents_of(raw)
+    outer = (*before, last // per)
     words = _words(g, raw, outer, per, 8)
     codes = _shift_words(g, words, outer, elements, _width(dtype))
-    codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, codes.type.dtype), codes.type.shape))
+    codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, element_type(codes)), extents_of(codes)))
     codes = g.call(arrange.reshape_, convert(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
     return g.call(same_bits, codes, dtype=dtype)
 
 
 def pack(g: Builder, x: Value) -> Value:
     """Pack a tile of elements to a tile of the bytes that hold them."""
-    dtype = x.type.dtype
+    dtype = element_type(x)
     elements, per = dtype.packing
-    *outer, last = x.type.shape
-    outer = (*outer, last // elements)
+    *before, last = extents_of(x)
+    outer = (*before, last // elements)
     words = _words(g, g.call(same_bits, x, dtype=uint8), outer, elements, _width(dtype))
     data = _shift_words(g, words, outer, per, 8)
     return g.call(arrange.reshape_, convert(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
@@ -253,14 +256,15 @@ def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int)
     if parts == 1:
         return g.call(arrange.reshape_, x, shape=(*outer, 1))
     x = g.call(arrange.reshape_, x, shape=(*outer, parts))
-    x = convert(g, x, uint32) if parts * width > 8 else x
-    total = None
+    x = as_value(convert(g, x, uint32)) if parts * width > 8 else x
+    total: Value | None = None
     for i in range(parts):
         one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1),
                      steps=(1,) * (len(outer) + 1))
         if i:
             one = g.call(ew.shl, one, spread(g, Const(i * width, one.type.dtype), one.type.shape))
         total = one if total is None else g.call(ew.bit_or, total, one)
+    assert total is not None
     return total
 
 
@@ -270,7 +274,7 @@ def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, w
         return words
     wide = (*outer, parts)
     by = g.call(generate.indices, shape=wide, axis=len(outer))
-    by = convert(g, binary(g, "*", by, width), words.type.dtype)
+    by = convert(g, binary(g, "*", by, width), element_type(words))
     return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 

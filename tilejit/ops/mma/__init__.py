@@ -11,7 +11,7 @@ from ...dtypes import DType, dtype_of, float16, float32, int32
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Value
+from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Scalar, Tile
@@ -101,7 +101,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
         raise g.error("a product into registers must be started by whole warpgroups: "
                       "leave out tile.elect() or tile.thread(..); one thread starts those into tensor memory, "
                       "whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
-    condition: tuple[Value, ...] = ()
+    condition: tuple[Operand, ...] = ()
     if accumulate is False:
         acc = None
     elif accumulate is not True:
@@ -114,7 +114,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
                   options=options)
 
 
-def _condition(g: Builder, acc, accumulate) -> Value:
+def _condition(g: Builder, acc, accumulate) -> Operand:
     """`accumulate` as a bool. CompilationError unless it is an integer condition, uniform over the scope, and there
     is an accumulator."""
     if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
@@ -205,7 +205,7 @@ def _(m, call, x):
 
 @renewed.emit
 def _(e, call, x):
-    return e.renew(call)
+    return e.mma.renew(call)
 
 
 @mma_commit.infer
@@ -223,12 +223,12 @@ def _(g, n):
 
 @mma_commit.simulate
 def _(m, call):
-    m.commit("wgmma")
+    m.engines.commit("wgmma")
 
 
 @mma_wait.simulate
 def _(m, call):
-    m.wait_groups("wgmma", call.attrs["n"])
+    m.engines.wait_groups("wgmma", call.attrs["n"])
 
 
 @mma_commit.emit

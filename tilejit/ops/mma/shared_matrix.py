@@ -10,7 +10,8 @@ import numpy as np
 
 from ...dispatch import Miss
 from ...errors import CompilationError
-from ...types import Region
+from ...layout import axis
+from ...types import Region, layout_of
 from ..moves.copy_async.tma.view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derive_descriptor, offsets
 
@@ -43,7 +44,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     a known divisor of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its
     swizzle's period, except that a step along k may start within a row of the atom.
     """
-    itemsize, layout = t.dtype.nbytes, t.buffer.layout
+    itemsize, layout = t.dtype.nbytes, layout_of(t.buffer)
     mode = swizzle_mode(layout, itemsize)
     if mode is None:
         return Miss(f"the swizzle {layout.swizzle}")
@@ -59,7 +60,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     if isinstance(named, Miss):
         return _plain(t, rows, span) if named is PLAIN else named
     within_row = span > 0 and named.descriptor.major == "k"
-    begins = gcd(layout.offset.get("m", 0) * itemsize,
+    begins = gcd(layout.offset.get(axis.m, 0) * itemsize,
                  *(x.common for x in dimensions if not (within_row and x is ks)))
     along_k = [begin + k for begin in ks.begins for k in named.ks]
     return _misaligned(named, begins, along_k, span, align, within_row) or named
@@ -68,7 +69,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
 def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
     """Each dimension of a region, or the reason why the offsets within one depend on its start."""
     try:
-        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
     except CompilationError as error:  # its message is the reason
         return Miss(error.message)
     made = []
@@ -103,7 +104,7 @@ def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, alig
 def innermost(t: Region) -> int | None:
     """The dimension of region `t` along which its elements are contiguous in memory; None if there is none."""
     try:
-        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
     except CompilationError:
         return None
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)
@@ -112,8 +113,9 @@ def innermost(t: Region) -> int | None:
 def report_miss(name: str, t: Region, found: Miss, columns: int) -> Miss:
     """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for
     the reason `found`."""
-    return (sideways(name, t, columns) if found is SIDEWAYS
-            else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}"))
+    if found is SIDEWAYS:
+        return sideways(name, t, columns)
+    return Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
 
 
 def sideways(name: str, t: Region, columns: int) -> Miss:
@@ -140,10 +142,11 @@ def _plain(t: Region, along: Along, span: int) -> Miss:
     width, lies = columns * t.dtype.nbytes, "is row-major without a swizzle in shared memory"
     if rows % 8 == 0 and width % 16 == 0:
         fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
-        instead = (f"{lies}; give its allocation layout=tile.auto" if fitting else
-                   f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
-                   "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
-                   "which TMA takes longer to fill")
+        instead = f"{lies}; give its allocation layout=tile.auto"
+        if not fitting:
+            instead = (f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
+                       "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
+                       "which TMA takes longer to fill")
         return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, "
                     f"{fitting}) of its allocation lays them", instead)
     fits = f"{rows} rows of {width} bytes are no multiple of 8 rows of 16 bytes; allocate a multiple of both"

@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import fuse, slice_dim
-from ...types import Region
+from ...types import Region, layout_of
 from .multiples import Multiple
 
 LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
@@ -152,7 +152,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
 
     Strides and offsets along TCol count elements. An offset is an int, or a `Multiple` if it is known only at run time.
     """
-    layout = t.buffer.layout
+    layout = layout_of(t.buffer)
     try:
         grouped, at = layout.group(t.buffer.shape)
     except CompilationError as error:
@@ -164,7 +164,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
         start = start if isinstance(start, int) else Multiple(divisor(start))
         if isinstance(start, int) and not 0 <= start <= t.buffer.shape[d] - extent:
             return f"elements {start} to {start + extent - 1} of dimension {d}, which has {t.buffer.shape[d]}"
-        sliced = slice_dim(grouped.shards[at[d]:at[d + 1]], start, extent, lambda m, n: m.of % n == 0)
+        sliced = slice_dim(grouped.shards[at[d]:at[d + 1]], start, extent, lambda shard, n: shard.of % n == 0)
         if sliced is None:
             return (f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across "
                     "the layout's blocks")
@@ -182,7 +182,8 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
     `fields` is an entry of `ROWS` or `COLUMNS`. None if the digit straddles a field boundary unevenly.
     """
-    found, weight = [], 1
+    found: list[tuple] = []
+    weight = 1
     for n, along, step in fields:
         if extent == 1:
             break
@@ -260,7 +261,7 @@ def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense
     Unlike in `ROWS` and `COLUMNS`, strides on `reg` count elements.
     """
     if packed:
-        inner = ((2, None, 0), (2, REG, 1))
+        inner: tuple[tuple, ...] = ((2, None, 0), (2, REG, 1))
     elif dense:
         inner = ((32 // bits, REG, 1),)
     else:
@@ -280,7 +281,7 @@ def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[lis
         crossing = next(((stride, along) for stride, along, digit in found if digit is None), None)
         if crossing is not None:
             return f"a step of {crossing[0]} along {crossing[1]} crosses what {shape} moves"
-        made.append([d for *_, digit in found for d in digit])
+        made.append([d for *_, digit in found for d in digit or ()])
     return made
 
 
@@ -290,10 +291,10 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
     and form the instructions."""
     across, spread = 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
-        made, words = _split(made, threads // 128, elements)
-        if not words or words % WORDS[shape]:
+        made, each = _split(made, threads // 128, elements)
+        if not each or each % WORDS[shape]:
             return f"its columns do not divide among {threads // 128} warpgroups"
-        across = words // WORDS[shape] * WIDTH[shape] * spread
+        across = each // WORDS[shape] * WIDTH[shape] * spread
     flat = [d for dim in made for d in dim]
     refused = _refused_threads((*flat, *copies), shape, max(threads // 32, 1))
     if refused is not None:
@@ -316,7 +317,7 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
 
 def _layout_of(made: list, copies: tuple, compact: dict[int, int]) -> TileLayout:
     """The layout over threads and registers of these digits, with the registers renumbered by `compact`."""
-    shards = []
+    shards: list[tuple] = []
     for dim in made:
         digits = [(n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim]
         shards += fuse(tuple(digits) or ((1, 1, REG),))

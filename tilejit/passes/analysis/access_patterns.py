@@ -217,8 +217,10 @@ class AccessPattern:
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                value = (g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym)
-                         else self.first_element(g, key))
+                if isinstance(key, Sym):
+                    value = g.call(size_of, self.context.graph.params[key.arg], sym=key)
+                else:
+                    value = self.first_element(g, key)
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
@@ -262,8 +264,9 @@ class AccessPattern:
         first = self.first_element(g, index.values)
         if isinstance(first, Value) and type_as(first, Scalar).uniform < self.context.scope.uniformity:
             raise PatternMismatch("its first element is not the same for all threads")
-        return (g.operand(first) if isinstance(first, int) or element_type(first) in INDICES
-                else convert(g, first, int32))
+        if isinstance(first, int) or element_type(first) in INDICES:
+            return g.operand(first)
+        return convert(g, first, int32)
 
     @memoize
     def first_element(self, g: Writer, x: Operand) -> int | Operand:

@@ -41,7 +41,9 @@ class ArgumentAnalysis(IndexTileAnalysis):
         divisor = divisor or self.divisor
         n, numbers = self._arguments_to_ask(operand, wanted, divisor) or (1, ())
         asked = all(self._ask_multiple(x, n) for x in numbers)
-        return self._assuming_multiples(numbers, n, lambda: divisor(operand)) if numbers and asked else divisor(operand)
+        if numbers and asked:
+            return self._assuming_multiples(numbers, n, lambda: divisor(operand))
+        return divisor(operand)
 
     def may_divide(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> bool:
         """Whether there are launches for which `asked_divisor` would return a multiple of `wanted`. Asks no fact."""

@@ -102,8 +102,9 @@ def _shifted_left(one: Bounds, other: Bounds) -> Bounds:
 
 def _floor(one: Bounds, step: int) -> Bounds:
     """Bounds of an integer divided by a constant."""
-    return ((_both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)) if step > 0
-            else (None, None))
+    if step > 0:
+        return _both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)
+    return None, None
 
 
 def _power(count: int) -> int:

@@ -121,8 +121,10 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
         if not call.op.traits.product:
             continue
         key, record = (call.loc, id((call.origin or choice_of(call)).declined)), _product_record(call, scope, loaded)
-        found[key] = (replace(found[key], instructions=found[key].instructions + record.instructions) if key in found
-                      else record)
+        if key in found:
+            found[key] = replace(found[key], instructions=found[key].instructions + record.instructions)
+        else:
+            found[key] = record
     return tuple(found.values())
 
 

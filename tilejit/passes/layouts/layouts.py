@@ -17,7 +17,21 @@ from typing import Any
 
 from ...errors import Loc, at
 from ...ir.builder import Facts, as_value, element_type, type_as, type_of
-from ...ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
+from ...ir.graph import (
+    Block,
+    Call,
+    Carry,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Rewriter,
+    Scope,
+    Value,
+    While,
+    results as results_of,
+)
 from ...ir.op_rules import required
 from ...ops.memory.access_ops import load_, store_
 from ...ops.tiles.arrange import reshape_
@@ -246,8 +260,10 @@ class Assigner(LayoutChoice):
         if operand not in self.anchored:
             call = self.context.definitions.get(operand)
             sides = self.context.branch_values.get(operand, ())
-            self.anchored[operand] = (any(map(self.is_anchored, sides)) if sides
-                                      else call is not None and call.op.traits.anchor)
+            if sides:
+                self.anchored[operand] = any(map(self.is_anchored, sides))
+            else:
+                self.anchored[operand] = call is not None and call.op.traits.anchor
         return self.anchored[operand]
 
     def snapshot(self) -> tuple[Any, ...]:
@@ -349,9 +365,7 @@ class Assigner(LayoutChoice):
 
     @staticmethod
     def defines(block: Rebuilt, value: Value) -> bool:
-        return value in block.arguments or any(value in node.results if isinstance(node, (Call, If))
-                                               else value in (c.result for c in node.carried)
-                                          for node in block.nodes if not isinstance(node, Scope))
+        return value in block.arguments or any(value in results_of(node) for node in block.nodes)
 
     def rematerialise(self, call: Call, want: Tile) -> Value:
         """A free value rematerialised in the layout that a use asks for."""

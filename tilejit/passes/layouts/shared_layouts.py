@@ -89,8 +89,8 @@ class CandidateUses:
         for call, error in self.declined.items():
             reasons = dict(error.declined)
             path = best.taken.get(call)
-            words.append(f"line {line_of(call.loc)}: {path} {reasons[path]}"
-                         if path in reasons else f"line {line_of(call.loc)}: no lowering of {call.op.name}")
+            why = f"{path} {reasons[path]}" if path in reasons else f"no lowering of {call.op.name}"
+            words.append(f"line {line_of(call.loc)}: {why}")
         return "; ".join(dict.fromkeys(words or [f"line {line_of(call.loc)}: {call.op.name} by "
                                                  f"{self.taken[call]}" for call in self.slower]))
 
@@ -109,8 +109,10 @@ class OpenLayout:
         uses, at, turned = (self.uses[name], list(self.layouts).index(name),
                             name == COLUMN_MAJOR or name.endswith("by columns"))
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
-        rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
-        return len(uses.declined), name == COLUMNS, len(uses.slower), turned, *rank
+        first = len(uses.declined), name == COLUMNS, len(uses.slower), turned
+        if self.by_rows:
+            return *first, swizzle, uses.instructions, name == APART
+        return *first, uses.instructions, name == APART, -at
 
     @property
     def settled(self) -> bool:
@@ -262,7 +264,9 @@ class _UseEvaluator:
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
             first = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
-            return Choice(first.name, first.planned(site)) if first else choose(call.op.name, variants, site, only=only)
+            if first:
+                return Choice(first.name, first.planned(site))
+            return choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
         finally:

@@ -327,8 +327,9 @@ def refuse_other_groups(loop: For, target: str) -> None:
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
-            old = (f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
-                   if architecture(target) < 90 else "")
+            old = ""
+            if architecture(target) < 90:
+                old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
             raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
                                    "and no others may come between: commit and wait for other copies before or "
                                    f"after the loop{old}", node.loc)

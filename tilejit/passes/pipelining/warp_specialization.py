@@ -79,8 +79,10 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     if meets is not None:
         raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: "
                                "assign the roles by hand (tile.warpgroup, tile.ring)", meets.loc)
-    regs = (_registers(graph.target, launch, warps, [pipeline_of(s.loop).regs for s in loops.values()]) if groups
-            else (None, None))
+    if groups:
+        regs = _registers(graph.target, launch, warps, [pipeline_of(s.loop).regs for s in loops.values()])
+    else:
+        regs = None, None
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
@@ -294,28 +296,41 @@ class Producer:
 
     def check_dependencies(self, body: Block) -> None:
         """CompilationError where the copies depend on something that the producer does not run."""
-        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
-                 for r in n.results}
-        own = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
-        known |= set(self.context.graph.params) | own
-        there = known | {r for n in walk(body) for r in defined_values(n)}
+        self._check_reads(body)
+        defined = self._names_of_producer() | {r for n in walk(body) for r in defined_values(n)}
+        for node in walk(body):
+            for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
+                if isinstance(o, Value) and o not in defined:
+                    raise CompilationError(f"the loops around the copies depend on {self._describe(o)}: "
+                                           "the producer runs ahead of the other warps and cannot wait for it; "
+                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+
+    def _describe(self, value: Value) -> str:
+        """A value's name, and where it is computed."""
+        made = self.context.definitions.get(value)
+        if made is None:
+            return value.name
+        return f"{value.name}, which {made.op.name} computes at line {line_of(made.loc)}"
+
+    def _names_of_producer(self) -> set[Value]:
+        """What the producer has of the kernel: its parameters, its allocations, and the slots and their barriers."""
+        allocated = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
+                     for r in n.results}
+        slots = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
+        return allocated | set(self.context.graph.params) | slots
+
+    def _check_reads(self, body: Block) -> None:
+        """CompilationError where the producer reads memory that the kernel writes."""
         changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
         made: dict[Operand, Call] = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
-            place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
-            outside = place is not None and (memory_type(place).scope != "global" or made[place].args[0] in changed)
-            if isinstance(node, Call) and outside:
+            if not isinstance(node, Call) or node.op.effect != "reads":
+                continue
+            place = node.args[0]
+            if memory_type(place).scope != "global" or made[place].args[0] in changed:
                 raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
                                        f"{node.op.name}, and the kernel writes the memory that it reads; "
                                        "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
-            for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
-                if isinstance(o, Value) and o not in there:
-                    by = self.context.definitions.get(o)
-                    what = (f"{o.name}, which {by.op.name} computes at line {line_of(by.loc)}" if by is not None
-                            else o.name)
-                    raise CompilationError(f"the loops around the copies depend on {what}: "
-                                           "the producer runs ahead of the other warps and cannot wait for it; "
-                                           "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
 def _with_blocks(copier: Copier, node: Node, block: Callable[[Block], Block]) -> list[Node]:

@@ -134,7 +134,9 @@ def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int,
 
 def _scratch_bytes(node: Node) -> int:
     """The scratch that a node needs. A call with scratch has a barrier in its middle."""
-    return int(node.op.rules.scratch(node)) if isinstance(node, Call) and node.op.rules.scratch is not None else 0
+    if isinstance(node, Call) and node.op.rules.scratch is not None:
+        return int(node.op.rules.scratch(node))
+    return 0
 
 
 def _owners(block: Block, looped: bool) -> dict[Call, Call]:

@@ -193,8 +193,9 @@ class _Dots(TensorDots):
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
-        return (self.in_memory(operand, x)[0]
-                if reg_count(layout_of(held)) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x)
+        if reg_count(layout_of(held)) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS:
+            return self.in_memory(operand, x)[0]
+        return x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
@@ -217,7 +218,8 @@ class _Dots(TensorDots):
         acc = call.args[0]
         g, t, result = self.g, call.attrs, type_as(call.result, Tile)
         a, b = self.in_memory("a", as_value(call.args[1]), as_value(call.args[2]))
-        acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape) if acc is None else acc
+        if acc is None:
+            acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape)
         k = extents_of(a)[0 if t["trans_a"] else 1]
         each = -(-result.size // self.context.scope.threads)
         step = max(1, min(k, WRITTEN_OUT // each))

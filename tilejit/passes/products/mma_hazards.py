@@ -176,5 +176,6 @@ class _HazardChecker:
 
 def _missing_wait(age: int) -> str:
     """What would wait for a group that was closed `age` groups ago."""
-    return ("its group is still open: call mma_commit(), then mma_wait(0)" if age == 0
-            else f"mma_wait({age - 1}) or less would wait for its group")
+    if age == 0:
+        return "its group is still open: call mma_commit(), then mma_wait(0)"
+    return f"mma_wait({age - 1}) or less would wait for its group"

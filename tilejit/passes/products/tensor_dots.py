@@ -377,7 +377,9 @@ def _read(node: Node) -> list[Operand]:
 
 def _place(scope: ExecScope | None) -> tuple[Any, ...]:
     """A key of the scope: its kind, place and size, and those of the scopes around it."""
-    return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent))
+    if scope is None:
+        return ()
+    return scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent)
 
 
 __all__ = ["TensorDots"]

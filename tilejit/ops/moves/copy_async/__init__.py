@@ -6,7 +6,7 @@ from math import prod
 
 from ....dispatch import names
 from ....dtypes import int32
-from ....ir.builder import Builder, describe, type_of
+from ....ir.builder import Builder, describe, memory_type, type_of
 from ....ir.builtin import builtin
 from ....ir.graph import Call, Operand, Value
 from ....ir.op import op
@@ -129,7 +129,7 @@ def _start_copy(g: Builder, dst: Value, src: Value, mbar, options: dict) -> Toke
     extra: tuple[Operand, ...] = ()  # the operands `mask` and `count`
     multicast = options["multicast"]
     if isinstance(multicast, str):
-        if dst.type.scope != "tmem":
+        if memory_type(dst).scope != "tmem":
             raise g.error(f"multicast={multicast!r} is for copies to tensor memory; "
                           "for the CTAs of a cluster give a mask of their ranks")
     elif multicast is not None:

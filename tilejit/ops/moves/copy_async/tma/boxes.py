@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from math import gcd, prod
+from typing import Any, Protocol
 
 from .view import Dim, Number, View, multiple, over
 
@@ -80,7 +81,7 @@ class TensorMap:
             return [plain(x) for x in n] if isinstance(n, tuple) else n
         walk = self.im2col
         if walk is None:
-            moved = {"box": list(self.box)}
+            moved: dict[str, Any] = {"box": list(self.box)}
         else:
             moved = {"lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels,
                      "pixels": walk.pixels, **({} if walk.wide is None else {"wide": walk.wide})}
@@ -133,6 +134,15 @@ class Candidate:
         """The sort key: fewest instructions first. A made-up cut must save more than half of the instructions, since
         it requires more of the array than the copy itself does, and readers expect dimensions that are kept whole."""
         return self.issues * (2 if self.made_up else 1), self.made_up, self.unit, len(self.groups)
+
+
+class Issued(Protocol):
+    """The instructions of a copy and the run-time part of their coordinates, as in `Boxes`."""
+
+    @property
+    def issues(self) -> tuple[tuple[tuple[int, ...], int], ...]: ...
+    @property
+    def moving(self) -> tuple[tuple[int, int, int] | None, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,7 @@ def runs_of(view: View, unit: int) -> list[Run] | None:
 
     None if its first run is not contiguous in both memories or not a multiple of `unit`.
     """
-    runs = []
+    runs: list[Run] = []
     for d, dim in enumerate(view.dims):
         for digit in reversed(dim.digits):
             last = runs[-1] if runs else None
@@ -217,7 +227,7 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
     runs = runs_of(view, unit)
     if runs is None:
         return
-    span = PADDED if view.padded else SPAN[view.mode]
+    span = PADDED if view.padded else SPAN[view.swizzle]
 
     def extend(i: int, groups: tuple[Group, ...], made_up: int) -> Iterator[Candidate]:
         if groups:
@@ -289,7 +299,8 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 
     If even the next edge is too far for one group, the last size is the largest divisor of the way to it.
     """
-    sizes, at = [], 1
+    sizes: list[int] = []
+    at = 1
     while at < edges[-1]:
         limit = MAX_BOX if sizes else first
         fitting = [e for e in edges if at < e <= at * limit]
@@ -303,7 +314,7 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 def _divided(extent: int, first: int) -> list[int]:
     """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without
     such factors is dropped."""
-    sizes = []
+    sizes: list[int] = []
     while extent > 1:
         sizes.append(largest(extent, MAX_BOX if sizes else first))
         if sizes[-1] <= 1:
@@ -378,11 +389,12 @@ def _fold_fixed(view: View, order: list[Piece]) -> int:
     base_offset = 0
     for piece in order[1:]:
         dim = view.dims[piece.dim]
-        fixed = (piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
-                 and isinstance(dim.stride, int))
-        foldable = fixed and dim.start.value * dim.stride % view.unit == 0
-        if foldable and (len(order) > MAX_RANK or dim.stride % view.unit):
-            base_offset += dim.start.value * dim.stride
+        fixed = piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
+        if not fixed or not isinstance(dim.stride, int) or dim.start.value is None:
+            continue
+        offset = dim.start.value * dim.stride
+        if offset % view.unit == 0 and (len(order) > MAX_RANK or dim.stride % view.unit):
+            base_offset += offset
             order.remove(piece)
     return base_offset
 
@@ -392,7 +404,9 @@ def encodable(stride: Number) -> Number:
 
     That only changes the stride of a dimension of one element, which can be arbitrary and does not matter.
     """
-    return stride if isinstance(stride, int) else ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
+    if isinstance(stride, int):
+        return stride
+    return ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
 
 
 def cut_fits(dim: Dim, weight: int, ask) -> bool:

@@ -1,0 +1,241 @@
+"""`kernels.attention` on the simulator, compared with float64: every option, both kernels, every target; what it becomes."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit import kernels
+from tilejit.kernels.attention.config import Config
+from tilejit.kernels.attention.hopper import hopper
+from tilejit.kernels.attention.pipelined import pipelined
+
+from tests.mma.attention_cases import BF16, check, inputs
+
+PIPELINED = Config(roles=False, bm=64, bn=64)
+
+
+def tried(q, k, v, config=None, arguments=(), mask=None, score=None, **options):
+    """Call `attention` and compare the result and the logarithms with the reference."""
+    given = {name: x for name, x in options.items() if name not in ("seen", "change")}
+    got, lse = kernels.attention(q, k, v, mask=mask, score=score, arguments=arguments, lse=True, config=config, **given)
+    check(got, lse, q, k, v, **options)
+    return got
+
+
+CONFIGS = pytest.mark.parametrize("config", [None, PIPELINED], ids=["roles", "pipelined"])
+
+
+@CONFIGS
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows, keys", [(200, 200), (257, 64), (1, 130), (70, 1), (40, 300)])
+def test_any_numbers_of_rows_and_keys_are_right(rows, keys, causal, config):
+    """More rows than keys: the first rows see no key, and are 0 with a logarithm of -inf."""
+    tried(*inputs(1, 2, 2, rows, keys, seed=rows), config, causal=causal)
+
+
+@pytest.mark.parametrize("rows, keys", [(0, 10), (10, 0), (0, 0)])
+def test_no_rows_and_no_keys_are_right(rows, keys):
+    q, k, v = inputs(2, 2, 1, rows, keys)
+    tried(q, k, v, causal=True)
+    tried(q, k, v, sinks=np.array([0.5, -1.0], np.float32))
+
+
+@pytest.mark.parametrize("d, dv, dtype", [(64, 64, np.float16), (96, 96, BF16), (128, 128, BF16), (128, 128, np.float16), (192, 128, BF16), (192, 192, BF16),
+                                          (256, 256, BF16), (80, 48, BF16), (16, 256, BF16)])
+def test_every_number_of_columns_is_right(d, dv, dtype):
+    tried(*inputs(1, 1, 1, 70, 150, d, dv, dtype), causal=True)
+
+
+@pytest.mark.parametrize("d", [64, 96, 192, 256])
+def test_every_number_of_columns_is_right_with_several_consumers(d):
+    """The plans of large problems."""
+    bn, held, width = {64: (128, False, 64), 96: (128, True, 96), 192: (96, False, 64), 256: (80, False, 0)}[d]
+    tried(*inputs(1, 1, 1, 300, 150, d), Config(bm=192 if d == 64 else 128, bn=bn, held=held, width=width), causal=True)
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("batch, heads, kv_heads", [(None, 4, 1), (2, 4, 2), (3, 1, 1)])
+def test_heads_share_keys_and_the_result_has_the_order_of_the_queries(batch, heads, kv_heads, by_rows):
+    q, k, v = inputs(batch, heads, kv_heads, 70, 100, by_rows=by_rows)
+    for config in (None, PIPELINED):
+        got = tried(q, k, v, config)
+        assert np.argsort(got.strides, kind="stable").tolist() == np.argsort(q.strides, kind="stable").tolist()
+
+
+@CONFIGS
+@pytest.mark.parametrize("window, causal", [((30, 10), False), ((None, 0), False), ((0, 0), False), ((100, None), True)])
+def test_a_window_bounds_what_a_row_sees(window, causal, config):
+    q, k, v = inputs(1, 1, 1, 200, 300)
+    tried(q, k, v, config, window=window, causal=causal)
+    tried(k, q, q, config, window=window, causal=causal)
+
+
+@CONFIGS
+@pytest.mark.parametrize("options", [dict(softcap=1.5, scale=1.0), dict(scale=-0.3), dict(scale=0)], ids=str)
+def test_scale_and_softcap_are_right(options, config):
+    """Also a scale of 0 or below, whose largest score is not that of the largest product."""
+    tried(*inputs(1, 2, 1, 100, 150), config, causal=True, **options)
+
+
+@tile.jit
+def alibi(s, batch, head, rows, columns, slopes):
+    return s + tile.load(slopes[head]) * tile.cast(columns - rows, tile.float32)
+
+
+@tile.jit
+def relative(s, batch, head, rows, columns, table):
+    return s + tile.load(table[batch, head, rows - columns + 200])
+
+
+@tile.jit
+def same_document(batch, head, rows, columns, ids):
+    return tile.load(ids[rows]) == tile.load(ids[columns])
+
+
+@tile.jit
+def every_third(batch, head, rows, columns):
+    return (columns + head) % 3 == 0
+
+
+@CONFIGS
+def test_scores_go_through_the_users_function(config):
+    q, k, v = inputs(2, 2, 1, 100, 150)
+    slopes, table = np.array([0.1, -0.4], np.float32), np.random.default_rng(0).standard_normal((2, 2, 400)).astype(np.float32)
+    apart = np.arange(100)[:, None] - np.arange(150)[None, :]
+    tried(q, k, v, config, score=alibi, arguments=(slopes,), causal=True, change=lambda s: s - slopes[:, None, None] * apart)
+    tried(q, k, v, config, score=relative, arguments=(table,), change=lambda s: s + table[:, :, apart + 200])
+
+
+@CONFIGS
+def test_a_mask_is_the_users_function(config):
+    """Documents that no row of others sees; and a mask that depends on the head."""
+    q, k, v = inputs(1, 2, 2, 200, 200)
+    ids = (np.arange(200) // 70).astype(np.int32)
+    tried(q, k, v, config, mask=same_document, arguments=(ids,), causal=True, seen=ids[:, None] == ids[None, :])
+    tried(q, k, v, config, mask=every_third, seen=(np.arange(200) + np.arange(2)[:, None, None]) % 3 == 0)
+
+
+@CONFIGS
+def test_sinks_count_in_the_sums(config):
+    """Also in rows that see no key, whose logarithm is then the sink."""
+    q, k, v = inputs(1, 3, 1, 150, 70)
+    tried(q, k, v, config, causal=True, sinks=np.array([0.5, 90.0, -np.inf], np.float32))
+
+
+@CONFIGS
+def test_nan_and_infinity_spread_as_in_the_reference(config):
+    """In a row of Q, a seen key or a seen value; not from keys that the mask hides."""
+    q, k, v = (x.copy() for x in inputs(1, 1, 1, 70, 130))
+    q[0, 0, 3, 5], q[0, 0, 4, 0] = np.nan, np.inf
+    tried(q, k, v, config)
+    q, k, v = (x.copy() for x in inputs(1, 1, 1, 130, 130))
+    k[0, 0, 100, 1], k[0, 0, 110, 0] = np.nan, -np.inf
+    tried(q, k, v, config, causal=True)
+    q, k, v = (x.copy() for x in inputs(1, 1, 1, 70, 130))
+    v[0, 0, 3, 5], v[0, 0, 4, 0] = np.nan, -np.inf
+    tried(q, k, v, config)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_every_target_has_a_kernel(target, d, monkeypatch):
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    tried(*inputs(1, 2, 1, 70, 100, d), causal=True, window=(40, None))
+
+
+@pytest.mark.parametrize("pad", [8, 2, 1])
+def test_rows_at_any_distance_are_right_without_warnings(pad):
+    """TMA takes multiples of 16 bytes, cp.async of 4."""
+    q, k, v = (x[..., pad - 1 if pad < 8 else 0:][..., :64] for x in inputs(1, 2, 2, 70, 100, 64 + pad))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tried(q, k, v, causal=True)
+
+
+def test_views_are_right():
+    """Broadcast heads, reversed rows, columns that are not contiguous; a result given as a view."""
+    q, k, v = inputs(2, 2, 2, 70, 100)
+    tried(q, np.broadcast_to(k[:1], k.shape), v)
+    tried(q[:, :, ::-1], k, v, causal=True)
+    tried(np.asfortranarray(q), k, v)
+    for out in (np.full((2, 70, 2, 64), 7, BF16).swapaxes(1, 2), np.full((2, 2, 70, 130), 7, BF16)[..., 1:65]):
+        assert kernels.attention(q, k, v, out=out) is out
+        check(out, None, q, k, v)
+
+
+# -- what calls become ------------------------------------------------------------------------------------------------------
+
+def compiled(d=128, rows=4096, target="sm_90a", **options):
+    """The kernel of a call with large arrays."""
+    from tilejit.kernels.attention.model import choose
+    from tilejit.kernels.attention.planning import constants
+    from tilejit.kernels.attention.problem import Request, check_attention
+    from tilejit.runtime.arrays import ArrayView, row_major
+    shape = (1, 32, rows, d)
+    view = ArrayView(0, shape, row_major(shape), "bfloat16", "host")
+    values = dict(causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False) | options
+    problem = check_attention(Request(view, view, view, None, None, **values))
+    config = choose(problem, target, True, True, 132)
+    plan = constants(problem, config, True, True)
+    x = tile.ArraySpec(shape, "bfloat16")
+    sums = tile.ArraySpec(shape[:-1], "float32") if problem.request.lse else 0
+    extra = (tile.ArraySpec((rows,), "int32" if problem.scores.mask else "float32"), 0, 0, 0) if problem.scores.extras else (0,) * 4
+    counter = (tile.ArraySpec((1,), "uint32"),) if config.roles else ()
+    return (hopper if config.roles else pipelined).compile(x, x, x, x, sums, 0, *counter, 0.1, 0, 0, 0.0, *extra, PLAN=plan, num_warps=config.num_warps,
+                                                           spills=1 << 20, target=target)
+
+
+def loops(made):
+    """The instructions of each loop with products: from the target of a backward branch to the branch. The waits that
+    stand behind all other code branch back without a condition."""
+    code, labels = [], {}
+    for line in made.sass().splitlines():
+        if found := re.match(r"\s*(\.L_x_\w+):", line):
+            labels[found[1]] = len(code)
+        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            code.append(found[1].strip())
+    back = [(i - labels[name[1]], labels[name[1]], i) for i, text in enumerate(code)
+            if (name := re.match(r"@\S+ BRA.*?(\.L_x_\w+)", text)) and labels[name[1]] < i]
+    kept = []
+    for _, first, last in sorted(back):
+        if all(last < a or b < first for a, b in kept) and count(code[first:last], "HGMMA"):
+            kept.append((first, last))
+    return [code[first:last + 1] for first, last in kept]
+
+
+def count(body, name):
+    """How many instructions of a loop have a name; predicates come before it."""
+    return sum(re.sub(r"^@\S+ ", "", text).startswith(name) for text in body)
+
+
+@pytest.mark.parametrize("d, most, moved", [(64, 420, 68), (128, 450, 68), (256, 510, 44)])
+def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many(d, most, moved):
+    """One multiplication and one power for each score, none for a mask, no spill in the loops, shuffles for the maxima only."""
+    made = compiled(d)
+    for body in (bodies := loops(made)):
+        assert count(body, "STL") == count(body, "LDL") == 0 and count(body, "SHFL") == 4
+    body = min(bodies, key=len)
+    assert len(body) <= most and count(body, "FFMA") <= moved and count(body, "FSEL") == 0
+    assert len(bodies) == 2 and made.spills <= 256  # of addresses, once in a tile
+
+
+@pytest.mark.parametrize("d, options", [(64, dict(causal=True, window=(1000, None), lse=True)), (128, dict(softcap=True, causal=True)),
+                                        (128, dict(score=alibi, extras=1)), (64, dict(mask=same_document, extras=1))],
+                         ids=lambda x: "-".join(x) if isinstance(x, dict) else x)
+def test_no_loop_over_blocks_on_hopper_spills(d, options):
+    made = compiled(d, **options)
+    assert (bodies := loops(made)) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
+def test_kernels_of_other_targets_do_not_spill(target, d):
+    made = compiled(d, target=target, causal=True)
+    assert made.spills == 0 and {p.variant for p in made.products} == {"mma_sync" if target == "sm_80" else "tcgen05"}
+
+
+def test_probabilities_become_an_operand_without_moving():
+    made = compiled(128, causal=True)
+    assert "convert_layout" not in str(made.graph) and {c.variant for c in made.copies} == {"tma"}

@@ -1,0 +1,104 @@
+"""`kernels.attention` on a GPU: compared with float64, the same bits each time, in CUDA graphs, on two streams."""
+
+import pytest
+
+from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
+
+pytestmark = [needs_module("torch"), pytest.mark.misread]  # tiles are passed between threads through a ring
+
+
+def drawn(batch, heads, kv_heads, rows, keys, d, dtype="bfloat16", by_rows=False, amplitude=1.0):
+    import torch
+    torch.manual_seed(rows * 31 + keys)
+    made = []
+    for h, n in ((heads, rows), (kv_heads, keys), (kv_heads, keys)):
+        x = torch.randn((batch, n, h, d) if by_rows else (batch, h, n, d), device="cuda").to(getattr(torch, dtype))
+        made.append(x.transpose(1, 2) if by_rows else x)
+    made[0] = made[0] * amplitude
+    return made
+
+
+def exact(q, k, v, causal=False, window=(None, None), softcap=None):
+    """(Result, logarithms of the sums) in float64, head by head."""
+    import torch
+    place, group = for_references(), q.shape[1] // k.shape[1]
+    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(q.shape[:3], dtype=torch.float64)
+    rows, keys = q.shape[2], k.shape[2]
+    at, columns = torch.arange(rows, device=place)[:, None] + keys - rows, torch.arange(keys, device=place)
+    seen = torch.ones((rows, keys), dtype=torch.bool, device=place)
+    left, right = window
+    for bound, hides in ((0 if causal else None, lambda n: columns > at + n), (right, lambda n: columns > at + n), (left, lambda n: columns < at - n)):
+        seen = seen if bound is None else seen & ~hides(bound)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            s = q[b, h].to(place).double() @ k[b, h // group].to(place).double().T * q.shape[-1] ** -0.5
+            s = s if softcap is None else softcap * torch.tanh(s / softcap)
+            s = torch.where(seen, s, -torch.inf)
+            sums = torch.logsumexp(s, -1)
+            out[b, h] = torch.where(seen.any(-1)[:, None], torch.softmax(s, -1), 0).cpu() @ v[b, h // group].double().cpu()
+            lse[b, h] = sums.cpu()
+    return out, lse
+
+
+def checked(*shape, config=None, dtype="bfloat16", by_rows=False, amplitude=1.0, **options):
+    """One call compared with float64, and again into a poisoned result with the same bits."""
+    import torch
+    from tilejit import kernels
+    q, k, v = drawn(*shape, dtype, by_rows, amplitude)
+    out, lse = kernels.attention(q, k, v, lse=True, config=config, **options)
+    again = kernels.attention(q, k, v, out=torch.full_like(out, float("nan")), config=config, **options)
+    assert torch.equal(out.view(torch.int16), again.view(torch.int16)), "other bits the second time"
+    want, sums = exact(q, k, v, **options)
+    bound = float(torch.finfo(out.dtype).eps) * (want.abs() + v.abs().max().item())
+    assert bool(((out.double().cpu() - want).abs() <= bound).all()), (shape, options)
+    lse = lse.double().cpu()
+    assert bool((((lse - sums).abs() <= 1e-4 * (1 + sums.abs())) | (lse == sums)).all()), (shape, options)
+
+
+SHAPES = ((1, 2, 1, 1, 1), (2, 4, 4, 64, 64), (1, 8, 2, 1000, 1000), (3, 4, 1, 257, 129), (1, 4, 4, 129, 1023), (2, 16, 16, 2000, 2000), (1, 2, 2, 1, 5000))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=300)
+@pytest.mark.parametrize("d", [64, 96, 128, 192, 256])
+def test_attention_on_hopper_is_exact_to_its_rounding(d):
+    """Ragged and long shapes, full, causal and windowed; large scores; both orders of rows and heads."""
+    for shape in some(SHAPES, least=3):
+        for options in (dict(), dict(causal=True), dict(window=(100, 17)), dict(causal=True, by_rows=True, amplitude=4.0, dtype="float16")):
+            checked(*shape, d, **options)
+    checked(1, 2, 2, 300, 300, d, softcap=3.0)
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_the_kernel_of_every_target_is_exact_to_its_rounding(d):
+    from tilejit.kernels.attention.config import Config
+    for shape in some(SHAPES, least=3):
+        for options in (dict(), dict(causal=True), dict(window=(100, 17))):
+            checked(*shape, d, config=Config(roles=False, bm=64, bn=32, warps=4), **options)
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_attention_runs_in_graphs_and_on_streams():
+    """A graph's launches have a counter of their own; launches on two streams do not share one."""
+    import torch
+    from tilejit import kernels
+    q, k, v = drawn(2, 8, 8, 1000, 1000, 64)
+    want, out = kernels.attention(q, k, v, causal=True), torch.empty_like(q)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            kernels.attention(q, k, v, causal=True, out=out)
+    for _ in range(3):
+        out.fill_(7)
+        graph.replay()
+        assert torch.equal(out, want)
+    streams, made = [torch.cuda.Stream() for _ in range(2)], []
+    torch.cuda.synchronize()
+    for turn in range(20):
+        with torch.cuda.stream(streams[turn % 2]):
+            made.append(kernels.attention(q, k, v, causal=True))
+    torch.cuda.synchronize()
+    assert all(torch.equal(x, want) for x in made)

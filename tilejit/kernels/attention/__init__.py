@@ -1,0 +1,1 @@
+"""Attention: `attention`, its kernels, and the choice among them."""

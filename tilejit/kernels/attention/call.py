@@ -1,0 +1,133 @@
+"""``attention``: the function that calls the attention kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tilejit as tile
+
+from ...config import config as settings
+from ...errors import LaunchError
+from ...runtime import driver
+from ...runtime.arrays import describe
+from ..matmul.launch import recalled, remember
+from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_number, seen_as
+from .config import Config
+from .launch import Launch
+from .planning import plan_launch
+from .problem import MOST, Request
+
+PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
+
+
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None,
+              window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+              mask: tile.Kernel[..., Any] | None = None, score: tile.Kernel[..., Any] | None = None,
+              arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False, out: Any = None,
+              config: Config | None = None) -> Any:
+    """``softmax(q @ k.T * scale) @ v`` of each head, on the tensor cores of any target; returns `out`, a new array if
+    it is not given, or with `lse` (out, the logarithms of the rows' sums).
+
+    `q` is [batch, heads, rows, D], `k` is [batch, kv_heads, keys, D] and `v` is [batch, kv_heads, keys, DV]; or all
+    have no batch. Each head of `k` and `v` serves the same number of heads of `q` in a row. D and DV are multiples of
+    16 up to 256; 64, 96, 128, 192 and 256 are tuned. All are bfloat16 or all float16, of any strides: arrays in the
+    order [batch, rows, heads, D] are passed with their axes exchanged, and a new result then has this order too.
+    Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Sums and
+    the softmax are float32; probabilities are rounded to the dtype of `v`.
+
+    The position of row i is ``i + keys - rows``, so that the last row is at the last key. With `causal`, a row sees no
+    key after its position. `window` is (left, right): a row sees the keys from `left` before its position to `right`
+    after it; None on a side is no bound. A row that sees no key is 0, and its logarithm -inf. Keys that no row of a
+    block sees are not read; a NaN in a value that is read spreads to all rows of its block.
+
+    `scale` is ``D ** -0.5`` by default. `softcap` bounds the scores: ``softcap * tanh(score / softcap)``. Then
+    ``score(scores, batch, head, rows, columns, *arguments)``, a function under ``@tile.jit``, may change a tile of
+    them; `rows` is an int32 tile [BM, 1] and `columns` one [1, BN], which count in q and k. Columns may lie beyond the
+    last, rows too. ``mask(batch, head, rows, columns, *arguments)`` returns where rows see columns, as a tile of bools
+    that broadcasts to [BM, BN]. `arguments` are up to four arrays or numbers. `sinks` has a float for each head, an
+    additional score of each of its rows, without a value.
+
+    `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
+    arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
+    time. LaunchError says what does not fit."""
+    arrays = (q, k, v) if out is None else (q, k, v, out)
+    forms, addresses = seen_as(("q", "k", "v", "out"), arrays)
+    if arguments.__class__ is not tuple or arguments:
+        check_listed(arguments=arguments)
+        _check_number_of(arguments, mask, score)
+    scale = _checked_scale(scale, q.shape)
+    window = _checked_window(window)
+    softcap = _checked_softcap(softcap)
+    target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
+    options = bool(causal), window, scale > 0, softcap > 0, mask, score, len(arguments), bool(lse)
+    key = forms, out is None, *options, None if sinks is None else seen_as(("sinks",), (sinks,))[0], config, target
+    launch = known = recalled(PLANS, key)
+    if launch is None:
+        views = [describe(x) for x in arrays]
+        request = Request(views[0], views[1], views[2], None if out is None else views[3],
+                          None if sinks is None else describe(sinks), *options)
+        launch = plan_launch(request, config, target or driver.target(views[0].device))
+    made = launch.new_result(q) if out is None else out
+    sums = launch.new_sums(q) if lse else None
+    if launch.kernel is not None:
+        if out is not None:
+            check_apart(launch.spans, addresses, arrays, ("q", "k", "v"))
+        try:
+            launch.prepared(*launch.given(q, k, v, made, sums, sinks, scale, softcap, tuple(arguments)))
+        except LaunchError:
+            check_arguments(arguments, describe(q).device)
+            raise
+    if known is None:
+        remember(PLANS, key, launch)
+    return (made, sums) if lse else made
+
+
+def _checked_scale(scale: Any, shape: tuple[int, ...]) -> float:
+    if scale is None:
+        return float(shape[-1]) ** -0.5 if shape and shape[-1] else 1.0
+    return _number("scale", scale)
+
+
+def _checked_softcap(softcap: Any) -> float:
+    """The bound of the scores, or 0 for none."""
+    if softcap is None:
+        return 0.0
+    bound = _number("softcap", softcap)
+    if not bound > 0:
+        raise LaunchError(f"softcap bounds the scores: it must be positive, not {softcap}; None is no bound")
+    return bound
+
+
+def _number(name: str, x: Any) -> float:
+    try:
+        value = float(x)
+    except (TypeError, ValueError):
+        raise LaunchError(f"{name} is a number, not {x!r}") from None
+    if value != value or value in (float("inf"), -float("inf")):
+        raise LaunchError(f"{name} must be finite, not {x}")
+    check_number(name, value)
+    return value
+
+
+def _checked_window(window: Any) -> tuple[int | None, int | None]:
+    """(left, right), each None or at most `MOST`."""
+    if window is None:
+        return None, None
+    pair = tuple(window) if isinstance(window, (tuple, list)) else ()
+    if len(pair) != 2 or not all(n is None or isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in pair):
+        raise LaunchError("window is (keys to the left of a row's position, keys to its right), each at least 0, or "
+                          f"None for no bound, not {window!r}")
+    left, right = (None if n is None else min(n, MOST) for n in pair)
+    return left, right
+
+
+def _check_number_of(arguments, mask, score) -> None:
+    if mask is None and score is None and arguments:
+        raise LaunchError("arguments are passed to mask and score, and none of these is given")
+    if len(arguments) > len(NOTHING):
+        raise LaunchError(f"mask and score take up to {len(NOTHING)} arguments, not {len(arguments)}; pass more values "
+                          "in one array")
+
+
+__all__ = ["attention"]

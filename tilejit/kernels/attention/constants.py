@@ -1,0 +1,74 @@
+"""The compile-time constants of the attention kernels, one record for each kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tilejit as tile
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What happens to the scores of a block of rows and columns before the softmax.
+
+    - `left`, `right`: a row sees no column more than so many (arguments of the kernel) to this side of its position
+    - `softcap`: scores go through ``cap * tanh(score / cap)``
+    - `score`, `mask`: the user's functions, or None; `extras`: how many arguments both take after the place
+    - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
+      positive
+    - `sinks`: each head has a logit that counts in the sums of its rows, and has no value"""
+
+    left: bool = False
+    right: bool = False
+    softcap: bool = False
+    score: tile.Kernel[..., Any] | None = None
+    mask: tile.Kernel[..., Any] | None = None
+    extras: int = 0
+    scaled: bool = False
+    sinks: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        """Whether rows see only some of the columns by their place alone."""
+        return self.left or self.right
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConstants:
+    """The constants that all kernels have.
+
+    - `bm`, `bn`: the rows and columns of a block of scores; `d`, `dv`: the extents of a key and of a value
+    - `stages`: the slots of the rings of keys and of values
+    - `lse`: the logarithm of each row's sum is stored"""
+
+    bm: int
+    bn: int
+    d: int
+    dv: int
+    stages: int
+    scores: Scores = Scores()
+    lse: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopperConstants(AttentionConstants):
+    """Those of `hopper`.
+
+    - `consumers`: warpgroups of 64 rows each; `regs`: registers of a thread of the producer and of a consumer
+    - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
+    - `turns`: only one consumer at a time issues its products
+    - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
+      are stored by threads
+    - `group`: the heads whose tiles are taken together, since their K and V fit in L2"""
+
+    consumers: int
+    regs: tuple[int | None, int | None]
+    held: bool
+    turns: bool
+    width: int
+    buffers: int
+    group: int
+
+
+__all__ = ["AttentionConstants", "HopperConstants", "Scores"]

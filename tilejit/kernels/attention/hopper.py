@@ -1,0 +1,197 @@
+"""Attention on Hopper: a producer, and consumers of 64 rows each.
+
+The producer takes tiles of rows from a counter, longest first, and loads Q, and the blocks of K and V from last to
+first, so blocks with masks come first and last. A consumer issues the scores of a block before the values of the block
+before it, so its softmax runs under products; K is released before V. Two consumers issue their products in turn,
+so that the softmax of one runs under the products of the other."""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+from .pipelined import part, put_sums
+from .scores import Place, Rules, factor_of, finish, masked, softmax_step, span_of
+
+PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
+
+
+@tile.jit
+def tile_of(t, heads, above, PLAN: tile.constexpr):
+    """(Head, counted through all batches; tile in it) of number `t`: a group of heads after the other, and in it all
+    tiles of the last rows first, which are the longest if rows see only columns to their left."""
+    GROUP: tile.constexpr = PLAN.group
+    group = t // (GROUP * above)
+    rest, inside = t - group * (GROUP * above), min(heads - group * GROUP, GROUP)
+    return group * GROUP + rest % inside, above - 1 - rest // inside
+
+
+@tile.jit
+def place_of(z, row, Q, K):
+    """The place of rows from `row` on of head `z`, counted through all batches."""
+    heads = Q.shape[-3]
+    return Place(z // heads, z % heads, row, Q.shape[-2], K.shape[-2])
+
+
+@tile.jit
+def load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN: tile.constexpr):
+    """The producer."""
+    BM: tile.constexpr = PLAN.bm
+    above = tile.cdiv(Q.shape[-2], BM)
+    heads = tiles // above
+    shared = Q.shape[-3] // K.shape[-3]  # heads of Q that have one head of K and V
+    t = tile.next_tile(counter[0], tiles)
+    while t < tiles:
+        with numbers.produce() as slot:
+            tile.store(slot.T[0], t)
+        z, m = tile_of(t, heads, above, PLAN)
+        place = place_of(z, m * BM, Q, K)
+        with queries.produce() as slot:
+            tile.copy_async(slot.Q, part(Q, place.batch, place.head, m * BM, BM, PLAN.d), mbar=slot.full)
+        first, stop, whole, whole_stop = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
+        head = place.head // shared
+        for i in range(stop - 1, first - 1, -1):
+            with keys.produce() as slot:
+                tile.copy_async(slot.K, part(K, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
+            with values.produce() as slot:
+                tile.copy_async(slot.V, part(V, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
+        t = tile.next_tile(counter[0], tiles)
+    with numbers.produce() as slot:
+        tile.store(slot.T[0], tiles)
+
+
+@tile.jit
+def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
+    """The scores of a tile's first block."""
+    if PLAN.turns:
+        baton.take(w)
+    s = tile.mma_async(None, q, slot.K, trans_b=True)
+    tile.mma_commit()
+    if PLAN.turns:
+        baton.pass_on(w)
+    tile.mma_wait(0)
+    return s
+
+
+@tile.jit
+def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
+    """The unscaled results of 64 rows, their maxima and sums. `ends`: of the CTA's tile, the first block and one past
+    the last."""
+    BN: tile.constexpr = PLAN.bn
+    SCORES: tile.constexpr = PLAN.scores
+    HIDES: tile.constexpr = SCORES.bounded or SCORES.mask is not None
+    factor = factor_of(rules, SCORES)
+    first, stop = ends
+    _, _, whole, whole_stop = span_of(place.row, place, rules, 64, BN, SCORES)
+    whole_stop = min(max(whole_stop, first), stop - 1)
+    whole = min(max(whole, first), whole_stop)
+    with keys.consume() as slot:
+        s = scores_of(q, slot, baton, w, PLAN)
+    acc = tile.zeros((64, PLAN.dv))
+    s = masked(s, place, (stop - 1) * BN, rules, True, SCORES)
+    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
+    p = tile.cast(powers, dtype)
+    for phase in tile.static_range(3 if SCORES.left else 2):
+        EDGE: tile.constexpr = phase != 1
+        if phase == 0:
+            begin, end = stop - 2, whole_stop - 1
+        elif phase == 1:
+            begin, end = whole_stop - 1, whole - 1
+        else:
+            begin, end = whole - 1, first - 1
+        for i in range(begin, end, -1):
+            with keys.consume() as block_k:
+                with values.consume() as block_v:
+                    if PLAN.turns:
+                        baton.take(w)
+                    s = tile.mma_async(None, q, block_k.K, trans_b=True)
+                    tile.mma_commit()
+                    acc = tile.mma_async(acc, p, block_v.V)
+                    tile.mma_commit()
+                    if PLAN.turns:
+                        baton.pass_on(w)
+                    tile.mma_wait(1)
+                    block_k.release()
+                    s = masked(s, place, i * BN, rules, EDGE, SCORES)
+                    powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES)
+                    tile.mma_wait(0)
+            p = tile.cast(powers, dtype)
+            acc = acc * by[:, None]
+    with values.consume() as slot:
+        acc = tile.mma_async(acc, p, slot.V)
+        tile.mma_commit()
+        tile.mma_wait(0)
+    return acc, most, total
+
+
+@tile.jit
+def put(acc, stage, O, place, PLAN: tile.constexpr):
+    """Store the finished results of 64 rows: by TMA through staging buffers, or by threads."""
+    if PLAN.width == 0:
+        tile.store(part(O, place.batch, place.head, place.row, 64, PLAN.dv), acc)
+    else:
+        for c in tile.static_range(PLAN.dv // PLAN.width):
+            with tile.elect():
+                tile.bulk_wait(PLAN.buffers - 1, read=True)
+            tile.sync()
+            tile.store(stage[c % PLAN.buffers], acc[:, c * PLAN.width:(c + 1) * PLAN.width])
+            tile.fence_proxy_async()
+            tile.sync()
+            with tile.elect():
+                tile.copy_async(part(O, place.batch, place.head, place.row, 64, PLAN.width, c * PLAN.width),
+                                stage[c % PLAN.buffers])
+                tile.bulk_commit()
+
+
+@tile.jit
+def hopper(Q, K, V, O, L, S, counter, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
+    """``O = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
+    `HopperConstants`; S holds the sinks."""
+    BM: tile.constexpr = PLAN.bm
+    NC: tile.constexpr = PLAN.consumers
+    D: tile.constexpr = PLAN.d
+    above = tile.cdiv(Q.shape[-2], BM)
+    tiles = above * Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1)
+    rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
+    numbers = tile.ring(2, T=((1,), tile.int32), consumers=NC, filled="stores")
+    queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
+    keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
+    values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
+    baton = tile.turns(NC) if PLAN.turns else None
+    SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row
+    SHAPE: tile.constexpr = (NC, PLAN.buffers, 64, PLAN.width)
+    stage = None
+    if PLAN.width:
+        stage = tile.alloc(SHAPE, O.dtype, layout=tile.swizzled(O.dtype, SHAPE, SWIZZLE))
+    with tile.warpgroup(0, regs=PLAN.regs[0]):
+        with tile.elect():
+            load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN)
+    with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
+        w = warpgroup - 1
+        t = 0
+        while t < tiles:
+            with numbers.consume() as slot:
+                t = tile.load(slot.T[0])
+            if t < tiles:
+                z, m = tile_of(t, tiles // above, above, PLAN)
+                first, stop, _, _ = span_of(m * BM, place_of(z, m * BM, Q, K), rules, BM, PLAN.bn, PLAN.scores)
+                place = place_of(z, m * BM + w * 64, Q, K)
+                # of a loaded number: a store's position must be known not to be negative
+                tile.assume((place.batch >= 0) & (place.head >= 0) & (m >= 0))
+                if PLAN.held:
+                    with queries.consume() as slot:
+                        q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
+                    acc, most, total = attend(q, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN)
+                else:
+                    with queries.consume() as slot:
+                        acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], keys, values, baton, w, place,
+                                                  (first, stop), rules, V.dtype, PLAN)
+                by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
+                if PLAN.lse:
+                    put_sums(lse, L, place.batch, place.head, place.row)
+                put(tile.cast(acc * by[:, None], O.dtype), stage[w] if PLAN.width else None, O, place, PLAN)
+        if PLAN.width:
+            with tile.elect():
+                tile.bulk_wait(0)
+
+
+__all__ = ["hopper"]

@@ -1,0 +1,120 @@
+"""What a block of scores goes through, in every attention kernel: cap, the user's functions, masks, and the softmax
+that is continued from block to block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tilejit as tile
+
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile of scores is: the batch and the head, its `row` in Q, and the rows of Q and of K."""
+
+    batch: Any
+    head: Any
+    row: Any
+    rows: Any
+    keys: Any
+    tile_record = True
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of a call that decide about scores: the scale, how far a row sees to the `left` and `right` of its
+    position, the softcap, and what the user's functions get."""
+
+    scale: Any
+    left: Any
+    right: Any
+    cap: Any
+    extra: Any
+    tile_record = True
+
+
+@tile.jit
+def factor_of(rules, SCORES: tile.constexpr):
+    """What the scores, as `masked` returns them, are multiplied by to be exponents of two."""
+    return LOG2_E if SCORES.scaled else rules.scale * LOG2_E
+
+
+@tile.jit
+def masked(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr):
+    """The scores `s` from `column` on, scaled if `scaled`, with -inf where a row does not see a column. Without `EDGE`
+    the place alone hides no column."""
+    if SCORES.scaled:
+        s = s * rules.scale
+    if SCORES.softcap:
+        s = rules.cap * tile.tanh(s / rules.cap, fast=True)
+    rows, columns = place.row + tile.arange(s.shape[0])[:, None], column + tile.arange(s.shape[1])[None, :]
+    if SCORES.score is not None:
+        given = SCORES.score(s, place.batch, place.head, rows, columns, *rules.extra)
+        tile.static_assert(given is not None and given.shape == s.shape,
+                           "score must return a tile of the shape of the scores")
+        s = tile.cast(given, tile.float32)
+    if EDGE:
+        at = rows + (place.keys - place.rows)
+        seen = columns < (tile.minimum(at + (rules.right + 1), place.keys) if SCORES.right else place.keys)
+        if SCORES.left:
+            seen = seen & (columns >= at - rules.left)
+        s = tile.where(seen, s, -float("inf"))
+    if SCORES.mask is not None:
+        s = tile.where(SCORES.mask(place.batch, place.head, rows, columns, *rules.extra), s, -float("inf"))
+    return s
+
+
+@tile.jit
+def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES: tile.constexpr):
+    """The blocks of BN columns of the rows from `row` on: (first, one past the last, the first that all these rows see
+    whole, one past the last of these). There is at least one, which may be wholly masked."""
+    first, stop = 0, place.keys
+    whole, whole_stop = 0, place.keys // BN
+    at = row + place.keys - place.rows                    # positions of these rows
+    end = min(row + ROWS, place.rows) + place.keys - place.rows - 1
+    if SCORES.right:
+        stop = min(stop, end + rules.right + 1)
+        whole_stop = min(whole_stop, max(at + rules.right + 1, 0) // BN)
+    if SCORES.left:
+        first = max(min(at - rules.left, place.keys - 1), 0) // BN
+        whole = tile.cdiv(max(end - rules.left, 0), BN)
+    return first, max(tile.cdiv(max(stop, 0), BN), first + 1), whole, whole_stop
+
+
+@tile.jit
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
+    """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
+    summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
+    no column yet."""
+    largest = tile.maximum(most, tile.max(s, axis=1))
+    top = largest
+    if HIDES:
+        top = tile.where(largest == -float("inf"), 0.0, largest)   # else -inf - -inf
+    by = tile.exp2((most - top) * factor, fast=True)
+    p = tile.exp2(s * factor - (top * factor)[:, None], fast=True)
+    PARTS: tile.constexpr = total.shape[1]
+    parts = tile.sum(tile.reshape(p, (s.shape[0], s.shape[1] // PARTS, PARTS)), axis=1)
+    return p, largest, total * by[:, None] + parts, by
+
+
+@tile.jit
+def finish(most, total, factor, sinks, head, SCORES: tile.constexpr):
+    """(What the sums of a row's values are multiplied by, the logarithm of its sum) at the end of a softmax. Both are 0
+    and -inf for a row that saw no column."""
+    total = tile.sum(total, axis=1)
+    top = tile.where(total == 0.0, -float("inf"), most * factor)
+    if SCORES.sinks:
+        sink = tile.cast(tile.load(sinks[head]), tile.float32) * LOG2_E
+        new = tile.maximum(top, sink)
+        new = tile.where(new == -float("inf"), 0.0, new)
+        scaled = tile.where(total == 0.0, 0.0, tile.exp2(top - new))
+        total = total * scaled + tile.exp2(sink - new)
+        return tile.where(total == 0.0, 0.0, scaled / total), (new + tile.log2(total)) * LN_2
+    return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
+
+
+__all__ = ["Place", "Rules", "factor_of", "finish", "masked", "softmax_step", "span_of"]
