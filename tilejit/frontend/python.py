@@ -120,8 +120,11 @@ def _(w: Walker, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     if len(args) > 1:
         raise w.error("dict takes a dict, or pairs of keys and values, and values by keyword")
-    pairs = args[0].items() if args and isinstance(args[0], dict) else map(tuple, sequence(w, *args or ((),), "dict"))
+    given = args[0] if args else ()
+    pairs = given.items() if isinstance(given, dict) else sequence(w, given, "dict")
     for pair in pairs:
+        if not isinstance(pair, (tuple, list)):
+            raise w.error(f"dict takes pairs of a key and a value, not {describe(pair)}")
         if len(pair) != 2:
             raise w.error(f"dict takes pairs of a key and a value, and one of these has {len(pair)} parts")
         put_item(w, made, *pair)
@@ -141,7 +144,7 @@ def _(w: Walker, x: Any = ()) -> frozenset[Any]:
 def by_key(w: Walker, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`sorted`, `min` or `max` of compile-time sequences, with `key=` and other keywords."""
     name: str = function.__name__
-    parts = args
+    parts: Any = args
     if len(args) == 1:
         parts = args[0] if isinstance(args[0], (set, frozenset)) else sequence(w, args[0], name)
     key = kwargs.get("key")
