@@ -225,7 +225,7 @@ def test_a_helper_may_take_star_args():
     ("total(1, rest=2)", "total(v, *rest, by=1): got an unexpected keyword argument 'rest'"),
     ("counted(1, 2, n)", "numbers of counted is a tile.constexpr, and a tuple (the number 2, a scalar int32) is known at run time only"),
     ("total(*n)", "only a tuple can be spread with *, not a scalar int32"),
-    ("total(**(1,))", "** spreads a dict whose keys are names, not a tuple (1,)"), ("pow(n, 2, 5)", "pow with a modulus is computed while compiling"),
+    ("total(**(1,))", "** spreads a dict whose keys are names, not tuple (1,)"), ("pow(n, 2, 5)", "pow with a modulus is computed while compiling"),
     ("pow(n)", "pow(base, exp, mod=None): missing a required argument: 'exp'"), ("divmod(n)", "divmod(x, y, /): missing a required argument: 'y'"),
     ("divmod(1, 0)", "ZeroDivisionError"), ("divmod(y[0:8], 2)", "load it first"), ("pow(2, 20000)", "2 ** 20000 is a number of about 20000 bits"),
 ])

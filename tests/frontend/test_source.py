@@ -202,7 +202,7 @@ def halved(x):
 @pytest.mark.parametrize("name, words", [
     ("TABLE", "TABLE is a list, and not all that it holds is a constant"),
     ("ARRAY", "ARRAY is an array of the code around the kernel; pass it as an argument of the kernel"),
-    ("sys.modules", "sys.modules is a dict, and not all that it holds is a constant"),
+    ("sys.path_importer_cache", "sys.path_importer_cache is a dict, and not all that it holds is a constant"),
     ("sys.stdout", "which a kernel cannot read from the code around it; pass it as a tile.constexpr argument"),
 ])
 def test_mutable_objects_whose_changes_cannot_be_detected_cannot_be_captured(name, words):

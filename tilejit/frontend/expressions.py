@@ -19,7 +19,7 @@ from ..ops.structure import indexing
 from ..types import Scalar
 from . import joins
 from .branches import evaluate_condition
-from .captures import of_tilejit
+from .captures import of_tilejit, source_of
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
 from .source import MISSING
@@ -316,6 +316,10 @@ def subscript(w: Walker, node: ast.Subscript) -> Any:
     """``x[index]``: regions and points of memory, parts of tiles, or elements of tuples."""
     x = w.value(node.value)
     _refuse_none(w, node, x)
+    if source_of(x) is not None:
+        name = x.source.name
+        raise w.error(f"{name}[...] launches {name}, and a kernel cannot launch another one; {name}(...) runs it here, "
+                      "as a part of this kernel", node.value)
     index = evaluate_index(w, node.slice)
     if isinstance(x, Value):
         return indexing.getitem(w.g, x, index if isinstance(index, tuple) else (index,))

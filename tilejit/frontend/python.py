@@ -121,8 +121,10 @@ def _(w: Walker, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     if len(args) > 1:
         raise w.error("dict takes a dict, or pairs of keys and values, and values by keyword")
     given = args[0] if args else ()
-    pairs = given.items() if isinstance(given, dict) else map(tuple, sequence(w, given, "dict"))
+    pairs = given.items() if isinstance(given, dict) else sequence(w, given, "dict")
     for pair in pairs:
+        if not isinstance(pair, (tuple, list)):
+            raise w.error(f"dict takes pairs of a key and a value, not {describe(pair)}")
         if len(pair) != 2:
             raise w.error(f"dict takes pairs of a key and a value, and one of these has {len(pair)} parts")
         put_item(w, made, *pair)
