@@ -77,8 +77,8 @@ SOURCES = {
     "tile.store(y[0:64], tile.clamp(tile.load(x[0:64]), 0, 1))": "tile has no attribute 'clamp'; write tile.clip(x, low, high)",
     "tile.store(y[0:64], tile.math.exp(tile.load(x[0:64])))": "tile has no attribute 'math'; write the function itself, as in tile.exp(x)",
     "tile.store(y[0:64], tile.load(x[tile.ds(0, 64)]))": "tile has no attribute 'ds'; write x[start:start + BLOCK]",
-    "tile.store(y[0:64], tile.load(x[0:64]).exp())": "has no attribute 'exp'; it has T, all, any, argmax, argmin, astype, cumprod, cumsum, dtype, "
-                                                     "max, mean, min, ndim, prod, reshape, shape, size, sum, to, transpose; write tile.exp\n",
+    "tile.store(y[0:64], tile.load(x[0:64]).exp())": "has no attribute 'exp'; it has T, all, any, argmax, argmin, argsort, astype, cumprod, cumsum, dtype, "
+                                                     "max, mean, min, ndim, prod, reshape, shape, size, sort, sum, to, transpose; write tile.exp\n",
     "tile.store(y[0:64], tile.load(x[0:64]).view(tile.float32))": "write tile.bitcast(x, dtype), or tile.reshape(x, shape)",
     "tile.store(y[0:64], tile.load(x[0:64], cache_modifier='.cg'))": "keyword argument 'cache_modifier'; write cache=, as in cache=\"cg\"",
     "for i in tile.range(0, 4, num_stages=3):\n    pass": "keyword argument 'num_stages'; write tile.pipelined(range(...), stages=n)",
