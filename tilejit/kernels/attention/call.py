@@ -24,7 +24,8 @@ PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None,
               window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
               mask: tile.Kernel[..., Any] | None = None, score: tile.Kernel[..., Any] | None = None,
-              arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False, out: Any = None,
+              arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False,
+              block_table: Any = None, lengths: Any = None, out: Any = None,
               config: Config | None = None) -> Any:
     """``softmax(q @ k.T * scale) @ v`` of each head, on the tensor cores of any target; returns `out`, a new array if
     it is not given, or with `lse` (out, the logarithms of the rows' sums).
@@ -48,6 +49,13 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     that broadcasts to [BM, BN]. `arguments` are up to four arrays or numbers. `sinks` has a float for each head, an
     additional score of each of its rows, without a value.
 
+    `lengths` is an int32 or int64 array with the keys of each batch, of which `k` and `v` have at most that many; what
+    lies behind is not used. If `q`, `k` and `v` have no batch, their rows are those of several sequences, one after the
+    other, and `lengths` is the rows of each, or a pair of arrays: of `q`, and of `k` and `v`. The batch of `score` and
+    `mask` is then the number of the sequence, in which rows and columns count. Results beyond the last sequence are not
+    written. With `block_table`, an array [batch, pages of a sequence], `k` and `v` are pages [pages, kv_heads, rows, D],
+    contiguous in this order or in [pages, rows, kv_heads, D], and `block_table` has the numbers of each sequence's.
+
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
     time. LaunchError says what does not fit."""
@@ -61,12 +69,14 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     softcap = _checked_softcap(softcap)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     options = bool(causal), window, scale > 0, softcap > 0, mask, score, len(arguments), bool(lse)
-    key = forms, out is None, *options, None if sinks is None else seen_as(("sinks",), (sinks,))[0], config, target
+    sequences = _checked_lengths(lengths, block_table, len(q.shape))
+    names, more = _some(("sinks", "lengths of q", "lengths", "block_table"), (sinks, *sequences))
+    key = forms, out is None, *options, names, seen_as(names, more)[0] if more else None, config, target
     launch = known = recalled(PLANS, key)
     if launch is None:
         views = [describe(x) for x in arrays]
         request = Request(*views[:3], None if out is None else views[3], None if sinks is None else describe(sinks),
-                          *options)
+                          *options, *(None if x is None else describe(x) for x in sequences))
         launch = plan_launch(request, config, target or driver.target(views[0].device))
     made = launch.new_result(q) if out is None else out
     sums = launch.new_sums(q) if lse else None
@@ -74,13 +84,26 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
         if out is not None:
             check_apart(launch.spans, addresses, arrays, ("q", "k", "v"))
         try:
-            launch.prepared(*launch.given(q, k, v, made, sums, sinks, scale, softcap, tuple(arguments)))
+            launch.run(q, k, v, made, sums, sinks, sequences, scale, softcap, tuple(arguments))
         except LaunchError:
             check_arguments(arguments, describe(q).device)
             raise
     if known is None:
         remember(PLANS, key, launch)
     return (made, sums) if lse else made
+
+
+def _some(names: tuple[str, ...], arrays: tuple) -> tuple[tuple[str, ...], tuple]:
+    """Those that are given, with their names."""
+    return tuple(zip(*((n, x) for n, x in zip(names, arrays) if x is not None))) or ((), ())
+
+
+def _checked_lengths(lengths: Any, block_table: Any, rank: int) -> tuple:
+    """The lengths of rows and of keys, and the pages; None for those that do not matter."""
+    rows, keys = lengths if isinstance(lengths, (tuple, list)) and len(lengths) == 2 else (None, lengths)
+    if isinstance(keys, (tuple, list)) or (rows is None) != (keys is None) and isinstance(lengths, (tuple, list)):
+        raise LaunchError("lengths is an array, or a pair of arrays: the rows of each sequence in q, and in k and v")
+    return keys if rows is None and rank == 3 else rows, keys, block_table
 
 
 def _checked_scale(scale: Any, shape: tuple[int, ...]) -> float:
