@@ -48,16 +48,21 @@ class Config:
         return (self.bm * d + self.stages * self.bn * (d + dv) + staged) * itemsize
 
 
-def check_config(config: Config, target: str, d: int, dv: int) -> None:
-    """LaunchError for a configuration that the kernels do not take."""
+def check_kind(config) -> None:
+    """LaunchError if this is no configuration, or has fields that are no numbers."""
     if not isinstance(config, Config):
         raise LaunchError(f"config is a tilejit.kernels.attention.config.Config, not {config!r}")
     for name in ("bm", "bn", "stages", "warps", "buffers", "splits", "width"):
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < (name != "width"):
             raise LaunchError(f"config.{name} is a number of at least {int(name != 'width')}, not {value!r}")
+
+
+def check_config(config: Config, target: str, d: int, dv: int) -> None:
+    """LaunchError for a configuration that the kernels do not take."""
     if config.roles and target != "sm_90a":
-        raise LaunchError(f"the kernel with roles is for sm_90a, and the target is {target}: config.roles must be False")
+        raise LaunchError(f"the kernel with roles is for sm_90a, and the target is {target}: "
+                          "config.roles must be False")
     if config.roles and (config.bm not in (64, 128, 192) or config.bn % 16 or config.bn > 256):
         raise LaunchError("a consumer has 64 rows and up to 256 columns: config.bm must be 64, 128 or 192, and "
                           f"config.bn a multiple of 16 up to 256, not {config.bm} and {config.bn}")
@@ -72,4 +77,4 @@ def check_config(config: Config, target: str, d: int, dv: int) -> None:
                           f"memory, and {target} has {SHARED[target] - BARRIERS}: lower config.bn or config.stages")
 
 
-__all__ = ["BARRIERS", "Config", "SHARED", "check_config"]
+__all__ = ["BARRIERS", "Config", "SHARED", "check_config", "check_kind"]

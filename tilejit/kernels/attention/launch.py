@@ -22,8 +22,8 @@ class Launch:
     grid and constants, and the result's shape and dtype. `by_rows`: a new result has the rows of all heads beside each
     other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `counted`: the
     kernel takes tiles from a counter. `lengths`: it takes the lengths and pages of sequences; `splits`: it has so many
-    parts of the keys, whose results `combine` puts together. `spans`: the bytes, relative to their addresses, that Q, K, V and the result
-    occupy."""
+    parts of the keys, whose results `combine` puts together. `spans`: the bytes, relative to their addresses, that Q,
+    K, V and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str

@@ -11,7 +11,7 @@ L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are tak
 SPLITS = 64          # CTAs that may share the keys of a tile: one CTA puts their parts together in registers
 SHORT = 1024         # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 
-# columns of a value up to which: (columns of a block with two consumers, Q is held in registers, staging columns)
+# columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))
 
 # columns up to which: (rows, columns of a block, warps), for products from registers by `mma_sync`, and for those of
@@ -69,8 +69,11 @@ def choose_sequences(problem: Attention, target: str, processors: int) -> Config
         bm, warps = 128, 8
     config = Config(roles=False, bm=bm, bn=bn, warps=warps, stages=3 if lines <= 64 else 2)
     while config.nbytes(problem.d, problem.dv) > SHARED[target] - BARRIERS and config.stages * bn > 16:
-        bn, stages = (bn, 2) if config.stages > 2 else (max(bn // 2, 16), 1 if bn == 16 else 2)
-        config = Config(roles=False, bm=bm, bn=bn, warps=warps, stages=stages)
+        if config.stages > 2 or bn == 16:
+            config = replace(config, stages=config.stages - 1)
+        else:
+            bn //= 2
+            config = replace(config, bn=bn)
     if request.packed or lines > 64:
         return config
     tiles = problem.batches * (problem.kv_heads if few_rows(problem) else problem.heads) * -(-lines // bm)

@@ -9,7 +9,7 @@ from ...runtime import driver
 from ...runtime.arrays import ArrayView
 from ..operands import span, stored_by_tma
 from .blank import ROWS, blank
-from .config import Config, check_config
+from .config import Config, check_config, check_kind
 from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
@@ -18,21 +18,21 @@ from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
 
-ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: outside its loops, or by a user's function
+ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: once in a tile, or by a user's function
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 
 def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     """The launch for a request, with `config` or the model's choice. LaunchError says what does not fit."""
     problem = check_attention(request)
-    on_host = request.q.device == "host"
-    processors = 4 if on_host else driver.multiprocessors(request.q.device)
+    processors = 4 if request.q.device == "host" else driver.multiprocessors(request.q.ordinal)
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
     by_sequences = request.key_lengths is not None or config is None and few_rows(problem)
     if config is None:
         config = (choose_sequences(problem, target, processors) if by_sequences
                   else choose(problem, target, by_tma, stored, processors))
+    check_kind(config)
     by_sequences = by_sequences or config.splits > 1
     if by_sequences and config.roles:
         raise LaunchError("sequences with lengths, and keys that CTAs share, need a kernel without roles: config.roles "
@@ -74,7 +74,7 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
         most_keys=problem.keys if problem.page else 0, rows_first=bool(order), splits=splits)
     tiles = -(-problem.rows * shared // config.bm)
     if packed:
-        tiles += request.key_lengths.shape[0]  # at most, since each may end with a part of a tile
+        tiles += request.sequences  # at most, since each may end with a part of a tile
     grid = tiles * splits, problem.heads // shared, problem.batches
     return Launch(problem.shape, request.q.dtype, sequences, grid,
                   dict(PLAN=plan, num_warps=config.warps, spills=ANY), lengths=True, splits=splits, **how)
@@ -94,7 +94,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
 
 def packed_nothing(request: Request) -> bool:
     """Whether there are no packed sequences."""
-    return request.packed and request.key_lengths.shape[0] == 0
+    return request.packed and request.sequences == 0
 
 
 def loaded_by_tma(x: ArrayView) -> bool:

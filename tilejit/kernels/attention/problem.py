@@ -42,6 +42,11 @@ class Request:
     pages: ArrayView | None = None
 
     @property
+    def sequences(self) -> int:
+        """How many sequences have lengths."""
+        return self.key_lengths.shape[0] if self.key_lengths is not None else 0
+
+    @property
     def packed(self) -> bool:
         """Whether the rows of all sequences lie one after the other."""
         return self.key_lengths is not None and len(self.q.shape) == 3
@@ -78,14 +83,12 @@ class Attention:
     @property
     def left(self) -> int:
         """The columns that a row sees to the left of its position."""
-        return min(self.request.window[0], MOST) if self.scores.left else 0
+        return self.request.window[0] or 0 if self.scores.left else 0
 
     @property
     def right(self) -> int:
-        if not self.scores.right:
-            return 0
-        bounds = [0] if self.request.causal else []
-        return min([*bounds, *(n for n in self.request.window[1:] if n is not None)])
+        right = self.request.window[1]
+        return 0 if self.request.causal or not self.scores.right else right or 0
 
 
 def check_attention(request: Request) -> Attention:
@@ -157,8 +160,8 @@ def page_order(x: ArrayView) -> bool | None:
 
 def _check_integers(name: str, x: ArrayView, rank: int, q: ArrayView) -> None:
     if len(x.shape) != rank or x.dtype not in ("int32", "int64") or x.device != q.device:
-        raise LaunchError(f"{name} is an array of int32 or int64 with {rank} dimension{'s' * (rank > 1)}, on {q.device}, "
-                          f"and it is {x.dtype} of shape {x.shape} on {x.device}")
+        raise LaunchError(f"{name} is an array of int32 or int64 with {rank} dimension{'s' * (rank > 1)}, on "
+                          f"{q.device}, and it is {x.dtype} of shape {x.shape} on {x.device}")
 
 
 def _check_shapes(q: ArrayView, k: ArrayView, v: ArrayView, paged: bool) -> None:
@@ -200,7 +203,7 @@ def _scores(request: Request, rows: int, keys: int) -> Scores:
     """What happens to the scores. A bound that hides no column is none."""
     left, right = request.window
     if request.causal:
-        right = 0 if right is None else min(right, 0)
+        right = 0
     for name in ("mask", "score"):
         _check_function(name, getattr(request, name), request.extras)
     scaled = request.softcap or request.score is not None or not request.positive

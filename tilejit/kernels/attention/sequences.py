@@ -111,8 +111,8 @@ def queries(Q, place, first, PLAN: tile.constexpr):
 
 @tile.jit
 def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """``OUT = softmax(Q @ K.T * scale) @ V`` of each head of each sequence, and L, the logarithms of the sums. `PLAN` is
-    a `SequenceConstants`; S holds the sinks, ROWS and KEYS the lengths, `pages` the pages of each sequence."""
+    """``OUT = softmax(Q @ K.T * scale) @ V`` of each head of each sequence, and L, the logarithms of the sums. `PLAN`
+    is a `SequenceConstants`; S holds the sinks, ROWS and KEYS the lengths, `pages` the pages of each sequence."""
     BM: tile.constexpr = PLAN.bm
     SCORES: tile.constexpr = PLAN.scores
     SHARED: tile.constexpr = PLAN.shared
