@@ -39,29 +39,30 @@ if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, whi
 
 __version__: str
 __all__ = [
-    "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError", "Kernel",
-    "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
-    "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "asin", "asinh",
-    "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch",
-    "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot",
-    "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip",
-    "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy",
-    "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum",
-    "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv",
-    "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async",
-    "fence_proxy_tensormap", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn",
-    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full",
-    "globaltimer", "griddepcontrol_launch_dependents", "griddepcontrol_wait", "hypot", "im2col", "int16", "int32",
-    "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p",
-    "log2", "match_any", "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait",
-    "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined",
-    "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async",
-    "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor",
-    "sigmoid", "sin", "sincos", "sinh", "sqrt", "stack", "static_assert", "static_print", "static_range", "store",
-    "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st",
-    "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order",
-    "tmem_datapath", "to_device", "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform",
-    "verify", "warp", "warp_all", "warp_any", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "Array", "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError",
+    "Kernel", "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
+    "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "argsort", "asin",
+    "asinh", "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec",
+    "atomic_exch", "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis",
+    "ballot", "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv",
+    "ceil", "clip", "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait",
+    "constexpr", "copy", "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank",
+    "cumprod", "cumsum", "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect", "empty", "erf",
+    "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init",
+    "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64",
+    "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod",
+    "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
+    "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
+    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2", "match_any", "maximum",
+    "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile",
+    "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod",
+    "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt",
+    "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh",
+    "sort", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async", "swizzled",
+    "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map",
+    "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk",
+    "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all",
+    "warp_any", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -83,6 +84,11 @@ _Grid: TypeAlias = "_Size | Sequence[_Size] | Callable[[dict[str, Any]], _Size |
 _Cluster: TypeAlias = "int | tuple[int, ...]"
 constexpr: TypeAlias = Any
 """Annotation of a parameter that is a compile-time value: ``def kernel(x, BLOCK: tile.constexpr)``."""
+
+Array: TypeAlias = Any
+"""Annotation of a parameter that is an array, or of a field of one: ``bias: tile.Array | None``. It is for type
+checkers and readers; kernels compile the same without it.
+"""
 
 
 class _Scope(Generic[_T]):
@@ -112,6 +118,8 @@ class _Tile:
     def argmin(self, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
         """The int32 index of the smallest element along `axis`: the first one, if several are equal; the first NaN, if
         there is one. With ``axis=None``, the row-major index among all elements."""
+    def argsort(self, axis: int = -1, descending: bool = False) -> _Tile:
+        """As ``tile.argsort``: the indices that sort the tile along `axis`."""
     def astype(self, dtype: _DTypeLike) -> _Tile:
         """The same as `to`."""
     def cumprod(self, axis: _Axes = 0, reverse: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
@@ -144,6 +152,8 @@ class _Tile:
     @property
     def size(self) -> int:
         """The number of elements."""
+    def sort(self, axis: int = -1, descending: bool = False) -> _Tile:
+        """As ``tile.sort``: the elements sorted along `axis`."""
     def sum(self, axis: _Axes | None = None, keepdims: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
         """The sum along `axis`: an int, a tuple of ints, or None for all axes (a scalar, the same in every thread).
 
@@ -582,6 +592,13 @@ def argmax(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Til
 def argmin(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
     """The int32 index of the smallest element along `axis`: the first one, if several are equal; the first NaN, if
     there is one. With ``axis=None``, the row-major index among all elements."""
+
+def argsort(x: _Value, axis: int = -1, descending: bool = False) -> _Tile:
+    """The int32 indices along `axis` that sort `x`, as those of ``numpy.argsort(x, axis, stable=True)``.
+
+    Equal elements stay in their order, also in `descending` order; so do NaNs, which are above all numbers. -0.0 and
+    0.0 are equal.
+    """
 
 def asin(x: _Value, *, fast: bool | None = None) -> _Tile:
     """asin of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
@@ -1109,6 +1126,11 @@ def fence_proxy_async(space: str | None = None) -> None:
 def fence_proxy_tensormap(kind: str, m: _TensorMap | _Memory, scope: str = 'gpu') -> _Tile:
     """``m.fence_release(scope)`` if `kind` is "release", ``m.fence_acquire(scope)`` if it is "acquire"."""
 
+def flip(x: _Value, axis: _Axes | None = None) -> _Tile:
+    """The elements of `x` in reverse along `axis`: an int, a tuple of ints, or None for all axes. ``x[::-1]`` is the
+    same for the first axis.
+    """
+
 def floor(x: _Value, *, fast: bool | None = None) -> _Tile:
     """floor of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: exact."""
 
@@ -1137,6 +1159,14 @@ def full(shape: _Extents, value: _Value, dtype: _DTypeLike | None = None) -> _Ti
     broadcast as in NumPy.
     """
 
+def gather(x: _Value, index: _Value, axis: int) -> _Tile:
+    """The elements of `x` at the places `index` along `axis`, as by ``numpy.take_along_axis``.
+
+    `index` is an integer tile of as many dimensions, which broadcast with those of `x` except along `axis`; if `x` has
+    one dimension, of any shape. An index out of bounds, also a negative one, gives 0. The elements go through shared
+    memory.
+    """
+
 def globaltimer() -> _Tile:
     """The GPU's time in nanoseconds, a uint64 that all multiprocessors share. How often it advances depends on the GPU.
     On the simulator: the host's time. PTX ISA, "%globaltimer".
@@ -1152,6 +1182,15 @@ def griddepcontrol_wait() -> None:
     With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only
     after this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it
     returns at once.
+    """
+
+def histogram(x: _Value, bins: int) -> _Tile:
+    """How often each of the integers 0, 1, ..., ``bins - 1`` occurs in the integer tile `x`, of any shape: an int32
+    tile of `bins` elements. Other integers are not counted, so ``tile.where(mask, x, -1)`` leaves elements out.
+
+    As ``numpy.histogram(x, bins, (0, bins))[0]``, but for `bins` itself, which NumPy counts in the last bin. For bins
+    of another width, compute each element's bin first. `bins` is a constant. The threads count in shared memory, by
+    atomic additions.
     """
 
 def hypot(x: _Value, y: _Value) -> _Tile:
@@ -1655,6 +1694,14 @@ def sinh(x: _Value, *, fast: bool | None = None) -> _Tile:
     """sinh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 3 ulp; in float64:
     2 ulp."""
 
+def sort(x: _Value, axis: int = -1, descending: bool = False) -> _Tile:
+    """The elements of `x` sorted along `axis`.
+
+    NaN is above all numbers, as in NumPy: last in ascending order, first in `descending` order. -0.0 is sorted below
+    0.0. A bitonic network sorts: in a thread's registers, by shuffles in a warp, and through shared memory where a row
+    is longer than a warp holds.
+    """
+
 def sqrt(x: _Value, *, fast: bool | None = None) -> _Tile:
     """sqrt of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64:
     correctly rounded.
@@ -1858,6 +1905,14 @@ def to_device(array: Packed, device: int = 0) -> Packed:
 def to_device(array: Any, device: int = 0) -> DeviceArray:
     """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
     or packed elements) on the device.
+    """
+
+def topk(x: _Value, k: int, axis: int = -1) -> tuple[_Tile, _Tile]:
+    """The `k` largest elements along `axis` in descending order, and their int32 indices: (values, indices).
+
+    Of equal elements, those with the lowest indices come first. NaN is above all numbers, and -0.0 equals 0.0, as which
+    it is returned. `k` is a constant. Blocks of `k` elements are sorted and then merged, so a small `k` costs less than
+    a sort.
     """
 
 def transpose(x: _Value, axes: Sequence[int] | None = None) -> _Tile:

@@ -15,7 +15,7 @@ from .ops.language.math import BUILTINS as _MATH
 from .ops.language.pointwise import (abs, assume, bitcast, cast, cdiv, clip, device_assert, fma, isfinite, isinf,
                                      isnan, maximum, minimum, uniform, where)
 from .ops.language.random import philox, rand, randint, randn
-from .ops.language.shape import broadcast_to, expand_dims, reshape, transpose
+from .ops.language.shape import broadcast_to, expand_dims, flip, gather, reshape, transpose
 from .ops.language.stack import stack
 from .ops.memory.atomics import BUILTINS as _ATOMICS
 from .ops.memory.shared import swizzled, sync
@@ -31,6 +31,8 @@ from .ops.moves.copy_async.tma.selections import im2col
 from .ops.moves.copy_async.tma.tensor_map import tensor_map
 from .ops.moves.load_store import load, store
 from .ops.moves.remote import reduce_async, store_async
+from .ops.order.histogram import histogram
+from .ops.order.sort import argsort, sort, topk
 from .ops.ptx.exchange import (ballot, match_any, shuffle, shuffle_down, shuffle_up, shuffle_xor, warp_all,
                                   warp_any)
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS

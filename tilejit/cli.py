@@ -39,11 +39,12 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def _demo(arguments) -> int:
-    return demo.run()
+def _demo(arguments: argparse.Namespace) -> int:
+    code: int = demo.run()
+    return code
 
 
-def _cache(arguments) -> int:
+def _cache(arguments: argparse.Namespace) -> int:
     store = Store(config().cache_path)
     if arguments.clear:
         print(f"removed {store.clear()} entries from {config().cache_path}")
@@ -56,6 +57,6 @@ def _cache(arguments) -> int:
     return 0
 
 
-def _ptx(arguments) -> int:
+def _ptx(arguments: argparse.Namespace) -> int:
     print(ptx.to_json() if arguments.json else ptx.coverage_markdown())
     return 0

@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .concurrency import cached_property
 from .config import config
@@ -53,7 +53,11 @@ from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord
 from .toolchain import assembler, llvm
 
 if TYPE_CHECKING:
+    from .frontend.source import Source
     from .toolchain.assembler import Assembled
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,9 @@ class Lowered:
     """A kernel after the passes, the common input of the simulator and the emitter."""
 
     graph: Graph
-    warnings: tuple
-    facts: dict[tuple, bool]
-    captured: tuple
+    warnings: tuple[Any, ...]
+    facts: dict[tuple[Any, ...], bool]
+    captured: tuple[Any, ...]
     written: frozenset[int]  # the indices of the arguments that the kernel writes
     seconds: dict[str, float]
     printed: tuple[str, ...] = ()  # the lines of `static_print`
@@ -94,7 +98,7 @@ class Lowered:
         return self.find_loops()
 
     @property
-    def records(self) -> dict[str, tuple]:
+    def records(self) -> dict[str, tuple[Any, ...]]:
         """The records of all kinds, by the names in `RECORDS`."""
         return {name: getattr(self, name) for name in RECORDS}
 
@@ -111,7 +115,7 @@ PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("co
 
 
 @contextmanager
-def pause_garbage_collection():
+def pause_garbage_collection() -> Iterator[None]:
     """A context without the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of
     which live until its end. Their number triggers the collector again and again, which scans all objects of the
     process: in one that has compiled before, this takes a third of the frontend's time."""
@@ -124,18 +128,19 @@ def pause_garbage_collection():
             gc.enable()
 
 
-def in_one_piece(function):
+def in_one_piece(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator: the frames of `function` and all that it calls share one chunk of CPython's frame stack, by a large
     ``co_stacksize``. CPython allocates the stack in chunks of 16 KB, or of the size that a frame needs, and frees
     each when it is empty. A compiler calls and returns across the ends of chunks all the time: 1300 chunks were
     allocated for one kernel."""
-    function.__code__ = function.__code__.replace(co_stacksize=1 << 15)
+    plain: Any = function  # written with `def`, so that it has code
+    plain.__code__ = plain.__code__.replace(co_stacksize=1 << 15)
     return function
 
 
 @pause_garbage_collection()
 @in_one_piece
-def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
+def lower(source: Source, arguments: dict[str, Any], *, target: str, launch: Launch, facts: Facts) -> Lowered:
     """Compile a kernel's source to the lowered graph."""
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
@@ -198,8 +203,11 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     names its variant."""
     found = {}
     for call in calls:
-        for missed, cure in call.told.cures[:1] if call.told is not None else ():
-            variant = call.told.variant
+        choice = call.told
+        if choice is None:
+            continue
+        for missed, cure in choice.cures[:1]:
+            variant = choice.variant
             found[call.loc] = Warning_(f"this dot uses {variant} instead of {missed}: {cure} "
                                        f"(or call it with variant={variant!r}, if that is intended)", call.loc)
     return list(found.values())
@@ -213,8 +221,8 @@ class Code:
 
     texts: dict[str, str]
     assembled: Assembled
-    params: list
-    maps: list
+    params: list[Any]
+    maps: list[Any]
     seconds: dict[str, float]
 
     @property

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from .ir.builder import element_type
 from .lazy import Lazy
-from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime import driver
 from .runtime.expressions import evaluate, expression
 from .runtime.store import open_store
@@ -16,6 +15,9 @@ from .types import Buffer
 
 if TYPE_CHECKING:
     from .compile import Code, Lowered
+    from .ir.graph import Value
+    from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+    from .runtime.arguments import Bound
 
 html = Lazy("html")
 jitter = Lazy("tilejit.emit.jitter")  # part of the compiler
@@ -117,15 +119,17 @@ class CompiledKernel:
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
-    def told_for(self, bound) -> CompiledKernel:
+    def told_for(self, bound: Bound) -> CompiledKernel:
         """The same kernel, with the records of its tensor maps for these arguments."""
-        return (replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps
-                else self)
+        if not self.tensor_maps:
+            return self
+        return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound))
 
     def sass(self) -> str:
         """The disassembled machine code. ToolchainError without the disassembler (``pip install
         nvidia-cuda-nvdisasm``)."""
-        return disassembler.sass(self.cubin or b"")
+        text: str = disassembler.sass(self.cubin or b"")
+        return text
 
     def explain(self) -> str:
         """A readable report: resources, layouts, the variant of each copy, access and product with the reasons,
@@ -210,7 +214,7 @@ def _article(scope: str) -> str:
 
 # -- the plain data that the cache stores, and the compiled kernel made from it ----------------------------------------
 
-def describe_launch(lowered: Lowered, bound) -> dict[str, Any]:
+def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
     """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The
     `RECORDS` are stored separately."""
     graph, launch = lowered.graph, lowered.graph.launch
@@ -218,11 +222,7 @@ def describe_launch(lowered: Lowered, bound) -> dict[str, Any]:
     shared = graph.shared_bytes
     if perturbed and shared:
         shared = max(shared, jitter.PRESSURE_BYTES)
-    arguments = []
-    for p in graph.params:
-        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer)
-                         else ["scalar", str(element_type(p))])
-    recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads,
+    recipe = {"name": graph.name, "arguments": list(map(_parameter_record, graph.params)), "threads": launch.threads,
               "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
               "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
               "written": sorted(lowered.written)}
@@ -239,8 +239,8 @@ def describe_code(code: Code) -> dict[str, Any]:
             "notes": list(a.notes), "assembler": a.assembler}
 
 
-def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, Any],
-            texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
+def made_of(lowered: dict[str, Any], code: dict[str, Any], key: str, cubin: bytes | None, records: dict[str, Any],
+            texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound: Bound) -> CompiledKernel:
     """A compiled kernel, from the data of `describe_launch` (`lowered`) and `describe_code` (`code`),
     and its `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
@@ -262,16 +262,25 @@ def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
             f"smaller tiles or more warps avoid it, and spills={spilled} accepts it",)
 
 
-def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
+def _parameter_record(parameter: Value) -> list[Any]:
+    """A parameter of a kernel in its recipe: an array by dtype and rank, or a scalar by dtype."""
+    if isinstance(parameter.type, Buffer):
+        return ["array", str(parameter.type.dtype), len(parameter.type.shape)]
+    return ["scalar", str(element_type(parameter))]
+
+
+def map_records(names: list[str], maps: list[dict[str, Any]], bound: Bound) -> tuple[TensorMapRecord, ...]:
     """Records of the kernel's tensor maps `maps`, with the sizes and strides of the arrays in `bound`; `names` are
     the arguments' names."""
-    def number(data) -> int:
+    def number(data: Any) -> int:
         return evaluate(expression(data), bound.runtime)
 
     records = []
     for m in maps:
-        patches = {} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]),
-                                         "channels": m["channels"], "pixels": m["pixels"], "wide": m.get("wide")}
+        patches = {}
+        if "box" not in m:
+            patches = {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"],
+                       "pixels": m["pixels"], "wide": m.get("wide")}
         records.append(TensorMapRecord(
             argument=names[m["argument"]], base_offset=number(m["base_offset"]), dtype=m["dtype"], rank=m["rank"],
             global_dim=tuple(map(number, m["dims"])), global_strides=tuple(map(number, m["strides"])),
@@ -281,7 +290,7 @@ def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRec
     return tuple(records)
 
 
-def signature_text(bound) -> str:
+def signature_text(bound: Bound) -> str:
     """The arguments' dtypes and ranks and the constants' values, as text."""
     parts = []
     for name, value in bound.values.items():

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import DispatchError, Loc
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,12 @@ def _variants_of_place(variants: tuple[Variant, ...], place: str) -> tuple[Varia
     return tuple(v for v in variants if v.place in ("", place))
 
 
+def result_of(search: T | str) -> T:
+    """The result of a search that a need has already seen to have one, and not a string that says why there is none."""
+    assert not isinstance(search, str), search
+    return search
+
+
 def names(variants: Iterable[Variant]) -> tuple[str, ...]:
     """The names of `variants`, in order, each once."""
     return tuple(dict.fromkeys(v.name for v in variants))
@@ -148,7 +156,7 @@ def names(variants: Iterable[Variant]) -> tuple[str, ...]:
 def reasons(variant: Variant, site: Site) -> list[Miss]:
     """All needs of `variant` that do not hold at `site`, up to the first failed gate."""
     failed = []
-    for need in conditions(variant, type(site)):
+    for need in conditions(variant, type(site)):  # type: ignore[arg-type]  # a class is hashable
         miss = need.failure(site)
         if miss is not None:
             failed.append(miss)
@@ -168,7 +176,9 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
     variants = variants_at(variants, site)
     if only is not None and only not in names(variants):
         raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names(variants))}", loc)
-    declined, cures, chosen = [], [], None
+    declined: list[tuple[str, str]] = []
+    cures: list[tuple[str, str]] = []
+    chosen: Variant | None = None
     for variant in variants:
         if chosen is not None and variant.name == chosen.name:
             continue
@@ -189,13 +199,19 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         else:
             chosen = variant
     if chosen is None:
-        header = (f"no lowering of {op_name} accepts this call" if only is None
-                  else f"{op_name} cannot be lowered as {only!r} here")
-        shown = declined if only is None else [d for d in declined if d[0] == only]
-        lines = [f"  {name}: {reason}" for name, reason in shown]
-        raise DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))
+        raise _no_variant_error(op_name, site, only, declined, loc)
     plan = chosen.planned(site)
     told = tuple([d for d in declined if d[0] != chosen.name])
     if chosen.wider is not None:
         told += chosen.wider(site, plan)
     return Choice(chosen.name, plan, told, tuple(cures), chosen)
+
+
+def _no_variant_error(op_name: str, site: Site, only: str | None, declined: list[tuple[str, str]],
+                      loc: Loc | None) -> DispatchError:
+    """The error for a call that no variant takes; with `only`, its message gives the reasons of that variant alone."""
+    header, shown = f"no lowering of {op_name} accepts this call", declined
+    if only is not None:
+        header, shown = f"{op_name} cannot be lowered as {only!r} here", [d for d in declined if d[0] == only]
+    lines = [f"  {name}: {reason}" for name, reason in shown]
+    return DispatchError("\n".join([header, f"  {site}", *lines]), loc, tuple(declined))

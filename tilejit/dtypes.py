@@ -157,8 +157,10 @@ def dtype_of(spec: Any) -> DType:
         return spec
     if isinstance(spec, type) and spec in (bool, int, float):
         return {bool: bool_, int: int32, float: float32}[spec]
-    name = (spec if isinstance(spec, str)
-            else getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec))
+    if isinstance(spec, str):
+        name = spec
+    else:
+        name = getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec)
     name = name.removeprefix("torch.")
     name = _ALIASES.get(name, name)
     if name in DTYPES:
@@ -206,7 +208,9 @@ def arriving(dtype: DType, nbytes: int) -> int:
 
 def integer_range(dtype: DType) -> tuple[int, int]:
     """The smallest and largest value of an integer dtype."""
-    return (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    if dtype.kind == "int":
+        return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    return 0, (1 << dtype.bits) - 1
 
 
 def keeps(source: DType, target: DType) -> bool:

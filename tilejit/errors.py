@@ -56,6 +56,11 @@ class Loc:
         return "\n".join(parts)
 
 
+def line_of(loc: Loc | None) -> int:
+    """The line of a location, for a message; 0 if it is unknown."""
+    return 0 if loc is None else loc.line
+
+
 def print_text(text: str) -> None:
     """Print a line to standard output. What its encoding lacks, such as a lone surrogate, is printed as an escape."""
     try:
@@ -66,7 +71,9 @@ def print_text(text: str) -> None:
 
 def _columns(text: str) -> int:
     """Width of `text` in terminal columns: East Asian wide characters take two."""
-    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(unicodedata.east_asian_width(c) in "WF" for c in text)
 
 
 def _underline(loc: Loc) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .compiled import CompiledKernel
 from .concurrency import not_while_forking
@@ -23,6 +23,7 @@ from .manifest import Shelf, difference
 from .names import misspelt, nearest
 from .runtime import driver, libcuda
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
+from .runtime.groups import Group, spread
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
 from .warm import Warm, form_of, has_zero
 
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
     from .frontend.building import Built
     from .sim.report import Report
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
 building = Lazy("tilejit.frontend.building")
 
 
-def jit(function=None, *, source: str | None = None, **options):
+def jit(function: Any = None, *, source: str | None = None, **options: Any) -> Any:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
@@ -56,7 +60,7 @@ def jit(function=None, *, source: str | None = None, **options):
 
 
 @not_while_forking
-def _simulator():
+def _simulator() -> Callable[..., Report]:
     """The simulator, imported at its first use."""
     from .sim import simulate  # loads NumPy, and no other thread may fork meanwhile
     return simulate
@@ -67,7 +71,7 @@ class Version:
     """A version of a kernel, for one signature, one set of facts and one set of captured values. `lowered` is set
     once the simulator or the compiler needed it, `compiled` once the machine code was made or found in the cache."""
 
-    facts: dict[tuple, bool]
+    facts: dict[tuple[Any, ...], bool]
     captured: tuple[Capture, ...]
     lowered: Lowered | None = None
     compiled: CompiledKernel | None = None
@@ -90,16 +94,16 @@ class Version:
         return difference(self.facts, bound)
 
     @property
-    def copies(self) -> tuple:
+    def copies(self) -> tuple[Any, ...]:
         found = self.lowered or self.compiled
         assert found is not None  # one of the two is set
         return found.copies
 
 
-def _plain(method):
+def _plain(method: Callable[P, R]) -> Callable[P, R]:
     """Decorator: a TileError is raised without the compiler's own stack frames (unless ``TILEJIT_LOG`` is set)."""
     @wraps(method)
-    def call(*args, **kwargs):
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(*args, **kwargs)
         except TileError as error:
@@ -131,7 +135,7 @@ class Kernel:
         if reserved:
             raise CompilationError(f"{reserved[0]!r} is a launch option and cannot name a parameter of {self.name}")
         make_launch(self.options)
-        self.versions: dict[tuple, list[Version]] = {}
+        self.versions: dict[tuple[Any, ...], list[Version]] = {}
         self.expectations: list[tuple[str, str]] = []
         self.warm = Warm()
 
@@ -142,21 +146,21 @@ class Kernel:
         """Pickle by module and name, like a function; copying gives the same object."""
         return self.__qualname__
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
-    def __getitem__(self, grid):
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
         """A function that launches the kernel on a grid: one to three numbers of CTAs,
         or a function of the dict of arguments."""
         grid = padded_grid(grid)
 
-        def launch(*args, **kwargs):
+        def launch(*args: Any, **kwargs: Any) -> None:
             for launcher in self.warm.find(form_of(kwargs)):
                 if launcher(grid, None, args):
                     return
             self.launch(grid, args, kwargs)
 
-        def launch_on_grid_of(*args, **kwargs):
+        def launch_on_grid_of(*args: Any, **kwargs: Any) -> None:
             for launcher in self.warm.find(form_of(kwargs)):
                 arguments = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
                 if launcher(call_grid(grid, arguments), None, args):
@@ -172,7 +176,7 @@ class Kernel:
         positional arguments."""
         grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))
 
-        def launch(*args):
+        def launch(*args: Any) -> None:
             for launcher in self.warm.current(launchers):
                 if launcher(grid, None, args):
                     return
@@ -182,7 +186,7 @@ class Kernel:
 
     # -- versions ------------------------------------------------------------------------------------------------------
 
-    def bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
         """Split and bind a call's arguments: (arguments, launch options, call options)."""
         starred = self.source.tree.args.vararg
         if self.source.rest is not None:
@@ -203,7 +207,7 @@ class Kernel:
                 raise LaunchError(f"{self.name} has no parameter {name!r}{misspelt((name,), known)}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
-    def bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
+    def bind_alone(self, words: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
         """As `bind`, for methods that do not launch: call options, such as a stream,
         raise a LaunchError that begins with `words`."""
         bound, options, call = self.bind(args, kwargs)
@@ -260,33 +264,37 @@ class Kernel:
         return version.compiled
 
     def _lower(self, bound: Bound, options: dict[str, Any], target: str) -> Lowered:
-        return compiler.lower(self.source, **self._frontend_inputs(bound, options, target))
+        lowered: Lowered = compiler.lower(self.source, **self._frontend_inputs(bound, options, target))
+        return lowered
 
     def build(self, bound: Bound, options: dict[str, Any], target: str) -> Built:
         """What the frontend makes of the kernel, before the passes."""
-        return building.build(self.source, **self._frontend_inputs(bound, options, target))
+        built: Built = building.build(self.source, **self._frontend_inputs(bound, options, target))
+        return built
 
     def _frontend_inputs(self, bound: Bound, options: dict[str, Any], target: str) -> dict[str, Any]:
         facts = Facts(lambda fact: answer(fact, bound), bound.runtime)
         return dict(arguments=self._arguments(bound, facts), target=target,
                     launch=make_launch({**self.options, **options}), facts=facts)
 
-    def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
+    def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple[Any, ...]]:
         """The `ParamSpec` of each parameter, for the frontend."""
-        arguments: dict[str, tuple] = {}
+        specs: dict[str, tuple[Any, ...]] = {}
         n = 0
         for name, value in bound.values.items():
             if name in bound.constants:
-                arguments[name] = ("constexpr", value)
+                specs[name] = ("constexpr", value)
                 continue
             if isinstance(value, ArraySpec):
-                arguments[name] = ("buffer", buffer_type(value, n, name, facts))
+                specs[name] = ("buffer", buffer_type(value, n, name, facts))
             else:
-                arguments[name] = ("scalar", scalar_dtype(value, n, facts), True)
+                specs[name] = ("scalar", scalar_dtype(value, n, facts), True)
             n += 1
-        return arguments
+        grouped = set(bound.parts(bound.groups))
+        return {**{name: spec for name, spec in specs.items() if name not in grouped},
+                **{name: _group_spec(group, specs) for name, group in bound.groups.items()}}
 
-    def _hold_to_expectations(self, copies: tuple) -> None:
+    def _hold_to_expectations(self, copies: tuple[Any, ...]) -> None:
         for argument, variant in self.expectations:
             held = [record for record in copies
                     if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
@@ -301,18 +309,20 @@ class Kernel:
                                            f"and it was lowered as {record.variant!r}: {reasons}\n"
                                            f"  line {record.line}: {record.source}")
 
-    def _say(self, told: tuple, printed: tuple | None = None, cause: str = "") -> None:
+    def _say(self, told: tuple[Any, ...], printed: tuple[Any, ...] | None = None, cause: str = "") -> None:
         """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache
         (`printed`), and in the log why it was needed (`cause`)."""
         for line in printed or ():
             print_text(line)
         self._warn_of(told)
         if config().log:
-            how = (f"compiled {self.name}: {cause or 'first call'}" if printed is None
-                   else f"loaded {self.name} from the cache")
+            if printed is None:
+                how = f"compiled {self.name}: {cause or 'first call'}"
+            else:
+                how = f"loaded {self.name} from the cache"
             print(f"tilejit: {how}", file=sys.stderr)
 
-    def _warn_of(self, told: tuple) -> None:
+    def _warn_of(self, told: tuple[Any, ...]) -> None:
         for text in told:
             warn(f"{self.name}: {text}")
 
@@ -345,7 +355,8 @@ class Kernel:
         return self._simulate(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks,
                               max_steps=max_steps)
 
-    def _simulate(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
+    def _simulate(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], target: str | None = None,
+                  **how: Any) -> Report:
         simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.needed().written)
@@ -370,7 +381,7 @@ class Kernel:
     # -- launch --------------------------------------------------------------------------------------------------------
 
     @_plain
-    def launch(self, grid, args: tuple, kwargs: dict):
+    def launch(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound, options, call = self.bind(args, kwargs)
         backend = call.get("backend") or config().backend or ("sim" if is_host(bound) else "cuda")
         if backend not in ("sim", "cuda"):
@@ -386,7 +397,8 @@ class Kernel:
             raise LaunchError("max_steps= limits the simulator, and this launch is for the GPU")
         self._launch_on_device(bound, options, grid, call, (args, kwargs))
 
-    def _launch_on_device(self, bound: Bound, options: dict, grid: tuple, call: dict, given: tuple) -> None:
+    def _launch_on_device(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], call: dict[str, Any],
+                          given: tuple[Any, ...]) -> None:
         from .runtime.launch import check_apart, device_of, launch_arguments, on_device  # for launches only, at each
         device = device_of(bound, call)
         asked, (bound, copies) = bound, on_device(bound, device)
@@ -406,13 +418,25 @@ class Kernel:
             version = self._versions(bound, options, compiled.target)[1]
             assert version is not None  # the one that was launched
             self._remember(launcher, bound, given, version)
-    def _remember(self, launcher, bound: Bound, given: tuple, version: Version) -> None:
+
+    def _remember(self, launcher: Any, bound: Bound, given: tuple[Any, ...], version: Version) -> None:
         """Send later calls of this form directly to the launcher, which checks that they fit."""
         args, kwargs = given
-        if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
+        form = [bound.groups.get(n, None if n in bound.constants and bound.values[n] is None else n)
+                for n in self.names[:len(args)]]
+        left = [n for n in self.names[len(args):] if n not in bound.constants]
+        if left or any(isinstance(part, str) and part in bound.constants for part in form):
             return
+        if any(part is None or isinstance(part, Group) for part in form):
+            launcher = spread(form, {n: bound.values[n] for n in bound.constants}, launcher)
         if not any(has_zero(v) for n, v in kwargs.items() if n in bound.constants):
             self.warm.add(form_of(kwargs), launcher, version.captured)
+
+
+def _group_spec(group: Group, specs: dict[str, tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The `ParamSpec` of a group; `specs` has those of its parts by name."""
+    return "group", group.kind, group.fields, tuple(
+        ("", _group_spec(part, specs)) if isinstance(part, Group) else (part, specs[part]) for part in group.parts)
 
 
 @cache

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter, time
@@ -33,9 +33,9 @@ from .frontend.captures import Capture, Unrecorded, find_changed_capture, identi
 from .frontend.source import Source
 from .ir.graph import Launch
 from .lazy import Lazy
-from .records import RECORDS, from_data, to_data
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
+from .runtime.groups import Group
 from .runtime.store import Store, open_store
 from .toolchain.installed import tools
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .compile import Lowered
 
 compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
+records = Lazy("tilejit.records")
 
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
@@ -60,7 +61,7 @@ class Found:
     and the lines of `static_print`."""
 
     compiled: CompiledKernel
-    facts: dict[tuple, bool]
+    facts: dict[tuple[Any, ...], bool]
     captured: tuple[Capture, ...]
     printed: tuple[str, ...]
 
@@ -108,7 +109,7 @@ class Shelf:
                 return found
         return None
 
-    def _version(self, manifest: dict, bound: Bound, rebuild: Callable[[], dict[str, str]],
+    def _version(self, manifest: dict[str, Any], bound: Bound, rebuild: Callable[[], dict[str, str]],
                  start: float) -> Found | None:
         """The version that a manifest describes, if it is valid here and its code is in the cache."""
         captured, differs = find_changed_capture(manifest["captured"], self.source, self.constants)
@@ -124,26 +125,27 @@ class Shelf:
         lowered = manifest["lowered"]
         texts = _reader(self._opened(), manifest["code"], rebuild)
         seconds = {"cache": perf_counter() - start}
-        records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
-        compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
+        kept = {name: records.from_data(kind, manifest[name]) for name, kind in records.RECORDS.items()}
+        compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, kept, texts, seconds, bound)
         return Found(compiled, facts, captured, tuple(lowered["printed"]))
 
-    def _manifests(self) -> list[dict]:
+    def _manifests(self) -> list[dict[str, Any]]:
         """The manifests under the key, newest first."""
         manifests = self._opened().get_json("manifest", self.key)
         return manifests if isinstance(manifests, list) else []
 
-    def _manifest(self, lowered: Lowered, description: dict, code_key: str) -> dict | None:
+    def _manifest(self, lowered: Lowered, description: dict[str, Any], code_key: str) -> dict[str, Any] | None:
         """The manifest of a kernel; None if one of its captured values cannot be recorded."""
         try:
             captured = record_captures(lowered.captured, self.source, self.constants)
         except Unrecorded:
             return None
-        records = {name: to_data(records) for name, records in lowered.records.items()}
-        manifest = {"captured": captured, "lowered": description, **records, "code": code_key}
-        return json.loads(_json(manifest))
+        kept = {name: records.to_data(rows) for name, rows in lowered.records.items()}
+        manifest = {"captured": captured, "lowered": description, **kept, "code": code_key}
+        copied: dict[str, Any] = json.loads(_json(manifest))
+        return copied
 
-    def _keep(self, manifest: dict) -> None:
+    def _keep(self, manifest: dict[str, Any]) -> None:
         kept = [manifest, *(m for m in self._manifests() if _validity(m) not in (None, _validity(manifest)))]
         self._opened().put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
@@ -181,7 +183,7 @@ class Shelf:
         return made_of(description, entry.says, key, entry.cubin, lowered.records, texts, seconds, bound)
 
 
-def _validity(manifest: Any) -> tuple | None:
+def _validity(manifest: Any) -> tuple[Any, ...] | None:
     """The captured values and guards for which a manifest is valid; None if it is malformed."""
     try:
         return manifest["captured"], manifest["lowered"]["recipe"]["guards"]
@@ -189,7 +191,7 @@ def _validity(manifest: Any) -> tuple | None:
         return None
 
 
-def difference(facts: dict[tuple, bool], bound: Bound) -> str:
+def difference(facts: dict[tuple[Any, ...], bool], bound: Bound) -> str:
     """In words, the first fact whose answer differs for these arguments; "" if none does."""
     for fact, held in facts.items():
         if answer(fact, bound) != held:
@@ -264,7 +266,14 @@ def _digest(*parts: str) -> str:
 def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: Launch, target: str) -> str:
     signature = [text_of(token(constants[name])) if name in constants else repr(kind)
                  for name, kind in zip(bound.values, bound.key)]
+    signature += [f"{name} {group_text(group)}" for name, group in bound.groups.items()]
     return _digest(str(FORMAT), package(), tools(), identity(source), *signature, repr(launch), target)
+
+
+def group_text(group: Group) -> str:
+    """The form of an argument that groups others, as text that is the same in every process."""
+    parts = ", ".join(group_text(part) if isinstance(part, Group) else part for part in group.parts)
+    return f"{text_of(token(group.kind))}({parts})"
 
 
 def code_key(lowered: Lowered) -> str:
@@ -283,7 +292,7 @@ def package() -> str:
     return f"{__version__} {_digest(*sorted(_files(here)))}"
 
 
-def _files(folder: str):
+def _files(folder: str) -> Iterator[str]:
     for entry in os.scandir(folder):
         if entry.is_dir():
             yield from _files(entry.path)

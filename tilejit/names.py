@@ -22,7 +22,9 @@ def misspelt(given: Iterable[str], names: Collection[str]) -> str:
     """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the
     closest of `names`; "" if there is none."""
     unknown = next((name for name in given if name not in names), None)
-    return "" if unknown is None else f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
+    if unknown is None:
+        return ""
+    return f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:
@@ -48,7 +50,9 @@ def assigned_name(loc: Loc) -> str:
 
 
 def _allocating(loc: Loc | None) -> re.Match[str] | None:
-    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    if loc is None:
+        return None
+    return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:])
 
 
 def is_allocation(loc: Loc | None) -> bool:
@@ -91,7 +95,6 @@ ELSEWHERE = {
     "join":                   "tile.stack((x, y), axis=-1)",
     "interleave":             "tile.stack((x, y), axis=-1), and tile.reshape",
     "split":                  "x[..., 0] and x[..., 1]",
-    "flip":                   "tile.load(buffer[N - 1 - tile.arange(N)])",
     "ravel":                  "tile.reshape(x, -1)",
     "squeeze":                "tile.reshape(x, shape)",
     "sign":                   "tile.where(x > 0, 1, tile.where(x < 0, -1, 0))",
@@ -111,7 +114,7 @@ ELSEWHERE = {
     "amax":                   "tile.max(x, axis)",
     "amin":                   "tile.min(x, axis)",
     "associative_scan":       "tile.scan(x, axis, combine)",
-    "histogram":              "tile.atomic_add(counts[x], 1)",
+    "bincount":               "tile.histogram(x, bins)",
     **{f"reduce_{name}": f"tile.{name}(x, axis)" for name in ("sum", "max", "min")},
     "reduce_absmax":          "tile.max(tile.abs(x), axis)",
     "xor_sum":                "tile.reduce(x, axis, combine)",
@@ -126,10 +129,6 @@ ELSEWHERE = {
                     "tile.where(x < 0, ~x, x) * 4.6566127342e-10 of x = tile.bitcast(word, tile.int32), for the words "
                     "of tile.philox"),
     **dict.fromkeys(("randn4x", "pair_uniform_to_normal"), "tile.randn(seed, offset)"),
-    **dict.fromkeys(("sort", "argsort"),
-                    "v, stored to a buffer, compared with tile.load(buffer[tile.arange(N) ^ j]) by tile.minimum "
-                    "and tile.maximum"),
-    "topk":                   "tile.max(x), tile.argmax(x) and tile.where, k times",
     **dict.fromkeys(("math", "libdevice", "extra"), "the function itself, as in tile.exp(x)"),
     "atomic_sub":             "tile.atomic_add(place, -value)",
     **{f"atomic{name}": f"tile.atomic_{name.lower()}(place, value)"
@@ -170,7 +169,9 @@ ELSEWHERE = {
     **dict.fromkeys(("int4", "uint4"), "two in a byte of tile.uint8, as in tile.stack((q & 15, q >> 4), -1)"),
     "inf":                    'float("inf")',
     "nan":                    'float("nan")',
-    **dict.fromkeys(("gather", "take_along_axis"), "tile.load(buffer[index])"),
+    "take_along_axis":        "tile.gather(x, index, axis)",
+    "take":                   "x[index], or tile.gather(x, index, axis)",
+    **{f"flip{way}": f"tile.flip(x, {axis})" for way, axis in (("ud", 0), ("lr", 1))},
     "softmax":                "tile.exp(x - tile.max(x)), divided by its tile.sum",
     "log_softmax":            "y - tile.log(tile.sum(tile.exp(y))), where y = x - tile.max(x)",
     "logsumexp":              "most + tile.log(tile.sum(tile.exp(x - most))), where most = tile.max(x)",
@@ -186,7 +187,7 @@ ELSEWHERE = {
     "triu":                   "tile.where(i[:, None] <= i[None, :], x, 0), where i = tile.arange(N)",
     "repeat":                 "tile.broadcast_to(x[:, None], (N, n)), and tile.reshape",
     "tile":                   "tile.broadcast_to(x[None, :], (n, N)), and tile.reshape",
-    "roll":                   "tile.load(buffer[(tile.arange(N) - n) % N])",
+    "roll":                   "x[(tile.arange(N) - n) % N]",
     "pad":                    "nothing: what is loaded beyond an array is other=",
     **dict.fromkeys(("mod", "remainder"), "x % y"),
     "bitwise_and":            "x & y",
@@ -255,7 +256,9 @@ def counterpart(function: object) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    return f"a function of {library}; in a kernel write {find_counterpart(name)}" if find_counterpart(name) else ""
+    if not find_counterpart(name):
+        return ""
+    return f"a function of {library}; in a kernel write {find_counterpart(name)}"
 
 
 class InstructionName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from numbers import Integral
@@ -43,9 +44,9 @@ class BufferSpec:
     scope: str
     layout: TileLayout | None = None
     strides: tuple[int, ...] | None = None
-    region: tuple | None = None
+    region: tuple[slice | int, ...] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
         object.__setattr__(self, "shape", _whole_numbers("extents", shape))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
@@ -119,17 +120,17 @@ class BufferSpec:
         return tuple(starts), tuple(extents), tuple(kept)
 
 
-def _whole_numbers(what: str, values) -> tuple[int, ...]:
+def _whole_numbers(what: str, values: Iterable[Any]) -> tuple[int, ...]:
     if any(isinstance(n, bool) or not isinstance(n, Integral) for n in values):
         raise CompilationError(f"{what} are whole numbers, not {tuple(values)}")
     return tuple(int(n) for n in values)
 
 
-def _row_major(shape) -> tuple[int, ...]:
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1:]) for d in range(len(shape)))
 
 
-def _strides(layout: TileLayout, shape) -> tuple[int, ...]:
+def _strides(layout: TileLayout, shape: Sequence[int]) -> tuple[int, ...]:
     """The stride of each dimension of an array's layout. CompilationError if a dimension does not have one stride."""
     grouped, at = layout.canonicalize().group(shape)
     strides = []
@@ -145,7 +146,7 @@ def _region_shape(region: Region) -> tuple[int, ...]:
     return tuple(n for n in region.extents if n != 1)
 
 
-def _match_extents(to: tuple, of: tuple) -> tuple:
+def _match_extents(to: tuple[Any, ...], of: tuple[Any, ...]) -> tuple[Any, ...]:
     """Both sides of a copy with equal extents: the shared region is reshaped to those of the array's, as by
     ``buf.reshape`` in a kernel.
 
@@ -190,10 +191,10 @@ class _Numbers:
         self.facts = Facts(lambda fact: self._answer(fact, offsets))
 
     @staticmethod
-    def _answer(fact: tuple, offsets: dict[int, int]) -> bool:
+    def _answer(fact: tuple[Any, ...], offsets: dict[int, int]) -> bool:
         kind, arg, *rest = fact
         if kind == "aligned":
-            return ADDRESS % rest[0] == 0 and offsets.get(arg, 0) % rest[0] == 0
+            return bool(ADDRESS % rest[0] == 0 and offsets.get(arg, 0) % rest[0] == 0)
         if kind == "no_overlap":
             return True
         raise ValueError(f"no number answers {fact}")
@@ -226,15 +227,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     registers ("local") and tensor memory, the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``.
     DispatchError with all reasons if no variant accepts the copy.
     """
-    if op not in OPS:
-        raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
-    if scope not in (*THREADS, "cta"):
-        raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
-    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= threads <= 1024:
-        raise CompilationError(f"threads is a number from 1 to 1024, not {threads!r}")
-    for what, spec in (("dst", dst), ("src", src)):
-        if not isinstance(spec, BufferSpec):
-            raise CompilationError(f"{what} is a tile.BufferSpec, not {spec!r}")
+    _check_request(op, dst, src, scope, threads)
     checked_target(target)
     if op == "copy" and set(options) - {"variant"}:
         raise CompilationError(f"copy has no option {min(set(options) - {'variant'})!r}: only copy_async has it")
@@ -257,11 +250,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
         if to.scope != "shared":
             raise CompilationError(f"a peer's memory is shared memory, and the destination is {to.scope} memory")
         to = replace(to, buffer=replace(to.buffer, peer=True))
-    if not isinstance(options.get("multicast"), (str, Integral, type(None))):
-        raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {options['multicast']!r}")
-    if isinstance(options.get("multicast"), str) and to.scope != "tmem":
-        raise CompilationError(f"multicast={options['multicast']!r} is for copies to tensor memory; "
-                               "for the CTAs of a cluster give a mask of their ranks")
+    _check_multicast(options.get("multicast"), to)
     primitive = OPS[op]
     known = names(primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
@@ -272,8 +261,30 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
 
 
+def _check_request(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int) -> None:
+    """CompilationError for arguments of `plan_copy` that name no copy."""
+    if op not in OPS:
+        raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
+    if scope not in (*THREADS, "cta"):
+        raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
+    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= int(threads) <= 1024:
+        raise CompilationError(f"threads is a number from 1 to 1024, not {threads!r}")
+    for what, spec in (("dst", dst), ("src", src)):
+        if not isinstance(spec, BufferSpec):
+            raise CompilationError(f"{what} is a tile.BufferSpec, not {spec!r}")
+
+
+def _check_multicast(multicast: Any, to: Region) -> None:
+    """CompilationError for a `multicast` that no copy to a region has."""
+    if not isinstance(multicast, (str, Integral, type(None))):
+        raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {multicast!r}")
+    if isinstance(multicast, str) and to.scope != "tmem":
+        raise CompilationError(f"multicast={multicast!r} is for copies to tensor memory; "
+                               "for the CTAs of a cluster give a mask of their ranks")
+
+
 def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str,
-               options: dict) -> Choice:
+               options: dict[str, Any]) -> Choice:
     """`plan_copy` between registers and tensor memory. The options are `shape` and `pack` (and `variant`), besides
     hints, which no move uses; the plan has the layout of the registers."""
     tensor, registers = (src, dst) if dst.scope == "local" else (dst, src)

@@ -10,7 +10,7 @@ from .frontend.ranges import loop_over
 from .frontend.source import MISSING
 from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
-from .ir.graph import Const
+from .ir.graph import Const, Operand
 from .jit import Kernel, jit
 from .names import nearest
 from .ops.language.ids import is_number_of_ctas, num_programs, program_id
@@ -215,8 +215,10 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
     stride = g.call(num_programs, axis=0) if stride is None else stride
     _check_order(g, tiles_m, tiles_n, order, group)
     _check_integers(g, first=first, stride=stride)
-    total = (tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int)
-             else binary(g, "*", tiles_m, tiles_n))
+    if isinstance(tiles_m, int) and isinstance(tiles_n, int):
+        total: int | Operand = tiles_m * tiles_n
+    else:
+        total = binary(g, "*", tiles_m, tiles_n)
     first, stride = (x.value if isinstance(x, Const) else x for x in (first, stride))
     if isinstance(stride, int) and stride < 1:
         raise g.error(f"stride is at least 1, not {stride}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from numbers import Real
@@ -18,13 +18,16 @@ from .lazy import Lazy
 from .runtime import driver
 from .runtime.arguments import ArraySpec
 from .runtime.arrays import describe
+from .runtime.groups import rebuild
 from .runtime.options import checked_grid
 from .runtime.packed import Packed
 
 if TYPE_CHECKING:
     import tilejit as tile
 
-    from .sim.report import Finding
+    from .runtime.arguments import Bound
+    from .runtime.arrays import ArrayView
+    from .sim.report import Finding, Report
 
 ml_dtypes = Lazy("ml_dtypes")
 sim = Lazy("tilejit.sim")
@@ -52,8 +55,9 @@ class Difference:
     def __str__(self) -> str:
         text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, "
                 f"and {self.expected} by the reference ({self.count} of {self.size} elements differ)")
-        return text + (f"; written by {self.writer}" if self.writer is not None else "; no store wrote it, "
-                                                                                     "only atomics if anything")
+        if self.writer is None:
+            return f"{text}; no store wrote it, only atomics if anything"
+        return f"{text}; written by {self.writer}"
 
 
 @dataclass
@@ -73,13 +77,15 @@ class Verification:
         """Raise VerificationError for the first finding or difference, if there is any."""
         everything: list[Any] = [*self.findings, *self.differences]
         for found in everything:
-            loc = found.loc if hasattr(found, "loc") else found.writer.loc if found.writer is not None else None
+            place = found.writer if isinstance(found, Difference) else found
+            loc = None if place is None else place.loc
             raise VerificationError(str(found).split("\n")[0], loc, found)
 
     def __str__(self) -> str:
         ran = " and ".join(self.backends)
-        return (f"{ran}: as the reference" if self.passed
-                else "\n".join([ran, *map(str, self.findings), *map(str, self.differences)]))
+        if self.passed:
+            return f"{ran}: as the reference"
+        return "\n".join([ran, *map(str, self.findings), *map(str, self.differences)])
 
     __repr__ = __str__
 
@@ -98,8 +104,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     elements are compared. The arrays in `args` are not changed.
     """
     if not isinstance(kernel, Kernel):
-        of_tuned = ("; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs")
-                    else "")
+        of_tuned = ""
+        if hasattr(kernel, "configs"):
+            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
     if not callable(reference):
         raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
@@ -108,17 +115,20 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
     bound, options = kernel.bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
-        if isinstance(bound.values.get(name), ArraySpec):
+        if any(isinstance(bound.values.get(part), ArraySpec) for part in bound.parts((name,))):
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")
     arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
     lowered = version.needed()
     bound.check_writable(lowered.written)
     written = [bound.names[n] for n in sorted(lowered.written)]
-    want = _expected_outputs(reference, args, bound, written)
+    want = _expected_outputs(reference, kernel.names, args, bound, written)
 
-    def run(bound, **how):
-        return sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
+    def run(bound: Bound, **how: Any) -> Report:
+        report: Report = sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed,
+                                      **how)
+        return report
+
     copy, _ = _copy_call(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), report.faults())
@@ -134,51 +144,68 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             if found is not None:
                 index, count = found
                 again, _ = _copy_call(kernel, args, kwargs)
-                writer = (run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
-                          if arrays[name].size else None)
+                writer = None
+                if arrays[name].size:
+                    writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer
                 result.differences.append(Difference(backend, name, index, results[name][index], want[name][index],
                                                      count, results[name].size, writer))
     return result
 
 
-def _copy_call(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
+def _copy_call(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """A call with copies of its arrays, of the same strides: the bound arguments, and the positional arguments."""
     copies: dict[int, Any] = {}
     bound = kernel.bind(args, kwargs)[0]
 
-    def copy(x, value):
+    def copy(name: str, x: Any) -> Any:
+        value = bound.values[name]
         if not isinstance(value, ArraySpec) or value.view is None:
             return x
         if id(x) not in copies:
             twin = _twin(value.view.numpy())
             copies[id(x)] = Packed(twin, x.dtype) if isinstance(x, Packed) else twin
         return copies[id(x)]
-    given = tuple(map(copy, args, bound.values.values()))
+    given = _map_parts(copy, kernel.names, args, bound)
     return kernel.bind(given, kwargs)[0], given
 
 
-def _twin(x):
+def _map_parts(tool: Callable[[str, Any], Any], names: Sequence[str], args: tuple[Any, ...],
+               bound: Bound) -> tuple[Any, ...]:
+    """The positional arguments with `tool(name, part)` for each argument, and for each part of a group."""
+    return tuple(rebuild(bound.groups[name], x, tool) if name in bound.groups else tool(name, x)
+                 for name, x in zip(names, args))
+
+
+def _twin(x: np.ndarray) -> np.ndarray:
     """A copy of a NumPy array that keeps its strides."""
     low = sum(min(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) if x.size else 0
     high = sum(max(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) + x.itemsize if x.size else 0
     memory = np.zeros(high - low, np.uint8)
-    new = np.ndarray(x.shape, x.dtype, memory, -low, x.strides)
+    new: np.ndarray = np.ndarray(x.shape, x.dtype, memory, -low, x.strides)
     if x.size:
         new[...] = x
     return new
 
 
-def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
-    def own(a, value):
-        if isinstance(a, Packed):
-            return Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
-        return np.array(a) if isinstance(a, np.ndarray) else deepcopy(a) if isinstance(value, ArraySpec) else a
+def _expected_outputs(reference: Callable[..., Any], names: Sequence[str], args: tuple[Any, ...], bound: Bound,
+                      written: list[str]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
 
-    given = tuple(map(own, args, bound.values.values()))
+    def own(name: str, a: Any) -> Any:
+        made: Any
+        if isinstance(a, Packed):
+            made = Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
+        elif isinstance(a, np.ndarray):
+            made = np.array(a)
+        else:
+            made = deepcopy(a) if isinstance(bound.values[name], ArraySpec) else a
+        parts[name] = made
+        return made
+
+    given = _map_parts(own, names, args, bound)
     returned = reference(*given)
     if returned is None:
-        names = list(bound.values)
-        return {names[i]: _numpy(a) for i, a in enumerate(given) if names[i] in written}
+        return {name: _numpy(a) for name, a in parts.items() if name in written}
     returned = returned if isinstance(returned, tuple) else (returned,)
     if len(returned) != len(written):
         raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, "
@@ -193,37 +220,47 @@ def _expected_outputs(reference: Callable, args: tuple, bound, written: list[str
     return want
 
 
-def _numpy(array):
+def _numpy(array: Any) -> np.ndarray:
     """A host array of any library as a NumPy array."""
     if isinstance(array, Packed):
         return array.unpack()
-    return (describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
-            else np.asarray(array))
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        return describe(array).numpy()
+    return np.asarray(array)
 
 
-def _elements(view):
+def _elements(view: ArrayView) -> np.ndarray:
     """The elements of a host array; packed ones are unpacked to a byte each."""
     return Packed(view.numpy(), view.dtype).unpack() if dtype_of(view.dtype).packed else view.numpy()
 
 
-def _place(view, index: tuple[int, ...]) -> tuple[int, ...]:
+def _place(view: ArrayView, index: tuple[int, ...]) -> tuple[int, ...]:
     """The index in the stored array of an element: for packed elements, that of its byte."""
     dtype = dtype_of(view.dtype)
     elements, per = dtype.packing if dtype.packed else (1, 1)
     return (*index[:-1], index[-1] * per // elements) if index else index
 
 
-def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
+def _default_tolerances(dtype: np.dtype, finite: np.ndarray) -> tuple[float, float]:
+    """The default `rtol` and `atol` of floats of this dtype: a few units in the last place, for at most 8 bits one, and
+    none for powers of two. `finite` are the magnitudes of the finite elements of the reference."""
+    info = ml_dtypes.finfo(dtype)
+    if dtype == float8_e8m0fnu.np:
+        return 0.0, 0.0
+    if info.bits <= 8:
+        return float(info.eps), float(info.smallest_subnormal)
+    unit = ULPS * float(info.eps)
+    return unit, unit * finite.max(initial=0.0)
+
+
+def _first_difference(got: np.ndarray, want: np.ndarray, rtol: float | None,
+                      atol: float | None) -> tuple[tuple[int, ...], int] | None:
     """The index of the first element that differs and the number of elements that do; None if none does."""
     if got.dtype.kind in "biu":
         wrong = got != want
     else:
-        info = ml_dtypes.finfo(got.dtype)
-        narrow, exponents = info.bits <= 8, got.dtype == float8_e8m0fnu.np
-        unit = (0 if exponents else 1 if narrow else ULPS) * float(info.eps)
         x, y = got.astype(np.float64), want.astype(np.float64)
-        finite = np.abs(y[np.isfinite(y)])
-        least = 0.0 if exponents else float(info.smallest_subnormal) if narrow else unit * finite.max(initial=0.0)
+        unit, least = _default_tolerances(got.dtype, np.abs(y[np.isfinite(y)]))
         slack = (unit if rtol is None else rtol) * np.abs(y) + (least if atol is None else atol)
         with np.errstate(invalid="ignore"):
             wrong = ~((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= np.where(np.isfinite(y), slack, 0.0)))

@@ -27,6 +27,7 @@ from .manifest import package
 from .names import misspelt
 from .runtime import driver
 from .runtime.arguments import ArraySpec, Bound, is_host
+from .runtime.groups import parts_of
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
 from .toolchain.installed import tools
@@ -98,7 +99,8 @@ class Tuned:
                  **kwargs: Any) -> Report:
         """Run the first configuration that compiles for `target` on the simulator; returns its report."""
         chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
-        return self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
+        report: Report = self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
+        return report
 
     def config(self, grid: Any, /, *args: Any, backend: str | None = None, device: int | None = None,
                **kwargs: Any) -> dict[str, Any]:
@@ -116,28 +118,24 @@ class Tuned:
             self.chosen[kind] = self._fastest(kind, bound, grid, args, kwargs, device)
         return self.chosen[kind]
 
-    def _bound(self, args: tuple, kwargs: dict) -> Bound:
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Bind a call's arguments, together with the values of the first configuration. LaunchError if the call sets
         one of them itself."""
         self._check_free(kwargs)
         return self.kernel.bind(args, {**kwargs, **self.configs[0]})[0]
 
-    def _check_free(self, kwargs: dict) -> None:
+    def _check_free(self, kwargs: dict[str, Any]) -> None:
         for name in self.configs[0]:
             if name in kwargs:
                 raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
 
-    def _kind(self, bound: Bound) -> tuple:
+    def _kind(self, bound: Bound) -> tuple[Any, ...]:
         """The kind of a call, for which one configuration is chosen: the numbers, and dtypes, shapes and strides of
         arrays, in `key`."""
         fixed = set(self.configs[0])
-        names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
-        parts = []
-        for name in names:
-            value = bound.values[name]
-            parts.append((str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec)
-                         else repr(value))
-        return tuple(parts)
+        names = [n for n in bound.values if n not in fixed] if self.key is None else bound.parts(self.key)
+        kinds = tuple(_kind_of_argument(bound.values[name]) for name in names)
+        return (*kinds, tuple(names)) if bound.groups else kinds
 
     def _candidates(self, bound: Bound) -> dict[int, dict[str, Any]]:
         configs = dict(enumerate(self.configs))
@@ -156,10 +154,10 @@ class Tuned:
 
     # -- what compiles -------------------------------------------------------------------------------------------------
 
-    def _compile_configs(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict,
-                         target: str) -> dict[int, Any]:
+    def _compile_configs(self, kind: tuple[Any, ...], configs: dict[int, dict[str, Any]], args: tuple[Any, ...],
+                         kwargs: dict[str, Any], target: str) -> dict[int, Any]:
         """Compile the configurations in parallel; returns those that compile, and records the errors of the others."""
-        def attempt(item):
+        def attempt(item: tuple[int, dict[str, Any]]) -> tuple[int, Any]:
             try:
                 return item[0], self.kernel.compile(*args, **kwargs, **item[1], target=target)
             except (CompilationError, ToolchainError) as error:
@@ -169,10 +167,10 @@ class Tuned:
         self._reject(kind, {i: r for i, r in results.items() if isinstance(r, TileError)})
         return {i: r for i, r in results.items() if not isinstance(r, TileError)}
 
-    def _reject(self, kind: tuple, errors: dict[int, TileError]) -> None:
+    def _reject(self, kind: tuple[Any, ...], errors: dict[int, TileError]) -> None:
         self.rejected.setdefault(kind, {}).update({i: str(error) for i, error in errors.items()})
 
-    def _first(self, bound: Bound, args: tuple, kwargs: dict, target: str | None) -> dict[str, Any]:
+    def _first(self, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None) -> dict[str, Any]:
         """The first configuration that compiles for a target, for the simulator."""
         target = checked_target(target or config().target or "sm_90a")
         kind = (True, target, *self._kind(bound))
@@ -193,7 +191,7 @@ class Tuned:
 
     # -- what is fastest -----------------------------------------------------------------------------------------------
 
-    def _fastest(self, kind: tuple, bound: Bound, grid, args: tuple, kwargs: dict,
+    def _fastest(self, kind: tuple[Any, ...], bound: Bound, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
                  device: int | None) -> dict[str, Any]:
         configs = self._candidates(bound)
         device = launching.device_of(bound, {} if device is None else {"device": device})
@@ -217,8 +215,8 @@ class Tuned:
             store.put("tuned", place, json.dumps(best).encode())
         return configs[best]
 
-    def _time_configs(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict,
-                      device: int) -> dict[int, float]:
+    def _time_configs(self, kind: tuple[Any, ...], configs: dict[int, dict[str, Any]], grid: Any,
+                      args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> dict[int, float]:
         """The milliseconds per launch of each configuration that can be launched."""
         driver.synchronize(device)
         stream = driver.create_stream(device)
@@ -232,7 +230,7 @@ class Tuned:
             driver.synchronize(device)
             driver.destroy_stream(stream, device)
 
-    def _place(self, kind: tuple, device: str) -> str | None:
+    def _place(self, kind: tuple[Any, ...], device: str) -> str | None:
         """The key of a choice in the on-disk cache; None if the kernel cannot be cached."""
         try:
             what = identity(self.kernel.source)
@@ -275,7 +273,7 @@ def time_launches(launches: dict[int, Callable[[], Any]], stream: int,
     return {i: sorted(t[1:] or t)[len(t[1:] or t) // 2] for i, t in times.items()}, failed
 
 
-def _looks(args: tuple, kwargs: dict) -> tuple | None:
+def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """A cheap signature of a call: the types, values, shapes, dtypes and strides of its arguments. None if an
     argument has none."""
     try:
@@ -286,9 +284,17 @@ def _looks(args: tuple, kwargs: dict) -> tuple | None:
         return None
 
 
-def _look(x: Any) -> tuple:
+def _kind_of_argument(value: Any) -> Any:
+    """An argument in the kind of a call: the dtype, shape and strides of an array, or a number as text."""
+    return (str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec) else repr(value)
+
+
+def _look(x: Any) -> tuple[Any, ...]:
     if x is None or isinstance(x, (bool, int, float, str)):
         return type(x), repr(x)
+    found = parts_of(x)
+    if found is not None:
+        return type(x), found[0], tuple(map(_look, found[1]))
     strides = x.stride() if hasattr(x, "stride") else x.strides
     return type(x), tuple(x.shape), x.dtype, strides, getattr(x, "device", None)
 
@@ -325,7 +331,7 @@ class Kept:
             self._free()
             raise
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         driver.synchronize(self.device)
         for (address, nbytes), copy in zip(self.spans, self.copies):
             driver.copy_on_device(address, copy, nbytes, self.device)
@@ -365,7 +371,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
 
 def _checked_configs(configs: Any) -> list[dict[str, Any]]:
     """The configurations as a list of dicts. LaunchError if they are none."""
-    listed = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
+    listed: list[Any] = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
     if not all(isinstance(c, dict) for c in listed):
         raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), "
                           "dict(BLOCK=2048, num_warps=8)]")

@@ -282,6 +282,12 @@ def layout_of(x: Tile | Buffer) -> TileLayout:
     return x.layout
 
 
+def strides_of(x: Buffer) -> tuple[Any, ...]:
+    """The strides of an array."""
+    assert x.strides is not None, f"{x} has no strides"
+    return x.strides
+
+
 def domain_of(t: Tile) -> tuple[int, ...]:
     """The domain of a register tile that has a layout."""
     assert t.domain is not None, f"{t} has no layout"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
@@ -9,39 +10,39 @@ from .concurrency import not_while_forking
 from .dtypes import DType
 from .errors import LaunchError
 from .frontend.captures import Capture, Watch
-from .runtime.arguments import parts_of
+from .runtime.arguments import constant_parts
 
 
 class Warm:
     """A kernel's launchers by the keywords of calls. A launcher checks by itself whether the other arguments fit."""
 
-    def __init__(self):
-        self.launchers: dict[tuple, list] = {}
+    def __init__(self) -> None:
+        self.launchers: dict[tuple[Any, ...], list[Any]] = {}
         self.watched: list[Watch] = []  # captured values that may change
         self.changing = Lock()          # launchers and the watches of their captures are added together
 
-    def of(self, form: tuple) -> list:
+    def of(self, form: tuple[Any, ...]) -> list[Any]:
         """The list of launchers for keywords of this form, created if necessary. It is always the same list object."""
         try:
             return self.launchers.setdefault(form, [])
         except TypeError:  # a keyword that is not hashable
             return []
 
-    def find(self, form: tuple):
+    def find(self, form: tuple[Any, ...]) -> Sequence[Any]:
         """The launchers for keywords of this form; none if a captured value has changed."""
         try:
             return self.current(self.launchers.get(form, ()))
         except TypeError:
             return ()
 
-    def current(self, launchers):
+    def current(self, launchers: Sequence[Any]) -> Sequence[Any]:
         """The given list of launchers; all launchers are removed first if a captured value has changed."""
         if launchers and self.watched and any(w.has_changed() for w in self.watched):
             self.clear()
         return launchers
 
     @not_while_forking
-    def add(self, form: tuple, launcher, captured: tuple[Capture, ...]) -> None:
+    def add(self, form: tuple[Any, ...], launcher: Any, captured: tuple[Capture, ...]) -> None:
         """Add a launcher for later calls of this form; its kernel captured the values `captured`."""
         with self.changing:
             known = {w.capture for w in self.watched}
@@ -59,7 +60,7 @@ class Warm:
             self.watched.clear()
 
 
-def form_of(kwargs: dict) -> tuple:
+def form_of(kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The key of a call's keywords: names, values and types, since 1,
     1.0 and True are equal but different constants."""
     try:
@@ -68,11 +69,11 @@ def form_of(kwargs: dict) -> tuple:
         raise LaunchError("a keyword argument nests too deeply") from None
 
 
-def _kind(value: Any):
+def _kind(value: Any) -> Any:
     kind = type(value)
     if kind in _SINGLE:
         return kind
-    return kind, *map(_kind, parts_of(value) or ())
+    return kind, *map(_kind, constant_parts(value) or ())
 
 
 _SINGLE = frozenset((int, bool, str, float, type(None), DType))  # types without parts, the most frequent ones
@@ -80,7 +81,7 @@ _SINGLE = frozenset((int, bool, str, float, type(None), DType))  # types without
 
 def has_zero(value: Any) -> bool:
     """Whether a constant contains a float 0: 0.0 and -0.0 are equal but different constants."""
-    return any(map(has_zero, parts_of(value) or ())) or isinstance(value, float) and value == 0
+    return any(map(has_zero, constant_parts(value) or ())) or isinstance(value, float) and value == 0
 
 
 __all__ = ["Warm", "form_of", "has_zero"]

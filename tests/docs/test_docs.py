@@ -92,10 +92,10 @@ def run(example: Example, namespace: dict) -> str:
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: print(f"{type(message).__name__}: {message}", file=printed)
         if example.raises is None:
-            exec(compile(example.code, name, "exec"), namespace)
+            exec(compile(example.code, name, "exec", dont_inherit=True), namespace)
             return printed.getvalue()
         with pytest.raises(Exception) as caught:
-            exec(compile(example.code, name, "exec"), namespace)
+            exec(compile(example.code, name, "exec", dont_inherit=True), namespace)
     assert type(caught.value).__name__ == example.raises, f"raised {caught.value!r}"
     return f"{caught.value}\n"
 
@@ -321,7 +321,20 @@ def table_elsewhere() -> str:
     return markdown(("name elsewhere", "what to write here"), ((", ".join(those), instead) for instead, those in names.items()))
 
 
+def table_networks() -> str:
+    from tilejit.ops.order.network import choose_network
+
+    def row(shape, k: int, words: int, name: str):
+        network = choose_network(shape, len(shape) - 1, k, 128, words)
+        return (code(name), list(shape), 1 << network.registers, words * network.shuffles, words * network.through_shared)
+    return markdown(("call, float32", "shape", "elements of a row in a thread", "words shuffled", "words through shared memory"), [
+        *(row(shape, shape[-1], 1, "tile.sort(x)") for shape in ((128, 32), (16, 128), (256,), (1024,), (4096,))),
+        *(row(shape, shape[-1], 2, "tile.argsort(x)") for shape in ((128, 32), (1024,), (4096,))),
+        *(row(shape, k, 2, f"tile.topk(x, {k})") for shape, k in (((64, 8), 2), ((16, 128), 8), ((1024,), 8), ((4096,), 64)))])
+
+
 TABLES = {
+    "networks": table_networks,
     "elsewhere": table_elsewhere,
     "proxies": table_proxies, "proxy_tests": table_proxy_tests,
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,

@@ -50,7 +50,7 @@ def judge(m, call, place, mask):
     at = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in coordinates(m, place)))
     if t.scope == "global":
         address = memory.address + memory.origin * nbytes + buffer.base + sum(c * s for c, s in zip(at, buffer.strides)) * nbytes
-        inside = np.logical_and.reduce([m.inside(buffer, d, c) for d, c in enumerate(at)])
+        inside = np.logical_and.reduce([m.global_memory.inside(buffer, d, c) for d, c in enumerate(at)])
     else:
         address = t.buffer.layout.offset_of(*at, shape=t.buffer.shape) * nbytes
         inside = np.logical_and.reduce([(c >= 0) & (c < n) for c, n in zip(at, buffer.shape)])

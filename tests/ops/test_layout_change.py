@@ -1,12 +1,14 @@
 """Layout conversions: renamed registers, shuffles within warps, or moves through scratch memory."""
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.dtypes import float16, float32, int8
-from tilejit.emit.tiles import TileMixin
+from tilejit.emit.tiles import Tiles
 from tilejit.layout import blocked_layout, thread_table
 from tilejit.layout.fragments import wgmma_a_registers, wgmma_accumulator
 from tilejit.ops.tiles.layout_change import _map_lane, _pitch, register_moves
@@ -88,11 +90,11 @@ def test_row_sums_and_a_loaded_vector_can_be_added(m, n):
     np.testing.assert_allclose(out, x.sum(axis=1) + x[:, 0], rtol=1e-5, atol=1e-5)
 
 
-class Words(TileMixin):
+class Words(Tiles):
     """The emitter's knowledge of a tile's coordinates, without emitting code."""
 
     def __init__(self):
-        self.tables = {}
+        super().__init__(SimpleNamespace(tables={}))
 
 
 PLACED = {  # shapes, their layouts and domains, and the numbers of elements of 1 and 2 bytes per word

@@ -37,14 +37,14 @@ PARAMETERS = {
     **dict.fromkeys(
         words(
             "x y z low high value a b compare condition fact mask other t tiles tiles_m tiles_n first stride "
-            "i n rank phase array rows"
+            "i n rank phase array rows index"
         ),
         "_Value",
     ),
     **dict.fromkeys(words("place source target region counter scale_a scale_b"), "_Memory"),
     **dict.fromkeys(
         words(
-            "keepdims read reverse commutative trans_a trans_b negate fast wait pack noinc prefetch_map "
+            "keepdims read reverse descending commutative trans_a trans_b negate fast wait pack noinc prefetch_map "
             "warp_specialize behind"
         ),
         "bool",
@@ -52,7 +52,7 @@ PARAMETERS = {
     **dict.fromkeys(
         words(
             "group regs producer_regs consumer_regs cta_group unroll stages consumers count align prefetch "
-            "l2_promotion block threads nbytes halo swizzle columns sub device seed"
+            "l2_promotion bins block threads nbytes halo swizzle columns sub device seed"
         ),
         "int",
     ),
@@ -93,7 +93,9 @@ OF: dict[str, dict[str, str]] = {
     **{name: {"a": "_Operand", "b": "_Operand"} for name in ("dot", "mma")},
     **{
         name: {"axis": "int"}
-        for name in words("program_id num_programs cluster_id cumsum cumprod fragment_index stack")
+        for name in words(
+            "program_id num_programs cluster_id cumsum cumprod fragment_index stack sort argsort gather"
+        )
     },
     **{
         name: {"return": "None"}
@@ -129,6 +131,8 @@ OF: dict[str, dict[str, str]] = {
     "arange": {"start": "int", "stop": "int"},
     "full": {"shape": "_Extents"},
     **{name: {"return": "tuple[_Tile, _Tile]"} for name in words("frexp sincos")},
+    "topk": {"axis": "int", "k": "int", "return": "tuple[_Tile, _Tile]"},
+    **{name: {"axis": "int"} for name in words("_Tile.sort _Tile.argsort")},
     "stack": {"axis": "int", "tiles": "Sequence[_Value]"},
     **{name: {"seed": "_Value", "offset": "Sequence[_Value] | _Value"} for name in ("randint", "rand", "randn")},
     "philox": {

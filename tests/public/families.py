@@ -24,7 +24,7 @@ FAMILIES = (
         "launch",
         "Kernels and launches",
         "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
-        "jit Kernel constexpr CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
+        "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
     ),
     Family(
         "ids",
@@ -76,13 +76,19 @@ FAMILIES = (
         "shape",
         "Shapes",
         "The same elements in another shape. Tiles are also indexed, as in `x[0:8, None]`.",
-        "reshape transpose broadcast_to expand_dims",
+        "reshape transpose broadcast_to expand_dims flip gather",
     ),
     Family(
         "reductions",
         "Reductions and scans",
         "They combine the elements of a tile along an axis.",
         "sum prod mean max min argmax argmin any all reduce cumsum cumprod scan",
+    ),
+    Family(
+        "order",
+        "Order",
+        "They sort the elements of a tile along an axis, and count them. [Order](../guide/order.md) says what they cost.",
+        "sort argsort topk histogram",
     ),
     Family(
         "warps",

@@ -56,6 +56,22 @@ def values(x: Any, y: Any, BLOCK: tile.constexpr = 128) -> None:
 
 
 @tile.jit
+def optional(x: tile.Array, bias: tile.Array | None, rest: tuple[tile.Array, ...] = ()) -> None:
+    v = tile.load(x[0:8])
+    bias[0:8]  # wrong
+    if bias is not None:
+        v = v + tile.load(bias[0:8])
+    for i in tile.static_range(len(rest)):
+        v = v + tile.load(rest[i][0:8])
+    tile.store(x[0:8], v)
+    tile.load(rest[0:8])  # wrong
+
+
+optional[1](np.zeros(8), None)
+optional[1](np.zeros(8), np.zeros(8), [np.zeros(8)])
+
+
+@tile.jit
 def memory(x: Any, y: Any) -> None:
     buffer = tile.alloc((8, 64), x.dtype, layout=tile.swizzled(x.dtype, (8, 64), 128))
     tile.alloc((8, 64))  # wrong

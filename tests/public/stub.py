@@ -409,7 +409,7 @@ def reexports() -> str:
     modules = imported("api.py") | imported("__init__.py")
     by_module: dict[str, list[str]] = {}
     for name, x in public().items():
-        if not is_function(x) and not isinstance(x, ModuleType) and name not in ("Kernel", "constexpr"):
+        if not is_function(x) and not isinstance(x, ModuleType) and name not in ("Array", "Kernel", "constexpr"):
             by_module.setdefault(modules[name], []).append(f"{name} as {name}")
     for module, names in UNNAMED.items():
         by_module.setdefault(module, []).extend(names)
@@ -442,6 +442,7 @@ def stub() -> str:
         + ALIASES
     )
     text += "constexpr: TypeAlias = Any\n" + quoted(inspect.getdoc(tile.constexpr), "") + "\n"
+    text += 'Array: TypeAlias = Any\n' + quoted(inspect.getdoc(tile.Array), "") + "\n"
     text += SCOPE + LAUNCH.format(call=", ".join(f"`{name}`" for name in CALL_OPTIONS)) + "\n"
     text += "\n".join([*map(value_class, VALUES), kernel_class(), jit_overloads()])
     for name, x in public().items():

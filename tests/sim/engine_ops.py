@@ -55,7 +55,7 @@ def test_tma_load(dst: Writes, src: Reads, mbar: Signals, x: Registers, y: Regis
 
 @test_tma_load.simulate
 def _(m, call, dst, src, mbar, x, y):
-    m.tma_load(map_of(m, call, src, **chosen(call)), (x, y), *place(dst, call.attrs["offset"]), mbar, multicast=call.attrs["multicast"])
+    m.tma.load(map_of(m, call, src, **chosen(call)), (x, y), *place(dst, call.attrs["offset"]), mbar, multicast=call.attrs["multicast"])
 
 
 @op("writes", attrs=(*ATTRS, "reduce"))
@@ -68,9 +68,9 @@ def test_tma_store(dst: Writes, src: Reads, x: Registers, y: Registers, box, swi
 def _(m, call, dst, src, x, y):
     map_ = map_of(m, call, dst, **chosen(call))
     if call.attrs["reduce"] is None:
-        m.tma_store(map_, (x, y), *place(src, call.attrs["offset"]))
+        m.tma.store(map_, (x, y), *place(src, call.attrs["offset"]))
     else:
-        m.tma_store(map_, (x, y), *place(src, call.attrs["offset"]), kind=call.attrs["reduce"])
+        m.tma.store(map_, (x, y), *place(src, call.attrs["offset"]), kind=call.attrs["reduce"])
 
 
 @op("writes", attrs=("nbytes", "rank"))
@@ -82,7 +82,7 @@ def test_bulk(dst: Writes, src: Reads, mbar: Signals, nbytes, rank=None):
 def _(m, call, dst, src, mbar):
     if call.attrs["rank"] is not None:
         dst = replace(dst, peer=np.full((1, 1), call.attrs["rank"]))
-    m.bulk_copy(dst, 0, src, 0, call.attrs["nbytes"], mbar)
+    m.bulk.copy(dst, 0, src, 0, call.attrs["nbytes"], mbar)
 
 
 @op("syncs", attrs=("number", "threads", "wait"))
@@ -93,7 +93,7 @@ def test_named(number, threads, wait=True):
 @test_named.simulate
 def _(m, call):
     a = call.attrs
-    return m.named_sync(a["number"], a["threads"]) if a["wait"] else m.named_arrive(a["number"], a["threads"])
+    return m.sync.named(a["number"], a["threads"]) if a["wait"] else m.sync.named_arrive(a["number"], a["threads"])
 
 
 @op("syncs", attrs=("nbytes",))
@@ -103,9 +103,10 @@ def test_mma(a: Reads, d: Writes, nbytes):
 
 @test_mma.simulate
 def _(m, call, a, d):
-    from tilejit.sim.engines import Span
-    m.collective("wgmma")
-    m.issue("the wgmma", reads=[Span.of(a, 0, call.attrs["nbytes"])], land=lambda rows, params: None, params={}, queue="wgmma", collective=True)
+    from tilejit.sim.engines import Operation, Span
+    m.sync.collective("wgmma")
+    m.engines.issue(Operation("the wgmma", reads=[Span.of(a, 0, call.attrs["nbytes"])], land=lambda rows, params: None, params={},
+                              queue="wgmma", collective=True))
 
 
 @op("syncs", attrs=("n",))
@@ -115,8 +116,8 @@ def test_mma_wait(n=0):
 
 @test_mma_wait.simulate
 def _(m, call):
-    m.commit("wgmma")
-    m.wait_groups("wgmma", call.attrs["n"])
+    m.engines.commit("wgmma")
+    m.engines.wait_groups("wgmma", call.attrs["n"])
 
 
 for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_mma, test_mma_wait):
@@ -182,7 +183,7 @@ def test_tcgen05_mma(d: Writes, a: Reads):
 
 @test_tcgen05_mma.simulate
 def _(m, call, d, a):
-    from tilejit.sim.engines import Span
+    from tilejit.sim.engines import Operation, Span
     lanes = np.arange(128) * 2048
 
     def collect(rows, params):
@@ -192,8 +193,8 @@ def _(m, call, d, a):
         data = d.memory.typed(np.dtype(np.float32)).reshape(-1, 128, 512)
         data[rows, :, d.base // 4:d.base // 4 + 8] += params["x"][:, None, None]
 
-    m.issue("the tcgen05.mma", reads=[Span.of(a, 0, 16)], writes=[Span.of(d, 0, 32, lanes)], land=land, collect=collect, params={},
-            queue="tcgen05", pipe="tcgen05")
+    m.engines.issue(Operation("the tcgen05.mma", reads=[Span.of(a, 0, 16)], writes=[Span.of(d, 0, 32, lanes)], land=land, collect=collect, params={},
+                              queue="tcgen05", pipe="tcgen05"))
 
 
 @op("syncs")
@@ -203,7 +204,7 @@ def test_tcgen05_commit(mbar: Signals):
 
 @test_tcgen05_commit.simulate
 def _(m, call, mbar):
-    m.commit_to_barrier("tcgen05", mbar)
+    m.commits.to_barrier("tcgen05", mbar)
 
 
 for nothing in (test_tmem_fill, test_tcgen05_mma, test_tcgen05_commit):
@@ -219,9 +220,9 @@ def test_four_rows(a: Writes, s: Writes, mbar: Signals, x: Registers, rows, stor
 def _(m, call, a, s, mbar, x):
     map_, rows = map_of(m, call, a, box=(16, 1)), call.attrs["rows"]
     if call.attrs["store"]:
-        m.tma_store(map_, (x, *rows), s, 0, mode="rows")
+        m.tma.store(map_, (x, *rows), s, 0, mode="rows")
     else:
-        m.tma_load(map_, (x, *rows), s, 0, mbar, mode="rows")
+        m.tma.load(map_, (x, *rows), s, 0, mbar, mode="rows")
 
 
 @op("writes", attrs=("walk", "at", "offsets", "steps"))
@@ -234,7 +235,7 @@ def _(m, call, dst, src, mbar):
     from tilejit.ops.moves.copy_async.tma.boxes import Im2col
     a = call.attrs
     map_ = replace(map_of(m, call, src, box=(1,) * len(src.shape), element_strides=(1, *a["steps"], 1)), im2col=Im2col(*a["walk"]))
-    m.tma_load(map_, a["at"], dst, 0, mbar, mode="im2col", offsets=a["offsets"])
+    m.tma.load(map_, a["at"], dst, 0, mbar, mode="im2col", offsets=a["offsets"])
 
 
 for nothing in (test_four_rows, test_im2col):

@@ -17,7 +17,7 @@ from ..ir.graph import Call, Const, Operand, Value
 from ..ops.tiles.generate import splat
 from ..passes.products.accumulators import PinnedRegisters, is_product
 from ..types import Tile
-from .parts import EmitterParts
+from .component import Component
 from .value import V
 
 AT_ONCE = 32  # registers that one inline asm moves
@@ -46,34 +46,35 @@ class Pins:
         return [f"{self.name}_{i}" for i in range(n * size, (n + 1) * size)]
 
 
-class AccumulatorMixin(EmitterParts):
+class Products(Component):
     """The part of the emitter that keeps accumulators in pinned registers.
     `passes.accumulators` decides which tiles share a set."""
 
     lines: list[str]
-    pinned: Mapping[Value, int] | None
+    pinned: Mapping[Operand, int] | None
+
     def pins_of(self, value: Operand) -> Pins | None:
         """The registers of a pinned tile, declared at the first request; None for any other operand."""
-        if self.pinned is None:
-            found = PinnedRegisters(self.graph) if any(map(is_product, self.made_by.values())) else None
-            self.pinned = found.sets if found else {}
+        if self.e.pinned is None:
+            found = PinnedRegisters(self.e.graph) if any(map(is_product, self.e.made_by.values())) else None
+            self.e.pinned = found.sets if found else {}
             self.unread = found.unread if found else {}
-        number = self.pinned.get(value) if isinstance(value, Value) else None
+        number = self.e.pinned.get(value)
         if number is None:
             return None
-        if number not in self.pin_sets:
+        if number not in self.e.pin_sets:
             t = type_as(value, Tile)
-            pins = self.pin_sets[number] = Pins(f"acc{number}", t.dtype, self.registers(t))
-            body = self.lines
-            self.lines = self.entry_lines
-            self.asm(f".reg .{pins.type} {pins.name}_<{pins.words}>;")
-            self.lines = body
-        return self.pin_sets[number]
+            pins = self.e.pin_sets[number] = Pins(f"acc{number}", t.dtype, self.e.tiles.registers(t))
+            body = self.e.lines
+            self.e.lines = self.e.entry_lines
+            self.e.asm(f".reg .{pins.type} {pins.name}_<{pins.words}>;")
+            self.e.lines = body
+        return self.e.pin_sets[number]
 
     def accumulate(self, call: Call) -> tuple[Pins, bool]:
         """Make the registers that a product accumulates in hold its accumulator, by a move if it is elsewhere.
         Returns the registers, and whether the accumulator is zero instead (then they hold anything)."""
-        pins, acc = self.pins_of(call.result), call.args[0]
+        pins, acc = self._own_pins(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
         if self.pins_of(acc) not in (None, pins):
@@ -82,8 +83,14 @@ class AccumulatorMixin(EmitterParts):
             self.handed([acc], [call.result])
         return pins, False
 
-    def _is_zero(self, value: Value) -> bool:
-        made = self.made_by.get(value)
+    def _own_pins(self, value: Operand) -> Pins:
+        """The registers of a tile that is known to be pinned."""
+        pins = self.pins_of(value)
+        assert pins is not None, f"{value!r} is not pinned"
+        return pins
+
+    def _is_zero(self, value: Operand) -> bool:
+        made = self.e.made_by.get(value) if isinstance(value, Value) else None
         return made is not None and made.op is splat and isinstance(made.args[0], Const) and made.args[0].value == 0
 
     def handed(self, operands, targets, over=()) -> list:
@@ -92,7 +99,7 @@ class AccumulatorMixin(EmitterParts):
         `over` are the tiles whose lives end here."""
         pins = [self.pins_of(t) for t in targets]
         moves = [p is not None and self.pins_of(o) != p for o, p in zip(operands, pins)]
-        values: list[Any] = [p if p is not None and not move else self.operand(o)
+        values: list[Any] = [p if p is not None and not move else self.e.operand(o)
                              for o, p, move in zip(operands, pins, moves)]
         for p, move, value in zip(pins, moves, values):
             if p is not None and move:
@@ -102,7 +109,7 @@ class AccumulatorMixin(EmitterParts):
     def _holds_unread(self, pins: Pins, over) -> bool:
         """Whether the registers may hold a tile that nothing has read: one of `over`,
         or the result of a product or a loop before."""
-        return any(self.pins_of(v) == pins and (v in over or not carried and v in self.values)
+        return any(self.pins_of(v) == pins and (v in over or not carried and v in self.e.values)
                    for v, carried in self.unread.items())
 
     def _write(self, pins: Pins, values: list[V], unread: bool) -> None:
@@ -116,8 +123,8 @@ class AccumulatorMixin(EmitterParts):
         words = values if pins.dtype.bits == 32 else self.packed_words(values)
         for first in range(0, pins.words, AT_ONCE):
             some = words[first:first + AT_ONCE]
-            self.asm(" ".join(write.format(f"{pins.name}_{first + i}", i, pins.type) for i in range(len(some))), [],
-                     some, convergent=True)
+            self.e.asm(" ".join(write.format(f"{pins.name}_{first + i}", i, pins.type) for i in range(len(some))), [],
+                       some, convergent=True)
 
     def renew(self, call: Call) -> Pins:
         """Copy the registers of the call's first operand to those of its result, by ``prmt``,
@@ -126,11 +133,11 @@ class AccumulatorMixin(EmitterParts):
         If the operand is live after a product in a loop, ptxas 13.0 forwards the source of a plain ``mov`` to the
         product, and then finds no registers to preserve it in (C7511).
         """
-        pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
+        pins, source = self._own_pins(call.result), self._own_pins(call.args[0])
         for first in range(0, pins.words, AT_ONCE):
             some = range(first, min(first + AT_ONCE, pins.words))
-            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some),
-                     convergent=True)
+            self.e.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some),
+                       convergent=True)
         return pins
 
     def read_pins(self, pins: Pins) -> list[V]:
@@ -144,18 +151,18 @@ class AccumulatorMixin(EmitterParts):
         words: list[V] = []
         for first in range(0, pins.words, AT_ONCE):
             count = min(AT_ONCE, pins.words - first)
-            words += self.asm(" ".join(read.format(pins.type, i, f"{pins.name}_{first + i}") for i in range(count)),
-                              [unit] * count)
-        return self._from_units(words, pins.dtype, pins.elements)
+            words += self.e.asm(" ".join(read.format(pins.type, i, f"{pins.name}_{first + i}") for i in range(count)),
+                                [unit] * count)
+        return self.e.from_units(words, pins.dtype, pins.elements)
 
     def packed_words(self, values: list[V]) -> list[V]:
         """A tile's elements packed into 32-bit words, from the lowest bits up."""
         per = 32 // values[0].dtype.bits
-        return [self._pack(values[i:i + per], values[0].dtype.llvm, int32) for i in range(0, len(values), per)]
+        return [self.e.pack_word(values[i:i + per], values[0].dtype.llvm, int32) for i in range(0, len(values), per)]
 
     def unpacked_words(self, words: list[V], dtype: DType) -> list[V]:
         """The inverse of `packed_words`."""
-        return self._from_units(words, dtype, len(words) * 32 // dtype.bits)
+        return self.e.from_units(words, dtype, len(words) * 32 // dtype.bits)
 
     # -- matrices in shared memory -------------------------------------------------------------------------------------
 
@@ -165,10 +172,10 @@ class AccumulatorMixin(EmitterParts):
         buffer = region.buffer
         layout, nbytes = buffer.type.layout.without_swizzle(), buffer.type.dtype.nbytes
         origin = layout.offset_of(*region.starts, shape=buffer.type.shape) * nbytes
-        return self.shared_base() + (origin if isinstance(origin, int) else self.word(origin)) + buffer.offset
+        return self.e.shared_base() + (origin if isinstance(origin, int) else self.e.word(origin)) + buffer.offset
 
     def descriptor(self, address: V, bits: int) -> V:
         """A matrix descriptor (PTX ISA, "Matrix descriptor") of `address`, with the other fields given as `bits`. The
         address is masked to 18 bits, since bits 24 and up of a shared address are the CTA's rank."""
-        low = self.ins(f"zext i32 {((address & 0x3FFFF) >> 4).text} to i64", int64)
-        return self.ins(f"or i64 {low.text}, {bits - (bits >> 63 << 64)}", int64)
+        low = self.e.ins(f"zext i32 {((address & 0x3FFFF) >> 4).text} to i64", int64)
+        return self.e.ins(f"or i64 {low.text}, {bits - (bits >> 63 << 64)}", int64)

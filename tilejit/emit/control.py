@@ -1,58 +1,63 @@
-"""Helpers for ``emit`` rules: a counted loop, a branch for one thread, and exact division."""
+"""Helpers for ``emit`` rules: a counted loop, and a branch for one thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..dtypes import int32
-from .parts import EmitterParts
+from ..dtypes import bool_, int32
+from .component import Component
 from .value import V
 
 
-class ControlMixin(EmitterParts):
+class Control(Component):
     """The part of the emitter for control flow inside a rule."""
 
     def counted(self, n: int, body: Callable[[V], None]) -> None:
         """Emit ``for i in range(n): body(i)`` for a constant `n` of at least 1; `body` emits one trip."""
-        before, head, done = self.current, self.label("loop"), self.label("looped")
-        self.branch(head)
-        self.start(head)
-        line = len(self.lines)
-        self.lines.append("")
-        self.count += 1
-        index = V(self, f"%v{self.count}", int32)
-        with self.region_of_code():
+        before, head, done = self.e.current, self.e.label("loop"), self.e.label("looped")
+        self.e.branch(head)
+        self.e.start(head)
+        line = len(self.e.lines)
+        self.e.lines.append("")
+        self.e.count += 1
+        index = V(self.e, f"%v{self.e.count}", int32)
+        with self.e.region_of_code():
             body(index)
-            following = self.ins(f"add i32 {index.text}, 1", int32)
-            again, latch = self.ins(f"icmp ult i32 {following.text}, {n}", int32), self.current
-            self.branch_if(again, head, done)
-        self.lines[line] = (f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, "
-                            f"%{latch} ]{self.debug.mark(self.loc)}")
-        self.start(done)
+            following = self.e.ins(f"add i32 {index.text}, 1", int32)
+            again, latch = self.e.ins(f"icmp ult i32 {following.text}, {n}", int32), self.e.current
+            self.e.branch_if(again, head, done)
+        self.e.lines[line] = (f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, "
+                              f"%{latch} ]{self.e.debug.mark(self.e.loc)}")
+        self.e.start(done)
+
+    def looped(self, start: int, stop, values: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values.
+        `stop` is an int or a signed value."""
+        head, inside, done = self.e.label("loop"), self.e.label("trip"), self.e.label("looped")
+        self.e.branch(head)
+        (index, carried), close = self.e.structure.phis(head, [self.e.const(start, int32), values])
+        again = self.e.ins(f"icmp slt i32 {index.text}, {self.e.as_value(stop, int32).text}", bool_)
+        self.e.branch_if(again, inside, done)
+        with self.e.region_of_code():
+            self.e.start(inside)
+            after = body(index, carried)
+            following, latch = index + 1, self.e.current
+            self.e.stmt(f"br label %{head}{self.e.debug.not_unrolled()}")
+        close([following, after], latch)
+        self.e.start(done)
+        return carried
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
         """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here.
         No barrier comes before."""
-        first = self.first_thread()
+        first = self.e.first_thread()
         if first is None:
             then()
             return
-        inside, done = self.label("one"), self.label("all")
-        self.branch_if(first, inside, done)
-        self.start(inside)
-        with self.region_of_code():
+        inside, done = self.e.label("one"), self.e.label("all")
+        self.e.branch_if(first, inside, done)
+        self.e.start(inside)
+        with self.e.region_of_code():
             then()
-        self.branch(done)
-        self.start(done)
-
-    def exactly_divided(self, a, n: int):
-        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
-        if isinstance(a, int):
-            return a // n
-        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
-
-    def word(self, x) -> V:
-        """An integer as a 32-bit value."""
-        if isinstance(x, int):
-            return self.const(x, int32)
-        return self.ins(f"trunc i64 {x.text} to i32", int32) if x.dtype.bits == 64 else x
+        self.e.branch(done)
+        self.e.start(done)

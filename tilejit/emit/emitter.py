@@ -7,34 +7,37 @@ import struct
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
+from ..ir import emitter_protocol
 from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ir.op_rules import required
 from ..names import entry_name
 from ..ops.memory.regions import points, region
 from ..ops.mma import mma_async_, renewed
 from ..types import Buffer, Scalar, Sym, layout_of
-from .accumulators import AccumulatorMixin, Pins
-from .barriers import BarrierMixin
+from .accumulators import Pins, Products
+from .barriers import Barriers
 from .buffers import EBuffer, EPoints, ERegion
-from .bulk import BulkMixin
-from .control import ControlMixin
+from .bulk import BulkCopies
+from .control import Control
 from .debug import DebugInfo
 from .instructions import InstructionMixin
-from .named_maps import NamedMapMixin
+from .named_maps import NamedMaps
 from .place import PlaceMixin
-from .ptx import PtxMixin
-from .structure import StructureMixin
-from .tiles import TileMixin
-from .tma import TmaMixin
-from .tmem import TensorMemoryMixin
+from .ptx import PtxOperands
+from .structure import Structure
+from .synchronisation import Synchronisation
+from .tiles import Tiles
+from .tma import TensorCopies
+from .tmem import TensorMemory
 from .value import V
-from .warps import WarpMixin
+from .warps import Warp
 
 
 @dataclass
@@ -54,10 +57,9 @@ class Emitted:
         return "short" if self.pinned and not self.libdevice else "light"
 
 
-class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin,
-              BulkMixin, AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
+class Emitter(PlaceMixin, InstructionMixin):
     """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values
-    per nested region of code."""
+    per nested region of code. Its components write what has a subject of its own, such as TMA."""
 
     def __init__(self, graph: Graph):
         self.graph, self.target = graph, graph.target
@@ -72,18 +74,22 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.current = "entry"
         self.values: dict[Value, Any] = {}
         self.params: dict[tuple, V] = {}
-        self.maps: list = []
+        self.map_recipes: list = []
         self.scope = ExecScope("cta", graph.launch.threads)
         self.partial = False  # whether the code is divergent: perhaps only some of the scope's threads run it
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict = {}   # reserved hardware barriers, by owner: (first id, count)
         # pinned tile -> number of its register set; computed by the first `pins_of`
-        self.pinned: Mapping[Value, int] | None = None
+        self.pinned: Mapping[Operand, int] | None = None
         self.pin_sets: dict[int, Pins] = {}
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
         self.debug = DebugInfo(graph)
+        self.tiles, self.warp, self.control, self.structure = Tiles(self), Warp(self), Control(self), Structure(self)
+        self.sync, self.barriers, self.ptx = Synchronisation(self), Barriers(self), PtxOperands(self)
+        self.tma, self.bulk, self.maps = TensorCopies(self), BulkCopies(self), NamedMaps(self)
+        self.mma, self.tmem = Products(self), TensorMemory(self)
 
     # -- text --------------------------------------------------------------------------------------------------------
 
@@ -210,6 +216,18 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             elements = self.widened(elements, int64)
         return pointer + elements * nbytes
 
+    def exactly_divided(self, a, n: int):
+        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
+        if isinstance(a, int):
+            return a // n
+        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
+
+    def word(self, x) -> V:
+        """An integer as a 32-bit value."""
+        if isinstance(x, int):
+            return self.const(x, int32)
+        return self.ins(f"trunc i64 {x.text} to i32", int32) if x.dtype.bits == 64 else x
+
     # -- arguments and memory ------------------------------------------------------------------------------------------
 
     def param(self, recipe: tuple, dtype: DType) -> V:
@@ -249,7 +267,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         """Synchronise the scope before the call's first write to its scratch,
         unless no thread can still be reading there."""
         if call.results[0] not in self.graph.scratch_unused:
-            self.sync()
+            self.sync.scope()
 
     def scratch_address(self, call: Call, offset) -> tuple[V, int]:
         """(address, constant byte offset) of byte `offset` of the call's scratch."""
@@ -269,8 +287,9 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         if isinstance(operand, Const):
             return self.const(operand.value, operand.dtype)
         value = self.values[operand]
-        return (self.memoize_for_region(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins)
-                else value)
+        if isinstance(value, Pins):
+            return self.memoize_for_region(("pinned", operand), lambda: self.mma.read_pins(value))
+        return value
 
     def _index(self, operand: Operand):
         """An index of a region or of points: constants stay ints, so that address arithmetic folds."""
@@ -293,20 +312,23 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
                 case Call():
                     self._call(node)
                 case For():
-                    self._for(node)
+                    self.structure.emit_for(node)
                 case If():
-                    self._if(node)
+                    self.structure.emit_if(node)
                 case While():
-                    self._while(node)
+                    self.structure.emit_while(node)
                 case Scope():
-                    self._scope(node)
+                    self.structure.emit_scope(node)
 
     def _call(self, call: Call) -> None:
         op = call.op
-        pinned, indexed = op in (mma_async_, renewed), op in (region, points)
-        args = tuple(self._index(a) if indexed else None if pinned and self.pins_of(a) else self.operand(a)
-                     for a in call.args)
-        result = op.rules.emit(self, call, *args)
+        if op in (region, points):
+            args = tuple(self._index(a) for a in call.args)
+        elif op in (mma_async_, renewed):
+            args = tuple(None if self.mma.pins_of(a) else self.operand(a) for a in call.args)
+        else:
+            args = tuple(self.operand(a) for a in call.args)
+        result = required(op.rules.emit)(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
         else:
@@ -322,25 +344,27 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             t = value.type
             if isinstance(t, Scalar):
                 x = self.param(("scalar", n, str(t.dtype)), t.dtype)
-                self.values[value] = (self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_))
-                                      if t.dtype == bool_ else x)
+                if t.dtype == bool_:
+                    self.values[value] = self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_))
+                else:
+                    self.values[value] = x
             else:
                 assert isinstance(t, Buffer) and t.strides is not None  # an array
                 pointer = self.param(("ptr", n), int64)
                 self.values[value] = EBuffer(t, pointer, tuple(map(self.resolve, t.shape)),
                                              tuple(map(self.resolve, t.strides)))
-        self.init_barriers()
-        self.init_tensor_memory()
+        self.barriers.initialise()
+        self.tmem.allocate()
         self.block(self.graph.body)
         self.loc = self.graph.loc
-        self.leave_tensor_memory()
+        self.tmem.leave()
         # a peer may still access this CTA's shared memory, so no CTA exits before the others are done
         if self.graph.launch.cluster:
-            self.cluster_arrive()
-            self.cluster_wait()
-        self.free_tensor_memory()
+            self.sync.cluster_arrive()
+            self.sync.cluster_wait()
+        self.tmem.free()
         self.stmt("ret void")
-        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps,
+        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.map_recipes,
                        bool(self.pin_sets))
 
     def _used_params(self):
@@ -384,3 +408,8 @@ def _declare_parameter(recipe: tuple, v: V) -> str:
 def emit(graph: Graph) -> Emitted:
     """LLVM IR of a graph after all passes (layouts, variants and places in shared memory are chosen)."""
     return Emitter(graph).run()
+
+
+if TYPE_CHECKING:
+    def _has_what_rules_use(e: Emitter) -> emitter_protocol.Emitter:
+        return e

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
-from .value import Part, V, Word, word_of
+from .value import Part, V, Word, widening, word_of
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q",
               "float": "f", "double": "d"}
@@ -15,6 +15,13 @@ CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32
 _LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": ".L1::evict_first",
                "evict_last": ".L1::evict_last", "no_allocate": ".L1::no_allocate"}
 _STORE_CACHE = _LOAD_CACHE | {"ca": ""}
+
+
+def _result_type(types: Sequence[str]) -> str:
+    """The LLVM type of an asm call with outputs of these types."""
+    if len(types) > 1:
+        return "{" + ", ".join(types) + "}"
+    return types[0] if types else "void"
 
 
 class InstructionMixin(NarrowFloats):
@@ -34,8 +41,7 @@ class InstructionMixin(NarrowFloats):
         constraints = ([f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs]
                        + [str(n) for n in ties])
         arguments = [i.typed for i in inputs] + [v.typed for v in ties.values()]
-        result = ("void" if not outputs else outputs[0].llvm if len(outputs) == 1
-                  else "{" + ", ".join(o.llvm for o in outputs) + "}")
+        result = _result_type([o.llvm for o in outputs])
         if not pure:
             constraints.append("~{memory}")
         effect = "" if pure else "sideeffect "
@@ -111,8 +117,9 @@ class InstructionMixin(NarrowFloats):
             return self._int_to_float(x, target)
         if source.bits == target.bits:
             return V(self, x.text, target)
-        word = "trunc" if source.bits > target.bits else "sext" if source.kind == "int" else "zext"
-        return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
+        if source.bits > target.bits:
+            return self.ins(f"trunc {source.llvm} {x.text} to {target.llvm}", target)
+        return self.ins(f"{widening(source)} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
         """Cast all registers of a tile: two or four at a time where the hardware converts several
@@ -135,20 +142,20 @@ class InstructionMixin(NarrowFloats):
             return self._narrow_pair(low, high, target)
         kind = "bf16x2" if target.name == "bfloat16" else "f16x2"
         both = self.asm(f"cvt.rn.{kind}.f32 $0, $1, $2;", [int32], [high, low], pure=True)[0]
-        return self._unpack(both, target.llvm, 2, target)
+        return self.unpack_word(both, target.llvm, 2, target)
 
     def _to_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
         """Four floats to 8-bit integers: each to s32, then two ``cvt.pack.sat`` pack them into one register."""
         pack = f"cvt.pack.sat.{'s' if target.kind == 'int' else 'u'}8.s32.b32 $0, $1, $2, $3;"
         a, b, c, d = (self.cast(v, int32) for v in (a, b, c, d))
         upper = self.asm(pack, [int32], [d, c, self.const(0, int32)], pure=True)[0]
-        return self._unpack(self.asm(pack, [int32], [b, a, upper], pure=True)[0], "i8", 4, target)
+        return self.unpack_word(self.asm(pack, [int32], [b, a, upper], pure=True)[0], "i8", 4, target)
 
     def _from_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
         """Four 8-bit integers to floats. ``prmt`` puts a byte into the lowest mantissa bits of a power of two (2**23,
         or 1024 for float16), which gives the power plus the byte; then the power is subtracted. Both instructions run
         at full rate, a conversion at a quarter of it (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
-        word, off = self._pack([a, b, c, d], "i8", int32), 0
+        word, off = self.pack_word([a, b, c, d], "i8", int32), 0
         if a.dtype.kind == "int":  # flipping the sign bit adds 128, which makes the byte unsigned
             word, off = word ^ -0x7F7F7F80, 128
         if target.name == "float16":
@@ -156,7 +163,7 @@ class InstructionMixin(NarrowFloats):
             pairs = [self.asm("sub.f16x2 $0, $1, $2;", [int32], [self.prmt(word, 0x64646464, selected), power],
                               pure=True)[0]
                      for selected in (0x4140, 0x4342)]
-            return [v for pair in pairs for v in self._unpack(pair, "half", 2, target)]
+            return [v for pair in pairs for v in self.unpack_word(pair, "half", 2, target)]
         power = self.const(2.0 ** 23 + off, float32)
         sums = [self.ins(f"bitcast {self.prmt(word, 0x4B000000, 0x7540 + n).typed} to float", float32)
                 for n in range(4)]
@@ -171,9 +178,10 @@ class InstructionMixin(NarrowFloats):
         source = x.dtype
         if source.bits == 8:
             return self.cast(self._from_narrow(x), target)
+        if target.bits == 8 and source.bits == 64:
+            return self._to_narrow(self._narrow_odd(x), target)
         if target.bits == 8:
-            return self._to_narrow(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64
-                                   else x, target)
+            return self._to_narrow(self.f32(x) if source.bits == 16 else x, target)
         if source.bits == 16 and target.bits == 16:
             return self.cast(self.f32(x), target)
         if source.bits == 64 and target.name == "bfloat16":
@@ -235,7 +243,9 @@ class InstructionMixin(NarrowFloats):
         value = self.asm(text, [register], [bits], pure=True)[0]
         if nan is not None:
             value = self.select(nan, self.const(0, register), value)
-        return self.ins(f"trunc i16 {value.text} to i8", target) if target.bits == 8 else V(self, value.text, target)
+        if target.bits == 8:
+            return self.ins(f"trunc i16 {value.text} to i8", target)
+        return V(self, value.text, target)
 
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
@@ -262,7 +272,7 @@ class InstructionMixin(NarrowFloats):
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
-    def _units(self, dtype: DType, n: int) -> tuple[int, DType, str]:
+    def units(self, dtype: DType, n: int) -> tuple[int, DType, str]:
         """How a vector instruction moves `n` elements: (number of registers, their dtype, PTX type)."""
         if dtype.bits == 64:
             return n, int64, "b64"
@@ -272,21 +282,21 @@ class InstructionMixin(NarrowFloats):
             return dtype.bits * n // 32, int32, "b32"
         return (1, int16, "b16") if dtype.bits * n == 16 else (1, int16, "b8")
 
-    def _to_units(self, values: list[V], dtype: DType) -> list[V]:
+    def to_units(self, values: list[V], dtype: DType) -> list[V]:
         """Elements packed into the registers of a vector instruction (`_units`)."""
-        count, unit, name = self._units(dtype, len(values))
+        count, unit, name = self.units(dtype, len(values))
         if dtype.kind == "bool":
             values = [self.ins(f"zext i1 {v.text} to i8", int8) for v in values]
         storage = "i8" if dtype.kind == "bool" else dtype.llvm
         if name == "b8":
             return [self.ins(f"zext i8 {values[0].text} to i16", int16)]
         per = len(values) // count
-        return [self._pack(values[i * per:(i + 1) * per], storage, unit) for i in range(count)]
+        return [self.pack_word(values[i * per:(i + 1) * per], storage, unit) for i in range(count)]
 
-    def _pack(self, values: list[V], storage: str, unit: DType) -> V:
+    def pack_word(self, values: list[V], storage: str, unit: DType) -> V:
         if len(values) == 1:
-            return (values[0] if storage == unit.llvm
-                    else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit))
+            value = values[0]
+            return value if storage == unit.llvm else self.ins(f"bitcast {storage} {value.text} to {unit.llvm}", unit)
         word = word_of(values, unit)
         if word is not None:
             return word
@@ -307,19 +317,19 @@ class InstructionMixin(NarrowFloats):
             return word_of(values, int32)
         return None
 
-    def _from_units(self, units: list[V], dtype: DType, n: int) -> list[V]:
-        count, unit, name = self._units(dtype, n)
+    def from_units(self, units: list[V], dtype: DType, n: int) -> list[V]:
+        count, unit, name = self.units(dtype, n)
         storage = "i8" if dtype.kind == "bool" else dtype.llvm
         if name == "b8":
             values = [self.ins(f"trunc i16 {units[0].text} to i8", int8)]
         else:
             per = n // count
-            values = [v for u in units for v in self._unpack(u, storage, per, dtype)]
+            values = [v for u in units for v in self.unpack_word(u, storage, per, dtype)]
         if dtype.kind == "bool":
             return [self.ins(f"icmp ne i8 {v.text}, 0", bool_) for v in values]
         return [v.with_dtype(dtype) for v in values]
 
-    def _unpack(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
+    def unpack_word(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
         if per == 1:
             return [unit if storage == unit.dtype.llvm else self.ins(f"bitcast {unit.typed} to {storage}", dtype)]
         return Word(unit, storage, per).parts(dtype)
@@ -329,7 +339,7 @@ class InstructionMixin(NarrowFloats):
         """Load ``len(other)`` consecutive elements by one instruction; where `predicate` is false, the result is
         `other`. `order` is the memory semantics, such as ".acquire.gpu"."""
         n = len(other)
-        count, unit, name = self._units(dtype, n)
+        count, unit, name = self.units(dtype, n)
         vector = f".v{count}" if count > 1 else ""
         registers = "{" + ", ".join(f"${i}" for i in range(count)) + "}" if count > 1 else "$0"
         place = f"[${count} + {offset}]" if offset else f"[${count}]"
@@ -339,15 +349,15 @@ class InstructionMixin(NarrowFloats):
             units = self.asm(text, [unit] * count, [address])
         else:
             text = f"@${count + 1} {text}"
-            ties = dict(enumerate(self._to_units(other, dtype)))
+            ties = dict(enumerate(self.to_units(other, dtype)))
             units = self.asm(text, [unit] * count, [address, predicate], ties)
-        return self._from_units(units, dtype, n)
+        return self.from_units(units, dtype, n)
 
     def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None,
                      cache, order: str = "") -> None:
         """Store consecutive elements by one instruction, where `predicate` is true."""
-        units = self._to_units(values, dtype)
-        count, _, name = self._units(dtype, len(values))
+        units = self.to_units(values, dtype)
+        count, _, name = self.units(dtype, len(values))
         vector = f".v{count}" if count > 1 else ""
         registers = "{" + ", ".join(f"${i}" for i in range(count)) + "}" if count > 1 else "$0"
         place = f"[${count} + {offset}]" if offset else f"[${count}]"
@@ -373,7 +383,7 @@ class InstructionMixin(NarrowFloats):
             inputs.append(self.select(inside, self.const(nbytes, int32), self.const(0, int32)))
             text += ", $2"
         if policy is not None:
-            inputs.append(self.policy(policy))
+            inputs.append(self.bulk.policy(policy))
             text += f", ${len(inputs) - 1}"
         if active is not None:
             inputs.append(active)

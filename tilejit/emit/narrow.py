@@ -88,7 +88,7 @@ class NarrowFloats(EmitterParts):
 
     def _from_narrow_fours(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
         """Four floats of at most 8 bits, in pairs, through float16, which represents them exactly."""
-        word, kind = self._pack([a, b, c, d], "i8", int32), a.dtype.name
+        word, kind = self.pack_word([a, b, c, d], "i8", int32), a.dtype.name
         if kind == "float8_e5m2":  # the upper halves of float16
             pairs = [self.prmt(word, 0, selected) for selected in (0x1404, 0x3424)]
         elif kind == "float4_e2m1fn":  # pairs lie in a byte
@@ -99,7 +99,7 @@ class NarrowFloats(EmitterParts):
             cvt = f"cvt.rn.f16x2.{self._pairs(a.dtype)}"
             pairs = self.asm(f"{{ .reg .b16 a, b; mov.b32 {{a, b}}, $2; {cvt} $0, a; {cvt} $1, b; }}", [int32, int32],
                              [word], pure=True)
-        halves = [v for pair in pairs for v in self._unpack(pair, "half", 2, float16)]
+        halves = [v for pair in pairs for v in self.unpack_word(pair, "half", 2, float16)]
         return self.cast_many(halves, target)
 
     def _lower_half(self, text: str, wide: V) -> V:

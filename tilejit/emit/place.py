@@ -1,13 +1,11 @@
-"""The thread's ids, the barrier of its execution scope, hardware barriers, and memoised values."""
+"""The thread's ids and its execution scope, and memoised values."""
 
 from __future__ import annotations
 
 from ..concurrency import cached_property
-from ..dtypes import bool_, int32
-from ..errors import CompilationError
+from ..dtypes import int32
 from ..ir.builder import type_as
 from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, blocks, walk
-from ..ops.ptx.calls import HARDWARE_BARRIERS
 from ..types import Scalar, Uniformity
 from .parts import EmitterParts
 from .value import V
@@ -148,74 +146,3 @@ class PlaceMixin(EmitterParts):
             return None
         return self.memoize_for_region(("first", self.scope_key()),
                                        lambda: self.as_value(self.thread_id(), int32).equals(0))
-
-    def sync(self) -> None:
-        """Synchronise the threads of the current scope."""
-        scope = self.scope
-        if self.threads == 1:
-            return
-        if scope.kind == "cta":
-            self.cta_barrier()
-        elif self.threads <= 32:
-            self.asm(f"bar.warp.sync {self.scope_lanes()};", convergent=True)
-        else:
-            self._bar("barrier.sync" if self.lane_loops else "bar.sync", self._scope_barrier(), self.threads)
-
-    def cta_barrier(self) -> None:
-        """The barrier of all threads of the CTA.
-
-        ``bar.sync`` is ``barrier.sync.aligned``: ptxas may take each warp as converged there. It does so even after a
-        loop or wait of one lane. Such a loop contains YIELD, which lets the other lanes pass BSYNC without that lane,
-        and the WARPSYNC that would gather them is left out if the code between contains, say, a sine. The warp then
-        arrives twice, and the kernel hangs. Scopes with such a loop use the form that is not aligned.
-        """
-        self.asm("barrier.sync 0;" if self.kernel_lane_loops else "bar.sync 0;", convergent=True)
-
-    def named_barrier(self, what: str, barriers, index) -> None:
-        """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
-        base = self._reserve(barriers, barriers.n)
-        index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index
-        self._bar(f"bar.{what}", index + base, barriers.threads)
-
-    def first_turn(self, barriers) -> None:
-        """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the
-        last ones of the CTA, as many as one member has."""
-        base, member = self._reserve(barriers, barriers.n), barriers.threads // 2
-        last = self.ins(f"icmp uge {self.absolute_thread().typed}, {self.graph.launch.threads - member}", bool_)
-        self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
-
-    def _bar(self, what: str, ident, threads: int) -> None:
-        text, inputs = ((f"{what} {ident}, {threads};", []) if isinstance(ident, int)
-                        else (f"{what} $0, {threads};", [ident]))
-        self.asm(text, [], inputs, convergent=True)
-
-    def _scope_barrier(self):
-        """The id of the hardware barrier of the current scope, a group of warps.
-        Each set of warps that synchronises has its own."""
-        scope = self.scope
-        first = scope.first.value if isinstance(scope.first, Const) else scope.first
-        if isinstance(first, int):
-            return self._reserve((scope.kind, first, scope.threads), 1)
-        return self.operand(first) + self._reserve((scope.kind, "any", scope.threads),
-                                                   self.graph.launch.threads // scope.threads)
-
-    @cached_property
-    def _named_by_number(self) -> set[int]:
-        """The ids of the hardware barriers that the kernel uses directly, by ``bar`` and ``barrier`` instructions."""
-        calls = (n for n in walk(self.graph.body) if isinstance(n, Call) and n.op.traits.instruction)
-        barriers = (c.args[0] for c in calls if c.attrs["form"].startswith(("bar.", "barrier.")) and c.args)
-        return {int(number.value) for number in barriers if isinstance(number, Const)}
-
-    def _reserve(self, key, n: int) -> int:
-        """The id of the first of `n` consecutive hardware barriers that are reserved for `key`.
-        Barrier 0 is the CTA's."""
-        if key not in self.barrier_ids:
-            first = max((start + count for start, count in self.barrier_ids.values()), default=1)
-            while self._named_by_number & set(range(first, first + n)):
-                first += 1
-            if first + n > HARDWARE_BARRIERS:
-                raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs "
-                                       f"{first + n} or more: one for the CTA, one for each group of warps that "
-                                       "synchronises, and those of named_barrier and turns", self.loc)
-            self.barrier_ids[key] = first, n
-        return self.barrier_ids[key][0]

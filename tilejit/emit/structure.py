@@ -7,29 +7,28 @@ from typing import Any
 
 from ..concurrency import cached_property
 from ..dtypes import bool_, int32, integer_range
-from ..ir.builder import ExecScope, element_type
+from ..ir.builder import ExecScope, element_type, type_of
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
 from ..types import Tile
 from .accumulators import Pins
-from .parts import EmitterParts
+from .component import Component
 from .place import has_lane_loops
 from .value import V
 
 
-class StructureMixin(EmitterParts):
+class Structure(Component):
     """The part of the emitter that writes the control flow of graph nodes."""
 
     scope: ExecScope
-    lane_loops: bool
     def _pack_phi_values(self, values: list) -> list:
         """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones
         would each occupy a 32-bit register."""
-        return [self._to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
+        return [self.e.to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
 
     def _unpack_phi_values(self, words: list, values: list) -> list:
         """The inverse of `_pack_phi_values`; `values` are the unpacked originals, of the same types."""
-        return [self._from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
+        return [self.e.from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
 
     def _in_words(self, value) -> bool:
         """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words. Never in kernels
@@ -42,10 +41,10 @@ class StructureMixin(EmitterParts):
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:
-        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(n.args[1].type, Tile)
-                   for n in walk(self.graph.body))
+        return any(isinstance(n, Call) and n.op is mma_async_ and isinstance(type_of(n.args[1]), Tile)
+                   for n in walk(self.e.graph.body))
 
-    def _phis(self, label: str, inits: list):
+    def phis(self, label: str, inits: list):
         """Start block `label` with a phi for each register of each carried value.
 
         Returns the phis' values, and a function ``close(finals, latch)`` that writes the phis once the values at the
@@ -53,19 +52,19 @@ class StructureMixin(EmitterParts):
         """
         names: list[Any] = []
         places: list[tuple[int, list[V]]] = []
-        before = self.current
-        self.start(label)
+        before = self.e.current
+        self.e.start(label)
         for init in inits:
             if isinstance(init, Pins):
                 names.append(init)
                 continue
             registers = init if isinstance(init, list) else [init]
-            places.append((len(self.lines), registers))
+            places.append((len(self.e.lines), registers))
             made = []
             for v in registers:
-                self.count += 1
-                made.append(V(self, f"%v{self.count}", v.dtype))
-                self.lines.append("")
+                self.e.count += 1
+                made.append(V(self.e, f"%v{self.e.count}", v.dtype))
+                self.e.lines.append("")
             names.append(made if isinstance(init, list) else made[0])
 
         def close(finals: list, latch: str) -> None:
@@ -74,25 +73,25 @@ class StructureMixin(EmitterParts):
                 made, final = (x if isinstance(x, list) else [x] for x in (made, final))
                 for i, (name, first, last) in enumerate(zip(made, registers, final)):
                     phi = f"phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]"
-                    self.lines[line + i] = f"  {name.text} = {phi}{self.debug.mark(None)}"
+                    self.e.lines[line + i] = f"  {name.text} = {phi}{self.e.debug.mark(None)}"
         return names, close
 
     @contextmanager
     def partial_on(self, *conditions):
         """A context for code under `conditions`: it is divergent (`partial`) if one of them may differ between
         the scope's threads."""
-        outer = self.partial
-        self.partial = outer or any(isinstance(c, Value) and c.type.uniform < self.scope.uniformity for c in conditions)
+        outer, uniform = self.e.partial, self.e.scope.uniformity
+        self.e.partial = outer or any(isinstance(c, Value) and c.type.uniform < uniform for c in conditions)
         try:
             yield
         finally:
-            self.partial = outer
+            self.e.partial = outer
 
-    def _for(self, node: For) -> None:
+    def emit_for(self, node: For) -> None:
         if self._over_scopes(node):
             return
-        start, stop = self.operand(node.start), self.operand(node.stop)
-        carried = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+        start, stop = self.e.operand(node.start), self.e.operand(node.stop)
+        carried = self.e.mma.handed([c.init for c in node.carried], [c.inner for c in node.carried])
         with self.partial_on(node.start, node.stop, node.step):
             if node.unroll == 0:
                 carried = self._emit_unrolled_loop(node, carried)
@@ -108,20 +107,20 @@ class StructureMixin(EmitterParts):
                                                 node.unroll)
                 _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
-            self.values[carry.result] = value
+            self.e.values[carry.result] = value
 
     def _clamped_difference(self, stop: V, reach: int) -> V:
         """``stop - reach``, clamped to the dtype's range: exactly the indices i below it have ``i + reach < stop``
         (for a negative reach, above and >)."""
         least, most = integer_range(stop.dtype)
-        return self.ins(
+        return self.e.ins(
             f"sub {stop.dtype.llvm} {self._at_least(stop, (least if reach > 0 else most) + reach, reach > 0).text}, "
             f"{reach}", stop.dtype)
 
     def _at_least(self, x: V, end: int, least: bool = True) -> V:
         """``max(x, end)``, or ``min(x, end)`` if not `least`."""
         t, name = x.dtype.llvm, ("u" if x.dtype.kind == "uint" else "s") + ("max" if least else "min")
-        return self.ins(f"call {t} @llvm.{name}.{t}({t} {x.text}, {t} {end})", x.dtype)
+        return self.e.ins(f"call {t} @llvm.{name}.{t}({t} {x.text}, {t} {end})", x.dtype)
 
     def _over_scopes(self, node: For) -> bool:
         """Emit ``for i in range(a, b)`` around nothing but the scope of warpgroup, warp or thread i as one branch, in
@@ -132,33 +131,34 @@ class StructureMixin(EmitterParts):
                 and not node.carried and isinstance(start, Const) and isinstance(stop, Const)
                 and isinstance(node.step, Const) and node.step.value == 1):
             return False
-        ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[scope.kind]()
-        inside, done = self.label("scopes"), self.label("after")
-        self.values[node.index] = ident
-        self.branch_if((ident - start.value).is_below(stop.value - start.value), inside, done)
-        self.start(inside)
-        with self.region_of_code():
+        ident = {"warpgroup": self.e.warpgroup_id, "warp": self.e.warp_id,
+                 "thread": self.e.absolute_thread}[scope.kind]()
+        inside, done = self.e.label("scopes"), self.e.label("after")
+        self.e.values[node.index] = ident
+        self.e.branch_if((ident - start.value).is_below(stop.value - start.value), inside, done)
+        self.e.start(inside)
+        with self.e.region_of_code():
             self._inside(scope, scope.first)
-        self.loc = node.loc
-        self.branch(done)
-        self.start(done)
+        self.e.loc = node.loc
+        self.e.branch(done)
+        self.e.start(done)
         return True
 
     def _emit_unrolled_loop(self, node: For, carried: list) -> list:
         """Emit every trip; the bounds are constants."""
         for i in range(number(node.start), number(node.stop), number(node.step)):
-            carried = self._trip(node, self.const(i, element_type(node.index)), carried)
+            carried = self._trip(node, self.e.const(i, element_type(node.index)), carried)
         return carried
 
     def _trip(self, node: For, index: V, carried: list) -> list:
         """Emit one copy of the body; returns the carried values after it."""
-        self.values[node.index] = index
+        self.e.values[node.index] = index
         for carry, value in zip(node.carried, carried):
-            self.values[carry.inner] = value
-        self.block(node.body)
-        self.loc = node.loc
+            self.e.values[carry.inner] = value
+        self.e.block(node.body)
+        self.e.loc = node.loc
         inner = [c.inner for c in node.carried]
-        return self.handed(node.body.yields, inner, inner)
+        return self.e.mma.handed(node.body.yields, inner, inner)
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
         """Emit a loop with `copies` bodies per trip; returns the index and the carried values after it.
@@ -172,11 +172,11 @@ class StructureMixin(EmitterParts):
         Loops with large steps are not to be unrolled: ptxas 13.0 unrolls by 4, and if four steps exceed the dtype's
         range, it compares wrapped values, so that the loop may not end.
         """
-        head, body, done = self.label("for"), self.label("body"), self.label("done")
+        head, body, done = self.e.label("for"), self.e.label("body"), self.e.label("done")
         dtype, step = element_type(node.index), number(node.step)
 
         def icmp(how: str, x: V, y: V) -> V:
-            return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+            return self.e.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         below, end, first = f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if step > 0 else 'gt'}", stop, []
         if copies == 1 and leaves_its_range(node.stop, step, dtype):
             if dtype.kind == "int" and step > 0 and isinstance(node.start, Const) and node.start.value >= 0:
@@ -184,98 +184,99 @@ class StructureMixin(EmitterParts):
             else:
                 end, first = self._index_after_last_trip(start, stop, step), [icmp(below, start, stop)]
         packed = self._pack_phi_values(carried)
-        self.branch(head)
-        (index, *words), close = self._phis(head, [start, *first, *packed])
+        self.e.branch(head)
+        (index, *words), close = self.phis(head, [start, *first, *packed])
         more = words.pop(0) if first else icmp(below, index, end)
         inner = self._unpack_phi_values(words, carried)
-        self.branch_if(more, body, done)
-        with self.region_of_code():
-            self.start(body)
+        self.e.branch_if(more, body, done)
+        with self.e.region_of_code():
+            self.e.start(body)
             after, at = inner, index
             for _ in range(copies):
                 after = self._trip(node, at, after)
-                at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
+                at = self.e.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
             again = [icmp("ne", at, end)] if first else []
-            after, latch = self._pack_phi_values(after), self.current
+            after, latch = self._pack_phi_values(after), self.e.current
             far = abs(step) * copies > integer_range(dtype)[1] // 8
-            self.stmt(f"br label %{head}{self.debug.not_unrolled() if far else ''}")
+            self.e.stmt(f"br label %{head}{self.e.debug.not_unrolled() if far else ''}")
         close([at, *again, *after], latch)
-        self.start(done)
+        self.e.start(done)
         return index, inner
 
     def _emit_strided_loop(self, node: For, start: V, stop: V, carried: list) -> list:
         """Emit a loop whose step is a run-time value above 0. There is another trip if ``stop - index > step``, which
         cannot overflow. Counting the trips would take a division, which would delay the first one."""
-        head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), element_type(node.index)
+        head, body, done = self.e.label("for"), self.e.label("body"), self.e.label("done")
+        dtype = element_type(node.index)
         def icmp(how, x, y):
-            return self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
-        step = self.operand(node.step)
+            return self.e.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+        step = self.e.operand(node.step)
         first = icmp("slt" if dtype.kind == "int" else "ult", start, stop)
         packed = self._pack_phi_values(carried)
-        self.branch(head)
-        (index, more, *words), close = self._phis(head, [start, first, *packed])
+        self.e.branch(head)
+        (index, more, *words), close = self.phis(head, [start, first, *packed])
         inner = self._unpack_phi_values(words, carried)
-        self.branch_if(more, body, done)
-        with self.region_of_code():
-            self.start(body)
+        self.e.branch_if(more, body, done)
+        with self.e.region_of_code():
+            self.e.start(body)
             after = self._trip(node, index, inner)
-            again = icmp("ugt", self.ins(f"sub {dtype.llvm} {stop.text}, {index.text}", dtype), step)
-            following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
-            after, latch = self._pack_phi_values(after), self.current
-            self.branch(head)
+            again = icmp("ugt", self.e.ins(f"sub {dtype.llvm} {stop.text}, {index.text}", dtype), step)
+            following = self.e.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
+            after, latch = self._pack_phi_values(after), self.e.current
+            self.e.branch(head)
         close([following, again, *after], latch)
-        self.start(done)
+        self.e.start(done)
         return inner
 
     def _index_after_last_trip(self, start: V, stop: V, step: int) -> V:
         """The index after the last trip, of a loop with at least one trip; it wraps around in its dtype."""
         t, dtype, (low, high) = stop.dtype.llvm, stop.dtype, (start, stop) if step > 0 else (stop, start)
-        distance = self.ins(f"sub {t} {high.text}, {low.text}", dtype)
-        last = self.ins(f"sub {t} {distance.text}, 1", dtype)
-        whole = self.ins(f"mul {t} {self.ins(f'udiv {t} {last.text}, {abs(step)}', dtype).text}, {step}", dtype)
-        return self.ins(f"add {t} {self.ins(f'add {t} {start.text}, {step}', dtype).text}, {whole.text}", dtype)
+        distance = self.e.ins(f"sub {t} {high.text}, {low.text}", dtype)
+        last = self.e.ins(f"sub {t} {distance.text}, 1", dtype)
+        whole = self.e.ins(f"mul {t} {self.e.ins(f'udiv {t} {last.text}, {abs(step)}', dtype).text}, {step}", dtype)
+        return self.e.ins(f"add {t} {self.e.ins(f'add {t} {start.text}, {step}', dtype).text}, {whole.text}", dtype)
 
-    def _while(self, node: While) -> None:
-        head, body, done = self.label("while"), self.label("body"), self.label("done")
-        inits = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+    def emit_while(self, node: While) -> None:
+        head, body, done = self.e.label("while"), self.e.label("body"), self.e.label("done")
+        inits = self.e.mma.handed([c.init for c in node.carried], [c.inner for c in node.carried])
         packed = self._pack_phi_values(inits)
-        self.branch(head)
-        words, close = self._phis(head, packed)
+        self.e.branch(head)
+        words, close = self.phis(head, packed)
         inner = self._unpack_phi_values(words, inits)
         for carry, value in zip(node.carried, inner):
-            self.values[carry.inner] = value
-        with self.region_of_code(), self.partial_on(node.test.yields[0]):
-            self.block(node.test)
-            self.loc = node.loc
-            self.branch_if(self.operand(node.test.yields[0]), body, done)
-            self.start(body)
-            self.block(node.body)
-            self.loc = node.loc
+            self.e.values[carry.inner] = value
+        with self.e.region_of_code(), self.partial_on(node.test.yields[0]):
+            self.e.block(node.test)
+            self.e.loc = node.loc
+            self.e.branch_if(self.e.operand(node.test.yields[0]), body, done)
+            self.e.start(body)
+            self.e.block(node.body)
+            self.e.loc = node.loc
             names = [c.inner for c in node.carried]
-            following, latch = self._pack_phi_values(self.handed(node.body.yields, names, names)), self.current
-            self.branch(head)
+            following, latch = self._pack_phi_values(self.e.mma.handed(node.body.yields, names, names)), self.e.current
+            self.e.branch(head)
         close(following, latch)
-        self.start(done)
+        self.e.start(done)
         for carry, value in zip(node.carried, inner):
-            self.values[carry.result] = value
+            self.e.values[carry.result] = value
 
-    def _if(self, node: If) -> None:
-        then, orelse, done = self.label("then"), self.label("else"), self.label("endif")
-        self.branch_if(self.operand(node.test), then, orelse)
+    def emit_if(self, node: If) -> None:
+        then, orelse, done = self.e.label("then"), self.e.label("else"), self.e.label("endif")
+        self.e.branch_if(self.e.operand(node.test), then, orelse)
         ends = []
         for label, block, other in ((then, node.then, node.orelse), (orelse, node.orelse, node.then)):
-            with self.region_of_code(), self.partial_on(node.test):
-                self.start(label)
-                self.block(block)
-                self.loc = node.loc
-                values = self.handed(block.yields, node.results, other.yields)
-                ends.append((self._pack_phi_values(values), self.current))
-                self.branch(done)
-        self.start(done)
+            with self.e.region_of_code(), self.partial_on(node.test):
+                self.e.start(label)
+                self.e.block(block)
+                self.e.loc = node.loc
+                values = self.e.mma.handed(block.yields, node.results, other.yields)
+                ends.append((self._pack_phi_values(values), self.e.current))
+                self.e.branch(done)
+        self.e.start(done)
         (one, first), (two, second) = ends
         joined = [self._emit_phi(a, first, b, second) for a, b in zip(one, two)]
         for result, value in zip(node.results, self._unpack_phi_values(joined, values)):
-            self.values[result] = value
+            self.e.values[result] = value
 
     def _emit_phi(self, a, one: str, b, two: str):
         """The phi of `a` from block `one` and `b` from block `two`."""
@@ -283,59 +284,62 @@ class StructureMixin(EmitterParts):
             return a
         if isinstance(a, list):
             return [self._emit_phi(x, one, y, two) for x, y in zip(a, b)]
-        return self.ins(f"phi {a.dtype.llvm} [ {a.text}, %{one} ], [ {b.text}, %{two} ]", a.dtype)
+        return self.e.ins(f"phi {a.dtype.llvm} [ {a.text}, %{one} ], [ {b.text}, %{two} ]", a.dtype)
 
-    def _scope(self, node: Scope) -> None:
+    def emit_scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        test = self._elect() if node.kind == "elect" else self._is_within(node.kind, first, node.count, node.threads)
-        inside, done = self.label("scope"), self.label("after")
+        if node.kind == "elect":
+            test = self._elect()
+        else:
+            test = self._is_within(node.kind, first, node.count, node.threads)
+        inside, done = self.e.label("scope"), self.e.label("after")
         if test is not None:
-            self.branch_if(test, inside, done)
-            self.start(inside)
-        with self.region_of_code():
+            self.e.branch_if(test, inside, done)
+            self.e.start(inside)
+        with self.e.region_of_code():
             self._inside(node, first)
         if test is not None:
-            self.loc = node.loc
-            self.branch(done)
-            self.start(done)
+            self.e.loc = node.loc
+            self.e.branch(done)
+            self.e.start(done)
 
     def _inside(self, node: Scope, first) -> None:
         """Emit the body of a scope."""
         elected = node.kind == "elect"
         inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0,
-                          elected=elected, parent=self.scope)
-        outer, partial, lane_loops = self.scope, self.partial, self.lane_loops
-        self.scope = inner
-        self.partial = False
-        self.lane_loops = has_lane_loops(node.body)
+                          elected=elected, parent=self.e.scope)
+        outer, partial, lane_loops = self.e.scope, self.e.partial, self.e.lane_loops
+        self.e.scope = inner
+        self.e.partial = False
+        self.e.lane_loops = has_lane_loops(node.body)
         if node.regs is not None:
             self.set_registers(node.regs)
-        self.block(node.body)
-        self.scope = outer
-        self.partial = partial
-        self.lane_loops = lane_loops
+        self.e.block(node.body)
+        self.e.scope = outer
+        self.e.partial = partial
+        self.e.lane_loops = lane_loops
 
     def _is_within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in the `count` warpgroups, warps or threads from `first`;
         None if that is the whole current scope."""
-        if size == self.threads and kind != "thread" and not isinstance(first, Value):
+        if size == self.e.threads and kind != "thread" and not isinstance(first, Value):
             return None
-        ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
-        first = self.operand(first) if isinstance(first, Value) else first
+        ident = {"warpgroup": self.e.warpgroup_id, "warp": self.e.warp_id, "thread": self.e.absolute_thread}[kind]()
+        first = self.e.operand(first) if isinstance(first, Value) else first
         return (ident - first).is_below(count) if count > 1 else ident.equals(first)
 
     def _elect(self) -> V | None:
         """Whether this is the elected thread of the scope: in its first warp, the lane that ``elect.sync`` elects
         (lane 0 before sm_90)."""
-        if self.architecture < 90:
-            return self.as_value(self.thread_id(), int32).equals(0)
-        lane = self.asm(f"{{ .reg .b32 r; elect.sync r|$0, {self.scope_lanes()}; }}", [bool_], convergent=True)[0]
-        if self.threads <= 32:
+        if self.e.architecture < 90:
+            return self.e.as_value(self.e.thread_id(), int32).equals(0)
+        lane = self.e.asm(f"{{ .reg .b32 r; elect.sync r|$0, {self.e.scope_lanes()}; }}", [bool_], convergent=True)[0]
+        if self.e.threads <= 32:
             return lane
-        return self.all_of([self.as_value(self.scope_warp(), int32).equals(0), lane])
+        return self.e.all_of([self.e.as_value(self.e.scope_warp(), int32).equals(0), lane])
 
     def set_registers(self, count: int) -> None:
         """``setmaxnreg``: raise or lower the thread's registers from the number at launch (PTX ISA;
         sm_90a and later)."""
-        word = "inc" if count > self.graph.launch.registers else "dec"
-        self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)
+        word = "inc" if count > self.e.graph.launch.registers else "dec"
+        self.e.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)

@@ -7,11 +7,11 @@ from math import gcd
 from ..dtypes import bool_
 from ..layout import dimension_shards, register_table
 from ..types import Tile, domain_of, layout_of
-from .parts import EmitterParts
+from .component import Component
 from .value import V
 
 
-class TileMixin(EmitterParts):
+class Tiles(Component):
     """The part of the emitter for register tiles: `t.layout` maps elements of `t.domain` (the padded shape) to lane,
     warp and register."""
 
@@ -26,39 +26,40 @@ class TileMixin(EmitterParts):
     def register_at(self, t: Tile, at: tuple[int, ...]) -> int:
         """The register whose `register_coordinates` are `at`."""
         key = ("register_at", t.layout, t.domain)
-        if key not in self.tables:
-            self.tables[key] = {c: r for r, c in enumerate(register_table(t.layout, t.domain))}
-        return self.tables[key][at]
+        if key not in self.e.tables:
+            self.e.tables[key] = {c: r for r, c in enumerate(register_table(t.layout, t.domain))}
+        return self.e.tables[key][at]
 
     def thread_coordinate(self, t: Tile, dim: int):
         """The part of the coordinate along `dim` that depends on the thread's lane and warp (an int if it does not)."""
-        key = ("thread", t.layout, t.domain, dim, self.scope_key())
-        return self.memoize_for_region(key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
+        key = ("thread", t.layout, t.domain, dim, self.e.scope_key())
+        return self.e.memoize_for_region(
+            key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
 
     def _thread_coordinate(self, shards):
-        total, warps = 0, max(1, self.threads // 32)
+        total, warps = 0, max(1, self.e.threads // 32)
         lanes = next((s for s in shards if s[:3] == (32, 1, "laneid")), None)
         whole = lanes and (warps, 1, "warpid", 32 * lanes[3])
         # consecutive lanes, then consecutive warps: one multiplication of the thread's id
         if warps > 1 and whole in shards:
             shards = [s for s in shards if s not in (lanes, whole)]
-            total = self.thread_id() * lanes[3]
+            total = self.e.thread_id() * lanes[3]
         for extent, stride, axis, weight in shards:
             if axis == "reg" or extent == 1:
                 continue
-            total = total + self._axis(axis, extent, stride) * weight
+            total = total + self.axis_digit(axis, extent, stride) * weight
         return total
 
     def warp_coordinate(self, t: Tile, dim: int):
         """The part of the coordinate along `dim` that depends on the thread's warp (an int if it does not)."""
         shards = [s for s in dimension_shards(t.layout, t.domain)[dim] if s[2] == "warpid"]
-        return self.memoize_for_region(("warp", t.layout, t.domain, dim, self.scope_key()),
-                                       lambda: self._thread_coordinate(shards))
+        return self.e.memoize_for_region(("warp", t.layout, t.domain, dim, self.e.scope_key()),
+                                         lambda: self._thread_coordinate(shards))
 
-    def _axis(self, axis: str, extent: int, stride: int):
+    def axis_digit(self, axis: str, extent: int, stride: int):
         """``(id // stride) % extent`` of the thread's id on the axis, "laneid" or "warpid"."""
-        size = 32 if axis == "laneid" else max(1, self.threads // 32)
-        value = self.lane_id() if axis == "laneid" else self.thread_warp()
+        size = 32 if axis == "laneid" else max(1, self.e.threads // 32)
+        value = self.e.lane_id() if axis == "laneid" else self.e.thread_warp()
         value = value // stride if stride > 1 else value
         return value % extent if stride * extent < size else value
 
@@ -71,8 +72,8 @@ class TileMixin(EmitterParts):
         tests = []
         for extent, stride, axis in layout_of(t).replicas:
             if extent > 1 and axis != "reg":
-                tests.append(self._axis(axis, extent, stride).equals(0))
-        return self.all_of(tests)
+                tests.append(self.axis_digit(axis, extent, stride).equals(0))
+        return self.e.all_of(tests)
 
     def ghost(self, t: Tile, reg: int) -> V | None:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
@@ -80,32 +81,33 @@ class TileMixin(EmitterParts):
         at = self.register_coordinates(t, reg)
         for d, (extent, padded) in enumerate(zip(t.shape, domain_of(t))):
             if padded > extent:
-                tests.append(self.in_bounds(self.thread_coordinate(t, d) + at[d], extent))
-        return self.all_of(tests)
+                tests.append(self.e.in_bounds(self.thread_coordinate(t, d) + at[d], extent))
+        return self.e.all_of(tests)
 
     # -- scratch ---------------------------------------------------------------------------------------------------
 
     def scratch_store(self, call, values: list[V], t: Tile, pitch: int | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
         apart (contiguous if None). Ends with a barrier of the scope."""
-        self.begin_scratch(call)
+        self.e.begin_scratch(call)
         for word in self._words(t, self._in_a_word(t, pitch)):
             parts = [p for p in (self.first_replica(t), self.ghost(t, word[0])) if p is not None]
             address, offset = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes, pitch)
-            self.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.all_of(parts), None)
-        self.sync()
+            self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.e.all_of(parts),
+                                None)
+        self.e.sync.scope()
 
     def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
         """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`. `place`
         maps coordinates in `t` to coordinates in `shape`, if they differ."""
-        zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
+        zero = self.e.const(False if t.dtype == bool_ else 0, t.dtype)
         found: dict[int, V] = {}
         for word in self._words(t, self._in_a_word(t, pitch) if place is None else 1):
             at = self.coordinates(t, word[0])
             address, offset = self._scratch_place(call, shape, at if place is None else place(at), t.dtype.nbytes,
                                                   pitch)
-            found |= zip(word, self.vector_load("shared", address, offset, t.dtype, [zero] * len(word),
-                                                self.ghost(t, word[0]), None))
+            found |= zip(word, self.e.vector_load("shared", address, offset, t.dtype, [zero] * len(word),
+                                                  self.ghost(t, word[0]), None))
         return [found[r] for r in range(self.registers(t))]
 
     def _in_a_word(self, t: Tile, pitch: int | None) -> int:
@@ -132,4 +134,4 @@ class TileMixin(EmitterParts):
         flat = 0
         for extent, c in zip((*shape[:-1], pitch or shape[-1]), at):
             flat = flat * extent + c
-        return self.scratch_address(call, flat * nbytes)
+        return self.e.scratch_address(call, flat * nbytes)

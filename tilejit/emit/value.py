@@ -143,6 +143,11 @@ class Part(V):
         return Part(self.word, self.index, dtype)
 
 
+def widening(dtype: DType) -> str:
+    """The LLVM instruction that widens integers of a dtype."""
+    return "sext" if dtype.kind == "int" else "zext"
+
+
 def word_of(values: list[V], unit: DType) -> V | None:
     """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word`
     that they are the parts of, or 0 if all are zero."""
@@ -151,5 +156,6 @@ def word_of(values: list[V], unit: DType) -> V | None:
     word = values[0].word if isinstance(values[0], Part) else None
     if word is None or len(values) != word.per or word.value.dtype.llvm != unit.llvm:
         return None
-    return (word.value if all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values))
-            else None)
+    if not all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values)):
+        return None
+    return word.value

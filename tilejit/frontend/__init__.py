@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lazy import Lazy
 from .captures import Capture
-from .source import Param, Source, constexpr
+from .source import Array, Param, Source, constexpr
 
 if TYPE_CHECKING:
     from .building import Built, ParamSpec, build
@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
     return getattr(_building, name)
 
 
-__all__ = ["Built", "Capture", "Param", "ParamSpec", "Source", "build", "constexpr"]
+__all__ = ["Array", "Built", "Capture", "Param", "ParamSpec", "Source", "build", "constexpr"]

@@ -164,24 +164,41 @@ def _join_name(w: Walker, name: Any, then: Branch, orelse: Branch, test: Value) 
         return Met(Clash(_why_lacking(a, b)))
     if any(lacking) and name == RESULT:
         return _one_sided(w, lacking[0], a, b, test, None)
-    plan = Clash(_why_lacking(a, b)) if any(lacking) else joins.join(a.value, b.value)
-    if isinstance(plan, Clash) and not any(lacking):
-        plan = Clash(f"{plan.why}, after a condition that is decided at run time" + where("on one path", a.loc)
-                     + where("on the other", b.loc))
+    plan = Clash(_why_lacking(a, b)) if a is None or b is None or any(lacking) else _join_values(a, b)
     if not (is_cell(name) or name == RESULT or name in EXITS):
-        for first, gone, kept, nodes in ((True, then.gone, b, orelse.nodes), (False, orelse.gone, a, then.nodes)):
-            if _matters_past_only(plan, gone, kept, nodes):
-                why = plan.why if isinstance(plan, Clash) else ""
-                return _one_sided(w, first, a, b, test, nodes, tuple((word, why) for word in sorted(gone)))
-            if (lacking == (not first, first)
-                and ("break" in gone or isinstance((a if first else b).past(ONWARD), Undefined))):
-                side, other = (then, orelse) if first else (orelse, then)
-                found = _one_sided(w, not first, a, b, test, side.nodes, _lacks_unless_left(plan, other))
-                return Met(plan) if isinstance(found.plan, Clash) else found
+        found = _join_where_branches_leave(w, plan, (then, a), (orelse, b), test)
+        if found is not None:
+            return found
     if isinstance(plan, Clash) or a is None or b is None:
         return Met(plan)
     a.read = b.read = True
     return Met(_narrow_join(w, plan, test), (a.value, b.value))
+
+
+def _join_values(a: Entry, b: Entry) -> joins.Join:
+    """The join of two values that a name may have; a clash says where each is assigned."""
+    plan = joins.join(a.value, b.value)
+    if not isinstance(plan, Clash):
+        return plan
+    return Clash(f"{plan.why}, after a condition that is decided at run time" + where("on one path", a.loc)
+                 + where("on the other", b.loc))
+
+
+def _join_where_branches_leave(w: Walker, plan: joins.Join, then: tuple[Branch, Entry | None],
+                               orelse: tuple[Branch, Entry | None], test: Value) -> Met | None:
+    """How the values of a name in two branches become one if only that of one of them counts, since the other leaves;
+    None if both count."""
+    (_, a), (_, b) = then, orelse
+    for first, (leaving, left), (staying, kept) in ((True, then, orelse), (False, orelse, then)):
+        gone = leaving.gone
+        if _matters_past_only(plan, gone, kept, staying.nodes):
+            why = plan.why if isinstance(plan, Clash) else ""
+            return _one_sided(w, first, a, b, test, staying.nodes, tuple((word, why) for word in sorted(gone)))
+        if (isinstance(plan, Clash) and left is not None and not _is_lacking(left) and _is_lacking(kept)
+                and ("break" in gone or isinstance(left.past(ONWARD), Undefined))):
+            found = _one_sided(w, not first, a, b, test, leaving.nodes, _lacks_unless_left(plan, staying))
+            return Met(plan) if isinstance(found.plan, Clash) else found
+    return None
 
 
 def _lacks_unless_left(plan: Clash, other: Branch) -> tuple[tuple[str, str], ...]:
@@ -208,17 +225,18 @@ def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | Non
     """Whether the code after two branches takes the value of the one that may get there, and what the other holds,
     which leaves by one of the exits `gone`, counts only where they lead to: if the two have no join, or nothing in
     the function follows the exit. The value that is `kept` is from a branch of these nodes."""
-    if not gone or _is_lacking(kept):
+    if not gone or kept is None or _is_lacking(kept):
         return False
     alone = joins.pending(kept.value, nodes)
     return not isinstance(alone, Clash) and (isinstance(plan, Clash) or gone == {"return"} and plan != alone)
 
 
 def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: Value, nodes: list[Node] | None,
-               lacks: tuple = ()) -> Met:
+               lacks: tuple[tuple[str, str], ...] = ()) -> Met:
     """The join of a name of which the first or the second value does not count: a filler may take its place. The
     other one is from a branch of these nodes, or (None) a function's result."""
     left, kept = (a, b) if first else (b, a)
+    assert kept is not None  # the side that counts has the name
     plan = joins.pending(kept.value, nodes)
     if isinstance(plan, Clash):
         return Met(plan)
@@ -310,8 +328,10 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     unless it is pure. With `numbers`, the result of two numbers is the operand that decides, in their common dtype;
     otherwise it is a bool."""
     value, test = left, _side(w, word, left)
+    if isinstance(test, bool) and test != (word == "or"):
+        return right()
     if isinstance(test, bool):
-        return (value if numbers else test) if test == (word == "or") else right()
+        return value if numbers else test
     with w.partial_on(test):
         branch = w.collect(lambda: w.put(CHOSEN, right()))
     entry = branch.env.pop(CHOSEN)

@@ -15,6 +15,7 @@ from ..types import Buffer, Scalar, Uniformity
 from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
 from .calls import call, run
 from .captures import Capture
+from .joins import assemble, leaves
 from .names import Frame
 from .prune import prune
 from .source import MISSING, Source
@@ -36,7 +37,9 @@ class Built:
     tails: tuple[Tail, ...] = ()
 
 
-ParamSpec = tuple[Any, ...]  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
+# ("buffer", Buffer), ("scalar", DType, weak), ("constexpr", value), or for an argument that groups others ("group",
+# class, its fields or () for a tuple or list, the parts as pairs (name, spec))
+ParamSpec = tuple[Any, ...]
 
 
 def too_deep(loc: Loc | None) -> CompilationError:
@@ -85,10 +88,11 @@ def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -
             w.put(param.name, param.default)
             continue
         value = _argument(param.name, arguments[param.name], w)
-        if isinstance(value, Value):
-            if isinstance(value.type, Scalar):
-                w.g.arguments[value] = len(params)
-            params.append(value)
+        for leaf in leaves(value):
+            if isinstance(leaf, Value):
+                if isinstance(leaf.type, Scalar):
+                    w.g.arguments[leaf] = len(params)
+                params.append(leaf)
         w.put(param.name, value)
     return tuple(params)
 
@@ -103,4 +107,6 @@ def _argument(name: str, spec: ParamSpec, w: Walker) -> Any:
             return Value(name, Scalar(dtype, Uniformity.GRID, bool(weak)), w.g.loc)
         case ("constexpr", value):
             return value
+        case ("group", kind, fields, parts):
+            return assemble(kind, fields, tuple(_argument(part, of_part, w) for part, of_part in parts))
     raise ValueError(f"{name}: not a parameter's spec: {spec!r}")

@@ -234,6 +234,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     """``x.name``: a member that the language defines for values and its own objects,
     Python's attribute for everything else."""
     x = describe_value(w, node.value) if node.attr in DESCRIBES else w.value(node.value)
+    _refuse_none(w, node, x)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
     with by_python(w):  # a property runs Python code
@@ -241,12 +242,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     if value is MISSING:
         if of_tilejit(x) and node.attr in ELSEWHERE:
             raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
-        own = [name for kind, name in MEMBERS if kind is type(x)]
-        # if None, suggest all public names, except modules that a module imports
-        listed = getattr(x, "tile_names", None)
-        known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)]
-                         if isinstance(x, ModuleType)
-                         else [n for n in dir(x) if not n.startswith("_")] if listed is None else listed)]
+        known = _public_attributes(x)
         there = (nearest(node.attr, known)
                  or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else ""))
         raise w.error(f"{_callee_name(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
@@ -255,6 +251,23 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         raise w.error(f"{x.__name__} has a local name here, and what is read from it could change without the kernel "
                       f"noticing; write {x.__name__}.{node.attr}")
     return value if path is None or of_tilejit(x) else w.capture(path, value)
+
+
+def _refuse_none(w: Walker, node: ast.Attribute | ast.Subscript, x: Any) -> None:
+    """CompilationError if the value `x` of which a part is read is None, as an argument may be."""
+    if x is None:
+        name = ast.unparse(node.value)
+        raise w.error(f"{name} is None in this call; read it under `if {name} is not None:`", node.value)
+
+
+def _public_attributes(x: Any) -> list[str]:
+    """The attributes of an object that a kernel may read: those that it lists, or its public names, without the
+    modules that a module imports."""
+    members = [name for kind, name in MEMBERS if kind is type(x)]
+    if isinstance(x, ModuleType):
+        return [*members, *(n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType))]
+    listed = getattr(x, "tile_names", None)
+    return [*members, *((n for n in dir(x) if not n.startswith("_")) if listed is None else listed)]
 
 
 def describe_value(w: Walker, node: ast.expr) -> Any:
@@ -279,7 +292,9 @@ def _named_tuple(w: Walker, node: ast.expr) -> tuple[Any, ...] | None:
 
 def _callee_name(x: Any) -> str:
     name = getattr(x, "__name__", None)
-    return "tile" if name == "tilejit" else name if isinstance(name, str) else describe(x)
+    if name == "tilejit":
+        return "tile"
+    return name if isinstance(name, str) else describe(x)
 
 
 def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
@@ -295,7 +310,9 @@ def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
 @expression(ast.Subscript)
 def subscript(w: Walker, node: ast.Subscript) -> Any:
     """``x[index]``: regions and points of memory, parts of tiles, or elements of tuples."""
-    x, index = w.value(node.value), _index(w, node.slice)
+    x = w.value(node.value)
+    _refuse_none(w, node, x)
+    index = _index(w, node.slice)
     if isinstance(x, Value):
         return indexing.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
     if (type(x), "__getitem__") in MEMBERS:

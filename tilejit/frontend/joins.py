@@ -11,7 +11,6 @@ from ..dtypes import DType, promote
 from ..ir.builder import describe, number_type, type_of
 from ..ir.graph import Block, Const, Node, Operand, Value, results, walk
 from ..types import Scalar, Tile, Uniformity
-from .captures import is_frozen
 from .names import Undefined
 
 
@@ -61,7 +60,7 @@ def is_number(x: Any) -> bool:
 
 
 def fields_of(x: Any) -> tuple[Any, ...] | None:
-    """The parts of a tuple, a named tuple, a frozen dataclass or a slice; None for any other object."""
+    """The parts of a tuple, a named tuple, a dataclass or a slice; None for any other object."""
     if isinstance(x, tuple):
         return tuple(x)
     if isinstance(x, slice):
@@ -79,16 +78,28 @@ def parts_of(x: Any) -> tuple[Any, ...]:
 
 
 def is_record(kind: type) -> bool:
-    """Whether `kind` is a frozen dataclass or named tuple: any of a user,
+    """Whether `kind` is a dataclass or named tuple, whose instances a kernel does not change: any of a user,
     of this package those with ``tile_record = True``."""
     if (not isinstance(kind, type)
         or (kind.__module__.partition(".")[0] == "tilejit" and not getattr(kind, "tile_record", False))):
         return False
-    return is_frozen(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    return dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
 def make(kind: type, parts: tuple[Any, ...]) -> Any:
     return tuple(parts) if kind is tuple else kind(*parts)
+
+
+def assemble(kind: type, fields: tuple[str, ...], parts: tuple[Any, ...]) -> Any:
+    """An argument of a kernel from its parts: of the class `kind`, without its code. A list becomes a tuple."""
+    if not fields and kind in (tuple, list):
+        return parts
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, parts)
+    made = object.__new__(kind)
+    for field, part in zip(fields, parts):
+        object.__setattr__(made, field, part)
+    return made
 
 
 def leaves(x: Any) -> Iterator[Any]:
@@ -178,12 +189,16 @@ def widen(plan: Join, y: Any) -> Join:
     match plan:
         case Leaf(type=t) if is_number(y):
             joint = join_types(t, number_type(y))
-            return Leaf(joint) if joint is not None else Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
+            if joint is not None:
+                return Leaf(joint)
+            return Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
         case Keep(value=x) if same(x, y):
             return plan
         case Keep(value=x) if is_number(x) and is_number(y):
             joint = join_types(number_type(x), number_type(y))
-            return Leaf(joint) if joint is not None else Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
+            if joint is not None:
+                return Leaf(joint)
+            return Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
         case Keep(value=x):
             return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
         case Group(kind=kind, parts=parts):
@@ -248,7 +263,9 @@ def _join_parts(x: Any, y: Any, rule: Callable[[Any, Any], Join]) -> Join:
 
 def _group_joins(kind: type, parts: tuple[Join, ...]) -> Join:
     clash = next((p for p in parts if isinstance(p, Clash)), None)
-    return Group(kind, parts) if clash is None else Clash(f"is a tuple whose element {parts.index(clash)} {clash.why}")
+    if clash is None:
+        return Group(kind, parts)
+    return Clash(f"is a tuple whose element {parts.index(clash)} {clash.why}")
 
 
 # -- operands ----------------------------------------------------------------------------------------------------------
@@ -297,7 +314,7 @@ def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
         return Leaf(type_of(x))
     if is_runtime(x) and nodes is None:
         return Clash(f"is {describe(x)}, returned under a run-time condition; return it at the function's end")
-    if is_runtime(x) and any(x in results(node) for node in walk(Block(tuple(nodes)))):
+    if nodes is not None and is_runtime(x) and any(x in results(node) for node in walk(Block(tuple(nodes)))):
         return Clash(f"is {describe(x)}, made under a run-time condition or in a loop; make it where it is used")
     return Keep(x)
 

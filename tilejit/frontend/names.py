@@ -60,7 +60,9 @@ CONSTRUCTS = {"copy tokens": "how many copies these threads have issued",
 
 def name_in_messages(name: Any) -> str:
     """How an error message calls a name or a cell."""
-    return CONSTRUCTS.get(name[1][0], "a cursor of this construct") if is_cell(name) else name.partition(" ")[0]
+    if is_cell(name):
+        return CONSTRUCTS.get(name[1][0], "a cursor of this construct")
+    return str(name).partition(" ")[0]
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import int32, keeps
-from ..ir.builder import Builder, ExecScope, describe, source_text, type_of
+from ..ir.builder import Builder, ExecScope, describe, element_type, source_text, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
 from ..ops.language.ids import absolute_thread_id, warp_id, warpgroup_id
@@ -190,7 +190,10 @@ def describe_scope(scope: ExecScope) -> str:
     count = scope.threads // UNIT[scope.kind]
     if isinstance(scope.first, Value):
         return f"{scope.kind} {scope.first.name}"
-    return f"{scope.kind} {scope.first}" if count == 1 else f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
+    assert scope.first is not None  # it is not elected
+    if count == 1:
+        return f"{scope.kind} {scope.first}"
+    return f"{scope.kind}s {scope.first} to {scope.first + count - 1}"
 
 
 def first_operand(spec: ScopeSpec) -> Operand:
@@ -209,12 +212,12 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
     """The scope to which a condition is equivalent: ``tile.warp_id() == c`` (or thread or warpgroup id) with a
     uniform `c`. None for other conditions."""
     call = g.definitions.get(test) if isinstance(test, Value) else None
-    if call is None or call.op is not eq or not type_of(call.args[0]).dtype.is_int:
+    if call is None or call.op is not eq or not element_type(call.args[0]).is_int:
         return None
     for one, other in (call.args, call.args[::-1]):
         defined = _definition(g, one)
         kind = _IDS.get(defined.op) if defined is not None else None
-        if kind is not None and not any(defined.attrs.values()):
+        if defined is not None and kind is not None and not any(defined.attrs.values()):
             if isinstance(other, Const):
                 return ScopeSpec(kind, other.value)
             if isinstance(other, Value) and isinstance(other.type, Scalar) and other.type.uniform >= g.scope.uniformity:
@@ -225,6 +228,6 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
 def _definition(g: Builder, x: Operand) -> Call | None:
     """The call that defines `x`, looking through casts that preserve the integer."""
     call = g.definitions.get(x) if isinstance(x, Value) else None
-    while call is not None and call.op is cast and keeps(type_of(call.args[0]).dtype, call.attrs["dtype"]):
+    while call is not None and call.op is cast and keeps(element_type(call.args[0]), call.attrs["dtype"]):
         call = g.definitions.get(call.args[0])
     return call

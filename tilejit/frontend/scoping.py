@@ -122,5 +122,4 @@ def _comes_out(name: Any, value: Any, made: set[Value]) -> bool:
     if ((is_cell(name) or isinstance(value, Token))
         and not any(joins.is_runtime(leaf) and leaf in made for leaf in joins.leaves(value))):
         return True
-    return all(not joins.is_number(leaf) and leaf not in made if isinstance(leaf, Value) else not joins.is_number(leaf)
-               for leaf in joins.leaves(value))
+    return not any(joins.is_number(leaf) or isinstance(leaf, Value) and leaf in made for leaf in joins.leaves(value))

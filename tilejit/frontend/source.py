@@ -29,6 +29,17 @@ else:
             raise CompilationError("tile.constexpr annotates a parameter, as in `BLOCK: tile.constexpr`; "
                                    "it is not called")
 
+if TYPE_CHECKING:
+    Array = Any
+else:
+    class Array:
+        """Annotation of a parameter that is an array, or of a field of one: ``bias: tile.Array | None``. It is for type
+        checkers and readers; kernels compile the same without it."""
+
+        def __init__(self, *args, **kwargs):
+            raise CompilationError("tile.Array annotates a parameter, as in `bias: tile.Array | None`; "
+                                   "it is not called")
+
 MISSING = inspect.Parameter.empty
 
 _parsing = threading.Lock()

@@ -35,4 +35,6 @@ def format_value(x: Any) -> str:
     """A value as `static_print` shows it."""
     if isinstance(x, tuple):
         return f"({', '.join(map(format_value, x))}{',' if len(x) == 1 else ''})"
-    return str(x.type) if isinstance(x, Value) else str(x.value if isinstance(x, Const) else x)
+    if isinstance(x, Value):
+        return str(x.type)
+    return str(x.value if isinstance(x, Const) else x)

@@ -48,5 +48,6 @@ def refuse_target(w: Walker, target: ast.expr) -> NoReturn:
         case Tile():
             raise w.error("a register tile cannot be changed in place; "
                           "make another with tile.where(condition, value, x)", target)
-    raise w.error(f"{describe(held)} cannot be changed in place; make another" if held is not None
-                  else f"{type(target).__name__} cannot be assigned", target)
+    if held is not None:
+        raise w.error(f"{describe(held)} cannot be changed in place; make another", target)
+    raise w.error(f"{type(target).__name__} cannot be assigned", target)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from ..errors import CompilationError, Loc, TileError
-from ..ir.builder import Builder, type_as, type_of
+from ..ir.builder import Builder, as_value, type_as, type_of
 from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
 from ..ir.op import Op
@@ -236,7 +236,7 @@ class Walker:
                 self.put(exits[0], True)
             self.frame.gone = frozenset(exits)
 
-        either(self, operators.unary(self.g, "not", taken), here, elsewhere)
+        either(self, as_value(operators.unary(self.g, "not", taken)), here, elsewhere)
 
     def leave(self, word: str) -> None:
         """Take an exit: control does not reach what follows."""

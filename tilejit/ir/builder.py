@@ -12,9 +12,10 @@ from typing import Any, TypeVar, overload
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64, shown_integer
 from ..errors import CompilationError, Loc, at
-from ..types import Barrier, BarrierRef, Buffer, Scalar, Tile, Type, Uniformity
+from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Selected, Tile, Type, Uniformity
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
+from .op_rules import required
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ExecScope:
 
     kind: str
     threads: int
-    first: int | Value = 0        # the first warpgroup, warp or thread, in units of `kind`
+    first: int | Value | None = 0  # the first warpgroup, warp or thread, in units of `kind`; None for an elected one
     partial: Value | None = None  # the non-uniform value that opened a partial scope
     elected: bool = False
     parent: ExecScope | None = None
@@ -98,7 +99,7 @@ class Builder:
     loc: Loc | None = None
     warnings: list[Warning_] = field(default_factory=list)
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
-    definitions: dict[Value, Call] = field(default_factory=dict)
+    definitions: dict[Operand, Call] = field(default_factory=dict)  # of values; any operand may be looked up
     arguments: dict[Value, int] = field(default_factory=dict)  # scalar parameters -> their numbers
     # State of constructs that span several calls (hoisted barriers, ...): plain containers, so that it can be restored
     # when a loop's body is built again.
@@ -119,15 +120,18 @@ class Builder:
     def call(self, op: Op, *args: Operand, name: str | None = None, **attrs: Any) -> Any:
         """Infer the types of a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
         with at(self.loc):
-            types = op.rules.infer(self, *args, **attrs)
+            types = required(op.rules.infer)(self, *args, **attrs)
         several = isinstance(types, tuple)
-        types = types if several else () if types is None else (types,)
+        if not several:
+            types = () if types is None else (types,)
         if self.scope.partial is not None and any(isinstance(t, Tile) for t in (*types, *map(type_of, args))):
             raise self.error(f"{op.name} of a tile needs all threads of the {self.scope.kind}, and the condition "
                              f"{source_text(self.scope.partial)} differs between them")
         results = tuple(Value(name or op.name, t, self.loc) for t in types)
         self.append(Call(op, tuple(args), attrs, results, self.loc))
-        return results if several else results[0] if results else None
+        if several:
+            return results
+        return results[0] if results else None
 
     def need(self, instruction: str, sm: int) -> None:
         """CompilationError unless the target has an instruction that PTX supports from `sm` (80, 90, 100, ...) on."""
@@ -146,7 +150,7 @@ class Builder:
             if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < least:
                 # which the source need not show
                 while x in self.definitions and self.definitions[x].op.traits.conversion:
-                    x = self.definitions[x].args[0]
+                    x = as_value(self.definitions[x].args[0])
                 raise self.error(f"the threads of the {self.scope.kind} share {what}, and {source_text(x)} differs "
                                  "between them; if it does not, tile.uniform(..) around it promises so")
 
@@ -358,6 +362,26 @@ def element_type(x: object) -> DType:
     t = type_of(x)
     assert t is not None and not isinstance(t, (Barrier, BarrierRef)), f"{describe(x)} has no dtype"
     return t.dtype
+
+
+def memory_type(x: object) -> Buffer | Region | Points | Selected:
+    """The type of an operand that is known to be a place in memory."""
+    t = type_of(x)
+    assert isinstance(t, (Buffer, Region, Points, Selected)), f"{describe(x)} is no place in memory"
+    return t
+
+
+def buffer_type(x: object) -> Buffer:
+    """The type of the buffer that a place in memory is, or is part of."""
+    t = memory_type(x)
+    return t if isinstance(t, Buffer) else t.buffer
+
+
+def extents_of(x: object) -> tuple[int, ...]:
+    """The shape of an operand that is known to be a tile, or a place in memory of known shape."""
+    t = type_of(x)
+    assert isinstance(t, (Tile, Buffer, Region, Points, Selected)), f"{describe(x)} has no shape"
+    return t.shape
 
 
 def as_value(x: Operand) -> Value:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Points, Region, Selected, Type
 
 if TYPE_CHECKING:
+    from ..dispatch import Choice
     from .op import Op
 
 
@@ -277,6 +277,18 @@ def number(operand: Operand) -> int:
     return operand.value
 
 
+def choice_of(call: Call) -> Choice:
+    """The choice of a call's lowering, where that is known to have been made."""
+    assert call.choice is not None, f"no lowering has been chosen for {call.op}"
+    return call.choice
+
+
+def pipeline_of(loop: For) -> Pipeline:
+    """How the copies of a loop run ahead that is known to be pipelined."""
+    assert loop.pipeline is not None, "the loop is not pipelined"
+    return loop.pipeline
+
+
 def rises(loop: For) -> bool:
     """Whether a loop counts up."""
     return not isinstance(loop.step, Const) or loop.step.value > 0
@@ -285,8 +297,9 @@ def rises(loop: For) -> bool:
 def leaves_its_range(stop: Operand, step: int, dtype: DType) -> bool:
     """Whether a loop index that grows by `step` up to `stop` may overflow its dtype after the last trip."""
     least, most = integer_range(dtype)
-    end = stop.value if isinstance(stop, Const) else most if step > 0 else least
-    return not least <= end + step - (1 if step > 0 else -1) <= most
+    furthest, unit = (most, 1) if step > 0 else (least, -1)
+    end = stop.value if isinstance(stop, Const) else furthest
+    return not least <= end + step - unit <= most
 
 
 def blocks(node: Node) -> tuple[Block, ...]:

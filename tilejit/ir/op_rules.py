@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
 if TYPE_CHECKING:  # the modules of these types import this one, or come after it
-    from ..types import Type
+    from ..types import Tile
     from .builder import Builder
     from .graph import Call, Operand, Value
     from .op import Op
 
-    Types = tuple[Type | None, ...]
+    Types = tuple[Tile | None, ...]
     Places = Iterable[Operand]  # operands that are places in memory; None stands for a place that is not known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Rules:
     """What an op says about its calls; None for what it does not say.
 
     An op has `infer`; and `simulate` and `emit`, unless a pass replaces its calls before they run. Arguments of rules:
-    `g` is a `Builder`, `m` a `protocols.Machine` and `e` a `protocols.Emitter`; `context` is an
+    `g` is a `Builder`, `m` a `machine_protocol.Machine` and `e` an `emitter_protocol.Emitter`; `context` is an
     `analysis.context.Context` and `assigner` a `layouts.layouts.Assigner` of `tilejit/passes`.
     """
 
@@ -70,7 +70,7 @@ class Rules:
     handed_over: Callable[[Call], Places] | None = None
 
     # -- running it ----------------------------------------------------------------------------------------------------
-    #: ``simulate(m, call, *operands)`` returns the results' values, or a `protocols.Wait`. sim/fiber.py.
+    #: ``simulate(m, call, *operands)`` returns the results' values, or a `Wait`. sim/fiber.py.
     simulate: Callable[Concatenate[Any, Call, ...], Any] | None = None
     #: ``emit(e, call, *operands)`` returns the results' values. `emit.emitter.Emitter.call`.
     emit: Callable[Concatenate[Any, Call, ...], Any] | None = None
@@ -80,6 +80,12 @@ class Rules:
 
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+
+def required(rule: Rule | None) -> Rule:
+    """A rule that the op is known to have."""
+    assert rule is not None, "an op lacks a rule that its declaration needs"
+    return rule
 
 
 class RuleDecorator:

@@ -9,7 +9,7 @@ from inspect import CO_VARARGS
 from typing import Annotated, Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Traits:
     """What passes may know of an op without knowing which op it is: ``@op("pure", traits=Traits(view=True))``."""
 
@@ -57,7 +57,7 @@ Registers = Annotated[Any, Role.REGISTERS]
 Signals = Annotated[Any, Role.SIGNALS]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Roles:
     """The roles of an op's operands, in order: of those with names, and of each one that ``*rest`` takes."""
 

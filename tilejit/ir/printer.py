@@ -101,8 +101,9 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
         case For():
             head = f"{name(node.start)}, {name(node.stop)}, {name(node.step)}"
             unroll = "" if node.unroll == 1 else f" unroll {node.unroll}"
-            ahead = ("" if node.pipeline is None
-                     else f" in {node.pipeline.stages} stages{' by roles' * node.pipeline.warp_specialize}")
+            ahead = ""
+            if node.pipeline is not None:
+                ahead = f" in {node.pipeline.stages} stages{' by roles' * node.pipeline.warp_specialize}"
             lines.append(
                 f"{indent}for {name(node.index)} in range({head}){unroll}{ahead}{_format_carried(node.carried, name)}")
             _block(node.body, name, lines, inner)

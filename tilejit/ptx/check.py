@@ -52,7 +52,9 @@ def _misfit_element(operand: Operand, given: int | float | str) -> str | None:
         llvm = _LLVM_TYPE.match(given)
         if operand.kind == "imm":
             return f"a value known only at run time ({given})"
-        return None if llvm and llvm[0] in operand.accepts else llvm[0] if llvm else repr(given)
+        if llvm is None:
+            return repr(given)
+        return None if llvm[0] in operand.accepts else llvm[0]
     if operand.kind == "imm":
         return None if operand.values is not None and given in operand.values else repr(given)
     if operand.register.llvm in ("float", "double"):

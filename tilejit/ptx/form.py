@@ -131,7 +131,9 @@ class Form:
     def result_type(self, imm: Mapping[str, Bound] | None = None) -> str:
         """The LLVM type of the asm call."""
         types = [o.register.llvm for o in self._slots(imm, False).results for _ in range(o.registers)]
-        return "void" if not types else types[0] if len(types) == 1 else "{ " + ", ".join(types) + " }"
+        if len(types) > 1:
+            return "{ " + ", ".join(types) + " }"
+        return types[0] if types else "void"
 
     def _slots(self, imm: Mapping[str, Bound] | None, guard: bool) -> _Slots:
         bound = imm or {}

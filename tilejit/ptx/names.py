@@ -65,4 +65,11 @@ def python_name(of: Form) -> str:
     words = of.name.replace("::", "_").split(".")
     if words[:2] == ["cp", "async"]:
         words[:2] = ["cp_async"]
-    return ".".join(f"_{w}" if re.match(r"\d", w) else f"{w}_" if keyword.iskeyword(w) else w for w in words)
+    return ".".join(map(_identifier, words))
+
+
+def _identifier(word: str) -> str:
+    """A word as an attribute's name: a leading digit or a keyword gets an underscore."""
+    if re.match(r"\d", word):
+        return f"_{word}"
+    return f"{word}_" if keyword.iskeyword(word) else word

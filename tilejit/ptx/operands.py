@@ -118,7 +118,9 @@ class Operand:
     @property
     def registers(self) -> int:
         """How many registers it occupies; an immediate occupies none."""
-        return 0 if self.kind == "imm" else 1 if self.count is None else self.count
+        if self.kind == "imm":
+            return 0
+        return 1 if self.count is None else self.count
 
     @property
     def llvm_type(self) -> str:

@@ -34,7 +34,7 @@ def coverage_markdown() -> str:
         for row in section:
             having = [sum(target in form.targets for form in expand(row)) for target in TARGETS]
             total = len(expand(row))
-            marks = ["•" if n == total else str(n) if n else "" for n in having]
+            marks = [{0: "", total: "•"}.get(n, str(n)) for n in having]
             pattern = row.pattern.replace("|", "\\|")
             lines.append(f"| `{pattern}` | {total} | {row.effect} | " + " | ".join(marks) + " |")
     return "\n".join(lines) + "\n"

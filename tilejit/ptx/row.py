@@ -156,7 +156,10 @@ def _join(pieces: Iterable[Piece], chosen: dict[str, str]) -> str:
             text.append(piece)
             continue
         choice, first = chosen[piece[0]], piece[1]
-        text.append(choice if not choice.startswith("#") else "" if first else choice[1:])
+        if not choice.startswith("#"):
+            text.append(choice)
+        elif not first:
+            text.append(choice[1:])
     return "".join(text)
 
 

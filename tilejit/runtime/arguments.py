@@ -4,6 +4,7 @@ and which facts hold for them."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -20,6 +21,7 @@ from ..types import Buffer, Sym
 from .arrays import ArrayView, checked_shape, describe, row_major
 from .element_types import fits_float32
 from .facts import Kind, evaluate_fact, kind_of
+from .groups import Group, constant_fields, name_of_part, parts_of
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,18 @@ class ArraySpec:
 
 @dataclass
 class Bound:
-    """A call's arguments by parameter name, in order; `constants` are the names of the constexpr ones, `key` is what
-    versions are looked up by."""
+    """A call's arguments by name, in order; `constants` are the names of those that are known while compiling, `key`
+    is what versions are looked up by.
+
+    The parts of a group are arguments of their own, named as a kernel would write them (``layer.bias``); `groups` has
+    those of the `parameters` that are groups, and `given` what the call gave for them."""
 
     values: dict[str, Any]
     constants: frozenset[str]
     key: tuple
+    parameters: tuple[str, ...]
+    groups: dict[str, Group] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runtime(self) -> list:
@@ -94,6 +102,10 @@ class Bound:
     def names(self) -> list[str]:
         """The names of `runtime`, in order."""
         return [n for n in self.values if n not in self.constants]
+
+    def parts(self, parameters: Iterable[str]) -> list[str]:
+        """The names of the arguments of these parameters, in order."""
+        return [name for p in parameters for name in (self.groups[p].names() if p in self.groups else (p,))]
 
     def host_arguments(self) -> list:
         """Host arrays and scalars, for the simulator. LaunchError for an array on a device."""
@@ -117,12 +129,12 @@ class Bound:
     def without_data(self) -> Bound:
         """The same call without references to its arrays, for objects that outlive it."""
         values = {n: replace(v, view=None) if isinstance(v, ArraySpec) else v for n, v in self.values.items()}
-        return replace(self, values=values)
+        return replace(self, values=values, given={})
 
     def meta(self) -> dict[str, Any]:
-        """The arguments by name, as a grid function gets them."""
-        return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v)
-                for n, v in self.values.items()}
+        """The arguments by parameter, as a grid function gets them."""
+        return {name: held.view.owner if isinstance(held, ArraySpec) and held.view is not None else held
+                for name, held in ((p, self.given[p] if p in self.groups else self.values[p]) for p in self.parameters)}
 
 
 CONSTANTS = (bool, int, float, str, DType, Auto, type(None))
@@ -136,7 +148,8 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
     type that kernels do not take."""
     if len(args) > len(parameters):
         raise LaunchError(f"{name} takes {len(parameters)} arguments, and {len(args)} are given")
-    values, constants, key = {}, set(), []
+    binding = _Binding(name)
+    groups, held = {}, {}
     given = dict(zip((p.name for p in parameters), args))
     for p in parameters:
         if p.name in given and p.name in kwargs:
@@ -147,17 +160,71 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
             value = p.default
         else:
             raise LaunchError(f"{name} needs the argument {p.name!r}")
-        if p.constexpr:
-            value = values[p.name] = plain_constant(value)
-            constants.add(p.name)
-            key.append((p.name, _constant_key(name, p.name, value)))
-        else:
-            value = _runtime_value(name, p.name, value)
+        part = binding.constant(p.name, value) if p.constexpr else binding.argument(p.name, value)
+        if isinstance(part, Group):
+            groups[p.name], held[p.name] = part, value
+    forms = tuple((param, group.form) for param, group in groups.items())
+    return Bound(binding.values, frozenset(binding.constants), (*binding.key, *forms),
+                 tuple(p.name for p in parameters), groups, held)
+
+
+class _Binding:
+    """The arguments of a call that have been bound so far."""
+
+    def __init__(self, kernel: str):
+        self.kernel = kernel
+        self.values: dict[str, Any] = {}
+        self.constants: set[str] = set()
+        self.key: list[Any] = []
+
+    def constant(self, name: str, value: Any) -> str:
+        """Add an argument that is known while compiling; gives its name."""
+        value = self.values[name] = plain_constant(value)
+        self.constants.add(name)
+        self.key.append((name, _constant_key(self.kernel, name, value)))
+        return name
+
+    def argument(self, name: str, value: Any) -> Group | str:
+        """Add an array, a number, None, or the parts of a group; gives the name or the group."""
+        if value is None:
+            return self.constant(name, value)
+        found = None if isinstance(value, ArraySpec) or _is_constant_only(value) else parts_of(value)
+        if found is None:
+            value = _runtime_value(self.kernel, name, value)
             if isinstance(value, ArraySpec) and value.view is None and not value.pointer:
-                value = replace(value, pointer=len(values) + 1 << FAR)
-            values[p.name] = value
-            key.append(_signature(values[p.name]))
-    return Bound(values, frozenset(constants), tuple(key))
+                value = replace(value, pointer=len(self.values) + 1 << FAR)
+            self.values[name] = value
+            self.key.append(_signature(value))
+            return name
+        kind, (named, parts) = type(value), found
+        fixed = constant_fields(kind) if named else ()
+        places: Iterable[str | int] = named or range(len(parts))
+        return Group(kind, named, tuple(self._part(name_of_part(name, at), part, at in fixed)
+                                        for at, part in zip(places, parts)))
+
+    def _part(self, name: str, value: Any, fixed: bool) -> Group | str:
+        """Add a part of a group. What cannot change at run time is a constant."""
+        if fixed or isinstance(value, Enum) or _is_constant_only(value):
+            return self.constant(name, value)
+        return self.argument(name, value)
+
+
+def _is_constant_only(value: Any) -> bool:
+    """Whether a value cannot be an argument at run time: a string, a dtype, a member of an enumeration, a kernel, a
+    helper, a layout."""
+    return (isinstance(value, (str, DType, Auto)) or isinstance(value, Enum) and not isinstance(value, (int, float))
+            or _names_dtype(value) or getattr(value, "source", None) is not None or hasattr(value, "shards"))
+
+
+def _called(value: Any) -> str:
+    """A value of which `_is_constant_only` is true, in words."""
+    if isinstance(value, DType) or _names_dtype(value):
+        return f"the dtype {dtype_of(value)}"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, Enum):
+        return f"a member of {type(value).__name__}"
+    return "a layout" if hasattr(value, "shards") or isinstance(value, Auto) else "a function"
 
 
 def plain_constant(value):
@@ -168,7 +235,7 @@ def plain_constant(value):
         if all(map(is_, items, value)):
             return value
         return value._make(items) if hasattr(value, "_make") else items
-    if parts_of(value) is not None:
+    if constant_parts(value) is not None:
         held = {f.name: getattr(value, f.name) for f in fields(value)}
         plain = {name: x if _names_dtype(x) else plain_constant(x) for name, x in held.items()}
         changed = {name: x for name, x in plain.items() if x is not held[name]}
@@ -191,7 +258,7 @@ def _names_dtype(value) -> bool:
             or torch is not None and isinstance(value, getattr(torch, "dtype", ())))
 
 
-def parts_of(value) -> tuple | None:
+def constant_parts(value) -> tuple | None:
     """The parts of a constant that groups others: the items of a tuple, named or not, or the fields of a frozen
     dataclass; None for any other."""
     if isinstance(value, tuple):
@@ -205,7 +272,7 @@ def parts_of(value) -> tuple | None:
 def _constant_key(kernel: str, name: str, value):
     if isinstance(value, Enum):
         return type(value), value.name
-    parts = parts_of(value)
+    parts = constant_parts(value)
     if parts is not None:
         return type(value), tuple(_constant_key(kernel, name, v) for v in parts)
     if _names_dtype(value):  # within a dataclass, where `plain_constant` has not replaced it
@@ -236,10 +303,15 @@ def _runtime_value(kernel: str, name: str, value):
             raise LaunchError(f"{kernel}: {name} = {value} does not fit in float32, as which a float is passed "
                               "(-3.4028235e38 to 3.4028235e38); an array of one float64 holds it")
         return value
-    if value is None or isinstance(value, (str, tuple, list, dict)):
-        advice = ("pass an array" if isinstance(value, list)
-                  else "annotate the parameter as tile.constexpr to make it part of the kernel")
-        raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; {advice}")
+    if isinstance(value, (dict, set)):
+        raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; "
+                          "pass its values in a tuple, or in a named tuple or dataclass to have names for them")
+    if _is_constant_only(value):
+        raise LaunchError(f"{kernel}: {name} is {_called(value)}, which is known while compiling: declare the "
+                          f"parameter as {name}: tile.constexpr")
+    if isinstance(value, complex):
+        raise LaunchError(f"{kernel}: {name} is a complex number, and kernels have none: pass its real and its "
+                          "imaginary part")
     number = _numpy_number(value)
     if number is not None:
         return _runtime_value(kernel, name, number)

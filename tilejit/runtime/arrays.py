@@ -75,18 +75,20 @@ class ArrayView:
             return (*t[:-2], t[-1], t[-2])
         return ArrayView(self.pointer, swap(self.shape), swap(self.strides), self.dtype, self.device)
 
-    def numpy(self):
+    def numpy(self) -> numpy.ndarray:
         """A NumPy array over the same memory. LaunchError when it is not on the host."""
         if isinstance(self.owner, numpy.ndarray):
             return self.owner
         if self.device != "host":
             raise LaunchError(f"the array is on device {self.device}; copy it to the host first")
         nbytes = self.nbytes_per_element
-        reaches = ([stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)] if self.size
-                   else [])
+        if self.size:
+            reaches = [stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)]
+        else:
+            reaches = []
         low = sum(min(reach, 0) for reach in reaches)
         span = sum(map(abs, reaches)) + nbytes if self.size else 0
-        memory = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""
+        memory: Any = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""
         if span:
             memory.keep = self
         array = numpy.ndarray(self.shape, numpy_dtype("uint8" if DTYPES[self.dtype].packed else self.dtype), memory,

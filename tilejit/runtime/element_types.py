@@ -87,8 +87,9 @@ def integer_limits(dtype: str) -> tuple[int, int] | None:
 
 def unfit(name: str) -> str:
     """The text of an error: a kernel takes no elements of this type, and which types it takes."""
-    advice = ("; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name
-              else "")
+    advice = ""
+    if "complex" in name:
+        advice = "; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)"
     return (f"{name} is not an element type that a kernel can take; there are "
             f"{', '.join(n for n, d in DTYPES.items() if not d.padded)}{advice}")
 

@@ -232,7 +232,9 @@ class _Code:
             self.scalars[i] = self(f"zext i1 {yes} to i64")
             return
         value = self.scalars[i] = self.integer(item)
-        least, most = integer_limits(dtype)
+        limits = integer_limits(dtype)
+        assert limits is not None  # it is an integer
+        least, most = limits
         if least > -2 ** 63:
             self.need(f"icmp sge i64 {value}, {least}")
         if most < 2 ** 63 - 1:
@@ -271,6 +273,7 @@ class _Code:
         pointer, extents, strides = self.arrays[i]
         if kind == "ptr":
             return pointer
+        assert axis is not None  # as sizes and strides have
         return self.load("i64", extents if kind == "size" else strides, 8 * axis)
 
     def operation(self, name: str, *parts: str) -> str:
@@ -323,17 +326,18 @@ class _Code:
     def encode(self, map_: MapRecipe) -> str:
         """Encode a tensor map on the stack; returns its address. Values that depend on the call are checked
         by the driver only."""
-        fixed = map_.fixed
+        fixed, extents, address = map_.fixed, map_.fixed.box, map_.address
+        assert extents is not None and address is not None  # a tiled map of an argument
         room, dims, strides = self.room(128, 64), self.room(40, 8), self.room(40, 8)
         box, steps = self.room(20, 4), self.room(20, 4)
         for place, parts in ((dims, map_.dims), (strides, map_.strides)):
             for axis, part in enumerate(parts):
                 self.store("i64", self.value(part), place, 8 * axis)
         for axis in range(fixed.rank):
-            self.store("i32", fixed.box[axis], box, 4 * axis)
+            self.store("i32", extents[axis], box, 4 * axis)
             self.store("i32", fixed.element_strides[axis], steps, 4 * axis)
         tail = ", ".join(f"i32 {mode}" for mode in map_.modes)
         failed = self(f"call i32 {self.word('encode_tiled')}(ptr {room}, i32 {fixed.code}, i32 {fixed.rank}, "
-                      f"i64 {self.value(map_.address)}, ptr {dims}, ptr {strides}, ptr {box}, ptr {steps}, {tail})")
+                      f"i64 {self.value(address)}, ptr {dims}, ptr {strides}, ptr {box}, ptr {steps}, {tail})")
         self.need(f"icmp eq i32 {failed}, 0")
         return room

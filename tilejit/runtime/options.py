@@ -52,7 +52,7 @@ def _cluster(given: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def padded_grid(grid):
+def padded_grid(grid: Any) -> Any:
     """A grid of one to three numbers extended to three; anything else unchanged."""
     if isinstance(grid, tuple) and 0 < len(grid) < 3:
         return grid + (1,) * (3 - len(grid))
@@ -67,8 +67,9 @@ def call_grid(grid, arguments: dict[str, Any]):
     except TileError:
         raise
     except Exception as error:
-        hint = (nearest(error.args[0], arguments) if isinstance(error, KeyError) and error.args
-                and isinstance(error.args[0], str) else "")
+        hint = ""
+        if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+            hint = nearest(error.args[0], arguments)
         raise LaunchError(f"the grid function raised {type(error).__name__}: {error}{hint}; "
                           f"it is called with the launch's arguments by name: {', '.join(arguments)}") from error
 

@@ -45,7 +45,7 @@ THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
 _INTEGER = {"i32": "i", "i64": "q"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Parameter:
     """A parameter of the kernel: a number of an argument in a `struct` format; `dtype` is that of a scalar.
 
@@ -86,7 +86,7 @@ class Parameter:
         return scalar_bytes(value, self.dtype) if self.dtype else struct.pack("<" + self.form, value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MapParameter:
     """A parameter of the kernel that is the tensor map `index` of the recipe; it is stored separately."""
 
@@ -94,7 +94,7 @@ class MapParameter:
     form = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MapRecipe:
     """A tensor map. `fixed` has the fields that are the same in every call, and placeholders for the others.
 
@@ -140,7 +140,7 @@ class Guard(NamedTuple):
     leaves: set[Leaf]  # of the condition
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recipe:
     """A checked recipe."""
 

@@ -23,13 +23,16 @@ _SCALARS = (int, float, bool, type(None), str)
 
 
 def view_of(value) -> ArrayView | None:
-    """The view of an array; None for a number and the like."""
+    """The view of an array; None for anything else."""
     describer = DESCRIBERS.get(value.__class__)
     if describer is not None:
         return describer(value)
     if isinstance(value, _SCALARS) or not hasattr(value, "shape") and not hasattr(value, "__dlpack__"):
         return None
-    return describe(value)
+    try:
+        return describe(value)
+    except LaunchError:
+        return None
 
 
 def is_scalar(value, dtype: str) -> bool:
@@ -152,11 +155,12 @@ def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -
 def _check(recipe: Recipe, strides: set[int]) -> list[str]:
     """Code for the guards. Those that depend on shapes and strides only are skipped if these are the same as in the
     last call that passed them."""
-    arrays = {i: recipe.arguments[i].rank for i in recipe.arrays}
+    arrays = {i: kind.rank for i, kind in enumerate(recipe.arguments) if isinstance(kind, ArrayKind)}
     ranks = [f"if len(s{i}) != {rank}: return False" for i, rank in arrays.items()]
     unpack = [f"{', '.join(f'{letter}{i}_{d}' for d in range(rank))}, = {of}{i}" for i, rank in arrays.items() if rank
               for letter, of, used in (("n", "s", True), ("m", "t", i in strides)) if used]
-    always, once = [], []
+    always: list[str] = []
+    once: list[str] = []
     needed = (bool(recipe.map_params)
               or any(param.value.axis is not None for param in recipe.params if isinstance(param, Parameter)))
     for guard in recipe.guards:

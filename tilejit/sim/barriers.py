@@ -151,9 +151,10 @@ class MBarrier:
         parts = []
         if self.pending:
             parts.append(f"{self.pending} of {self.count} arrival{'s' if self.count > 1 else ''}")
-        if self.tx:
-            parts.append(f"{self.tx} bytes" if self.tx > 0
-                         else f"the announcement (expect_tx) of {-self.tx} bytes that have already arrived")
+        if self.tx > 0:
+            parts.append(f"{self.tx} bytes")
+        elif self.tx < 0:
+            parts.append(f"the announcement (expect_tx) of {-self.tx} bytes that have already arrived")
         return " and ".join(parts) or "nothing"
 
 

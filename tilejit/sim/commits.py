@@ -8,41 +8,41 @@ from collections.abc import Callable
 import numpy as np
 
 from .clocks import BEFORE, ORDER, PASSED, empty_clock
-from .parts import MachineParts
+from .component import Component
 from .values import SimBarrier
 from .world import AsyncOp
 
 
-class Commits(MachineParts):
+class Commits(Component):
     """The part of the machine that commits a thread's operations to mbarriers."""
 
-    def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
+    def to_barrier(self, queue: str, barrier: SimBarrier) -> None:
         """``tcgen05.commit``: arrive on the barrier when all operations that the thread has issued to `queue` so
         far are complete."""
-        self.commit_to_barriers(queue, [barrier])
+        self.to_barriers(queue, [barrier])
 
-    def commit_to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
+    def to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
         """`commit_to_barrier` for several barriers: each gets an arrival."""
         covered: dict[int, tuple] = {}
         for barrier in barriers:
-            for world, rank, number, _ in self._each(barrier):
+            for world, rank, number, _ in self.m.barriers.each(barrier):
                 if id(world) not in covered:
                     covered[id(world)] = self._cover(world, queue)
-                op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
+                op = self.m.engines.operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
                 op.covers, landed = covered[id(world)]
-                op.then = _commit_completion(self, rank, number, op.covers, landed)
+                op.then = _commit_completion(self.m, rank, number, op.covers, landed)
                 op.pipe = f"commit of {queue}"  # commits of a thread arrive in issue order
                 op.due = max([op.due, *(o.due for o in world.flight
                                         if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
-                world.launch(op, self.sim.cells)
-                self.sim.flying += 1
+                world.launch(op, self.m.sim.cells)
+                self.m.sim.flying += 1
 
     def _cover(self, world, queue: str) -> tuple[tuple, np.ndarray]:
         """What a commit by this thread covers: the numbers of its operations in flight, and a clock of those that
         have landed. A commit covers all earlier operations, including those of earlier commits."""
-        key = "commits", queue, self.rank, self.low
+        key = "commits", queue, self.m.rank, self.m.low
         numbers, clock, told = world.facts.get(key, ((), empty_clock(world.clocks), ()))
-        for q in self._queues(world, queue):
+        for q in self.m.engines.queues(world, queue):
             numbers += tuple(op.number for group in q.groups for op in group) + tuple(op.number for op in q.open)
             q.groups, q.open = [], []
         landed = tuple(n for n in numbers if n not in world.ops and ("tag", n) in world.facts)
@@ -50,7 +50,7 @@ class Commits(MachineParts):
         numbers = tuple(n for n in numbers if n in world.ops)
         # Keep the clocks of landed operations that pending commits will still publish.
         awaited = {n for o in world.flight
-                   if (o.pipe, o.rank, o.atom) == (f"commit of {queue}", self.rank, int(self.atoms[0]))
+                   if (o.pipe, o.rank, o.atom) == (f"commit of {queue}", self.m.rank, int(self.m.atoms[0]))
                    for n in o.covers}
         for n in (*told, *landed):
             if n not in awaited:

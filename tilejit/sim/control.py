@@ -22,14 +22,17 @@ class Control(Parting):
         test = np.asarray(test, bool)
         if active is not None:
             mask = test & active
-            return (False if not mask.any() else True if np.array_equal(mask, np.broadcast_to(active, mask.shape))
-                    else mask)
+            if not mask.any():
+                return False
+            return True if np.array_equal(mask, np.broadcast_to(active, mask.shape)) else mask
         if test.size == 1:
             return bool(test.flat[0])
         by_cta = test.all(axis=1)
         if test.shape[1] > 1 and (by_cta != test.any(axis=1)).any():
             return test
-        return True if by_cta.all() else by_cta if by_cta.any() else False
+        if by_cta.all():
+            return True
+        return by_cta if by_cta.any() else False
 
     def _if(self, frame: Frame, node: If) -> None:
         way = self.decide(self.value(node.test), frame.active)

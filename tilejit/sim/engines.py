@@ -3,21 +3,21 @@ groups and waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
 from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
+from .component import Component
 from .faults import Reporter
 from .flight import NEVER
 from .global_flight import LOAD
-from .parts import MachineParts
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
-from .world import AsyncOp
+from .world import AsyncOp, World
 
 
 @dataclass
@@ -41,70 +41,100 @@ class Span:
                     buffer.peer)
 
 
-class Engines(MachineParts):
+@dataclass
+class Operation:
+    """An asynchronous operation to issue, which reads and writes spans of shared or tensor memory.
+
+    The first thread of the scope issues it, or with `collective` all its threads together. It completes on `barriers`,
+    each with a number of bytes, or in the group `queue` of the issuing thread. ``collect(rows, params) -> dict`` reads
+    its sources and ``land(rows, params)`` writes its destinations, for the CTAs `rows` of the chunk; `params` are
+    arrays with a leading batch axis. `proxy` says that it accesses memory through the async proxy. Operations of a
+    thread in the same `pipe` execute in issue order without waits between them. `threads` gives the thread of each
+    cell written, if an atom issues it. A `reducing` operation may overlap with others of the same bytes. `touches` are
+    its accesses to global memory (`GlobalAccess.touch`).
+    """
+
+    what: str
+    _: KW_ONLY
+    land: Callable[[np.ndarray, dict], None]
+    params: dict[str, Any]
+    collect: Callable[[np.ndarray, dict], dict] | None = None
+    reads: Sequence[Span] = ()
+    writes: Sequence[Span] = ()
+    barriers: Sequence[tuple[SimBarrier, int]] = ()
+    queue: str | None = None
+    pipe: str | None = None
+    proxy: bool = True
+    collective: bool = False
+    threads: np.ndarray | None = None
+    reducing: bool = False
+    touches: tuple = ()
+
+
+class Engines(Component):
     """The part of the machine that issues asynchronous operations and waits for them."""
 
-    def issue(self, what: str, *, reads: Sequence[Span] = (), writes: Sequence[Span] = (), land: Callable, params: dict,
-              collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
-              barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
-              positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
-              atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False,
-              touches: tuple = ()) -> None:
-        """Issue an asynchronous operation that reads and writes spans of shared or tensor memory. It is issued by the
-        first thread of the scope, or with `collective` by all its threads together.
+    def issue(self, operation: Operation, *, positions: np.ndarray | None = None, atom: int | None = None) -> None:
+        """Issue an operation, in all CTAs of the batch or in those at `positions`. With `atom`, the threads of that
+        atom issue it together."""
+        self.m.sim.version += 1
+        for where, reads, writes, targets in self._resolve(operation, positions):
+            for world, at in self.m.worlds(where):
+                if all(self.m.barriers.usable(world, rank, number) for rank, number, _ in targets):
+                    thread = MANY if operation.collective or atom is not None else self.m.low
+                    params = operation.params
+                    if at is not None:
+                        params = {k: take(v, at) for k, v in params.items()}
+                    op = self.operation(operation.what, world, reads, writes, operation.land, params, targets, thread,
+                                        atom)
+                    self._launch(op, operation, world)
 
-        It completes on `barrier` with `nbytes` bytes, on several `barriers`, or in the group `queue` of the issuing
-        thread. ``collect(rows, params) -> dict`` reads its sources and ``land(rows, params)`` writes its
-        destinations, for the CTAs `rows` of the chunk; `params` are arrays with a leading batch axis. `proxy` says
-        that it accesses memory through the async proxy. Operations of a thread in the same `pipe` execute in issue
-        order without waits between them. With `atom`, the threads of that atom issue it together, and `threads` gives
-        the thread of each cell written. A `reducing` operation may overlap with others of the same bytes. `touches`
-        are its accesses to global memory (`GlobalAccess.touch`).
-        """
-        self.sim.version += 1
-        barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
-        spans = [*reads, *writes]
+    def _resolve(self, operation: Operation, positions: np.ndarray | None) -> Iterator[tuple[Any, list, list, list]]:
+        """The cells that an operation reads and writes, and the mbarriers on which it completes, as in `AsyncOp`: once
+        for each set of CTAs in which they are the same, with their positions."""
+        spans, barriers, split = [*operation.reads, *operation.writes], operation.barriers, len(operation.reads)
         keys = [s.start for s in spans] + [s.peer for s in spans]
         keys += [x for b, _ in barriers for x in (b.index, b.peer)]
-        for where, ints in self._cases_at(positions, keys):
+        for where, ints in self.cases_at(positions, keys):
             starts, peers = ints[:len(spans)], ints[len(spans):2 * len(spans)]
             named = ints[2 * len(spans):]
-            places = [(s.space, self.rank if p is None else p,
-                       self._span_cells(s, at)) for s, at, p in zip(spans, starts, peers)]
-            targets = [(self.rank if peer is None else peer, b.first + (index or 0), n)
+            places = [(s.space, self.m.rank if p is None else p,
+                       self.span_cells(s, at)) for s, at, p in zip(spans, starts, peers)]
+            targets = [(self.m.rank if peer is None else peer, b.first + (index or 0), n)
                        for (b, n), index, peer in zip(barriers, named[::2], named[1::2])]
-            for world, at in self.worlds(where):
-                if not all(self._usable(world, rank, number) for rank, number, _ in targets):
-                    continue
-                chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
-                op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
-                                     MANY if collective or atom is not None else self.low, atom)
-                op.collect, op.pipe, op.threads, op.generic = collect, pipe, threads, bool(targets) and not proxy
-                op.reducing, op.touches = reducing, touches
-                op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
-                ahead = [o for o in world.flight
-                         if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
-                op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
-                if self.checks:
-                    self._check_issue(op, world, proxy, ahead)
-                world.launch(op, self.sim.cells)
-                self.sim.flying += 1
-                for rank, number, _ in targets:
-                    self.within_limit(world, world.barriers[rank, number])
-                if queue is not None:
-                    op.queued = True
-                    world.queue(queue, self.rank, ("atom", op.atom) if collective else op.thread).open.append(op)
+            yield where, places[:split], places[split:], targets
 
-    def _cases_at(self, positions, keys):
+    def _launch(self, op: AsyncOp, operation: Operation, world: World) -> None:
+        """Put an operation in flight, after those ahead of it in its pipe."""
+        op.collect, op.pipe, op.threads = operation.collect, operation.pipe, operation.threads
+        op.generic = bool(op.targets) and not operation.proxy
+        op.reducing, op.touches = operation.reducing, operation.touches
+        ahead: list[AsyncOp] = []
+        if op.pipe is not None:
+            op.pipe_number = 1 + self.m.rank * self.m.sim.program.threads + self.m.low
+            ahead = [o for o in world.flight if (o.pipe, o.rank, o.thread) == (op.pipe, op.rank, op.thread)]
+            op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
+        if self.m.checks:
+            self._check_issue(op, world, operation.proxy, ahead)
+        world.launch(op, self.m.sim.cells)
+        self.m.sim.flying += 1
+        for rank, number, _ in op.targets:
+            self.m.barriers.within_limit(world, world.barriers[rank, number])
+        if operation.queue is not None:
+            op.queued = True
+            issuer = ("atom", op.atom) if operation.collective else op.thread
+            world.queue(operation.queue, self.m.rank, issuer).open.append(op)
+
+    def cases_at(self, positions, keys):
         if positions is None:
-            yield from self.cases(*keys)
+            yield from self.m.cases(*keys)
             return
-        for where, ints in self.cases(np.isin(np.arange(self.batch), positions).reshape(-1, 1).astype(int), *keys):
+        for where, ints in self.m.cases(np.isin(np.arange(self.m.batch), positions).reshape(-1, 1).astype(int), *keys):
             if ints[0]:
                 yield where, ints[1:]
 
-    def _span_cells(self, span: Span, start: int) -> Cells:
-        granule = self.sim.granule(span.space)
+    def span_cells(self, span: Span, start: int) -> Cells:
+        granule = self.m.sim.granule(span.space)
         pattern = span.pattern(start) if callable(span.pattern) else span.pattern
         if (pattern[1:] - pattern[:-1] == span.nbytes).all():  # contiguous pieces
             first = start + int(pattern[0])
@@ -112,18 +142,19 @@ class Engines(MachineParts):
         count = -(-span.nbytes // granule)
         return ((start + pattern)[:, None] // granule + np.arange(count)).reshape(-1)
 
-    def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None,
-                   atom: int | None = None) -> AsyncOp:
-        atom = int(self.atoms[0]) if atom is None else atom
-        thread = (self.low if self.threads == 1 else MANY) if thread is None else thread
-        reads, writes = (reads, writes) if self.checks else ([], [])
-        op = AsyncOp(self.sim.next_operation(), what, self.rank, atom, thread, self.line, reads, writes, land, params,
-                     targets, self.sim.landing_time())
+    def operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None,
+                  atom: int | None = None) -> AsyncOp:
+        atom = int(self.m.atoms[0]) if atom is None else atom
+        if thread is None:
+            thread = self.m.low if self.m.threads == 1 else MANY
+        reads, writes = (reads, writes) if self.m.checks else ([], [])
+        op = AsyncOp(self.m.sim.next_operation(), what, self.m.rank, atom, thread, self.m.line, reads, writes, land,
+                     params, targets, self.m.sim.landing_time())
         op.world = world
-        op.clock = world.clocks.known[self.rank, atom].copy()
-        op.epoch = int(world.clocks.now[self.rank, atom])
-        if thread == MANY or self.threads <= 32:
-            op.clock[PASSED, world.clocks.column(self.rank, atom)] = op.epoch
+        op.clock = world.clocks.known[self.m.rank, atom].copy()
+        op.epoch = int(world.clocks.now[self.m.rank, atom])
+        if thread == MANY or self.m.threads <= 32:
+            op.clock[PASSED, world.clocks.column(self.m.rank, atom)] = op.epoch
         return op
 
     def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: Sequence[AsyncOp] = ()) -> None:
@@ -131,23 +162,23 @@ class Engines(MachineParts):
         `ahead` in its pipe are ordered in any case."""
         plane = FENCED if proxy else 0
         after = tuple(o.number for o in ahead)
-        read_ahead = [(world.shadow(space, rank, self.sim.cells(space)),
+        read_ahead = [(world.shadow(space, rank, self.m.sim.cells(space)),
                        cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] -= 1
         for writing, places in ((False, op.reads), (True, op.writes)):
             for space, rank, cells in places:
-                shadow = world.shadow(space, rank, self.sim.cells(space))
+                shadow = world.shadow(space, rank, self.m.sim.cells(space))
                 threads = np.asarray(op.thread if op.threads is None else op.threads, np.int16)
                 access = Access(cells, np.asarray(op.atom), threads, op.line, after=after, reducing=op.reducing,
                                 pipe=op.pipe_number if shadow.tensor else 0)
                 through = plane if space == "shared" else ORDER  # tensor memory has no proxies
                 if writing:
-                    found = shadow.write(world.clocks, self.rank, access, through, keep=False, combines=op.reducing)
+                    found = shadow.write(world.clocks, self.m.rank, access, through, keep=False, combines=op.reducing)
                 else:
-                    found = shadow.read(world.clocks, self.rank, access, through, keep=False)
+                    found = shadow.read(world.clocks, self.m.rank, access, through, keep=False)
                 if found is not None:
-                    Reporter(self, world, rank, space).asynchronous(op, access, found, writing)
+                    Reporter(self.m, world, rank, space).asynchronous(op, access, found, writing)
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] += 1
 
@@ -155,36 +186,36 @@ class Engines(MachineParts):
 
     def commit(self, queue: str) -> None:
         """``commit_group``: close the open group of each thread of the scope."""
-        for world, _ in self.worlds():
-            for q in self._queues(world, queue):
+        for world, _ in self.m.worlds():
+            for q in self.queues(world, queue):
                 q.groups.append(q.open)
                 q.open = []
 
     def wait_groups(self, queue: str, n: int, read: bool = False) -> None:
         """``wait_group``: wait until at most the last `n` groups of each thread are pending. With `read`, wait only
         until the earlier groups have read their sources."""
-        self.sim.version += 1
-        for world, _ in self.worlds():
-            for q in self._queues(world, queue):
+        self.m.sim.version += 1
+        for world, _ in self.m.worlds():
+            for q in self.queues(world, queue):
                 done = q.groups[:len(q.groups) - n] if n else q.groups
                 for group in done:
                     for op in group:
                         op.awaited = True
                         if read:
-                            self.sim.free_sources(op)
+                            self.m.sim.free_sources(op)
                         else:
-                            self.sim.land(op)
+                            self.m.sim.land(op)
                 if not read:
                     q.groups = q.groups[len(done):]
 
-    def _queues(self, world, queue: str):
-        wanted = {MANY} | set(range(self.low, self.high))
-        keys: list[tuple[str, int, Any]] = [(queue, self.rank, t)
-                                            for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
+    def queues(self, world, queue: str):
+        wanted = {MANY} | set(range(self.m.low, self.m.high))
+        threads = range(self.m.low, self.m.high) if self.m.threads == 1 else (MANY,)
+        keys: list[tuple[str, int, Any]] = [(queue, self.m.rank, t) for t in threads]
         if queue in ("cp.async", "wgmma", "tcgen05.ld", "tcgen05.st"):
-            keys = [(queue, self.rank, ("atom", int(a))) for a in self.active_atoms]
-        elif self.threads > 1:
-            keys = [k for k in world.queues if k[0] == queue and k[1] == self.rank and k[2] in wanted] or keys
+            keys = [(queue, self.m.rank, ("atom", int(a))) for a in self.m.active_atoms]
+        elif self.m.threads > 1:
+            keys = [k for k in world.queues if k[0] == queue and k[1] == self.m.rank and k[2] in wanted] or keys
         return [world.queue(*k) for k in keys]
 
     def bulk_commit(self) -> None:
@@ -211,8 +242,8 @@ class Engines(MachineParts):
         if valid is not None:
             count = np.where(valid, count, 0)
         keep = None if active is None else np.asarray(active)
-        if self._active is not None:
-            keep = self._active[:, :, None] if keep is None else keep & self._active[:, :, None]
+        if self.m.active_mask is not None:
+            keep = self.m.active_mask[:, :, None] if keep is None else keep & self.m.active_mask[:, :, None]
         source = np.asarray(src_offsets) + np.asarray(src.base).reshape(-1, 1, 1)
         shape = np.broadcast_shapes(to.shape, source.shape, count.shape, () if keep is None else keep.shape)
         def spread(x):
@@ -223,12 +254,12 @@ class Engines(MachineParts):
         def flat(x):
             return x.reshape(x.shape[0], -1)
         place = Place(flat(to), (), None if keep is None else flat(keep))
-        self._count("global -> shared (cp.async)", self._count_access(place) * nbytes)
-        threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
-        early = self.sim.coin()
-        for atom in self.active_atoms:
-            start, stop = (max(x - self.low, 0) for x in self.sim.atom_threads(int(atom)))
-            cut = slice(start, min(stop, self.threads))
+        self.m.global_memory.count("global -> shared (cp.async)", self.m.shared.count_access(place) * nbytes)
+        threads = np.broadcast_to(np.arange(self.m.low, self.m.high)[:, None], shape[1:])
+        early = self.m.sim.coin()
+        for atom in self.m.active_atoms:
+            start, stop = (max(x - self.m.low, 0) for x in self.m.sim.atom_threads(int(atom)))
+            cut = slice(start, min(stop, self.m.threads))
             touches: tuple = ()
             if elements:
                 element, inside = (x[:, cut] for x in elements)
@@ -247,25 +278,26 @@ class Engines(MachineParts):
         def land(rows, params):
             scatter_bytes(target.data, rows, params["to"], params["data"], params["keep"])
 
-        for where, offsets, mask in self._alike(Place(to, (to.shape[1],), keep)):
+        for where, offsets, mask in self.m.shared.alike(Place(to, (to.shape[1],), keep)):
             if mask is not None and not mask.any():
                 continue
             who = threads if mask is None else threads[mask]
-            cells = self._cells_of(offsets if mask is None else offsets[mask], nbytes)
-            for world, at in self.worlds(where):
-                chosen = (params if at is None
-                          else {k: take(v, at) if v is not None else None for k, v in params.items()})
-                op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land,
-                                     dict(chosen), [], MANY, atom)
+            cells = self.m.shared.cells_of(offsets if mask is None else offsets[mask], nbytes)
+            for world, at in self.m.worlds(where):
+                chosen = dict(params)
+                if at is not None:
+                    chosen = {k: None if v is None else take(v, at) for k, v in params.items()}
+                op = self.operation("copy_async by cp.async", world, [], [("shared", self.m.rank, cells)], land, chosen,
+                                    [], MANY, atom)
                 op.threads = np.repeat(who, len(cells) // len(who)).astype(np.int16)
                 op.collect, op.due, op.queued, op.touches = collect, NEVER, True, touches
-                if self.checks:
+                if self.m.checks:
                     self._check_issue(op, world, proxy=False)
-                world.launch(op, self.sim.cells)
-                self.sim.flying += 1
+                world.launch(op, self.m.sim.cells)
+                self.m.sim.flying += 1
                 if early:
-                    self.sim.collect(op)
-                world.queue("cp.async", self.rank, ("atom", atom)).open.append(op)
+                    self.m.sim.collect(op)
+                world.queue("cp.async", self.m.rank, ("atom", atom)).open.append(op)
 
     def _check_cp_async(self, to, src, source, count, keep, nbytes) -> tuple[np.ndarray, np.ndarray] | None:
         """Check the addresses. Returns the global elements of which each copy may read a byte,
@@ -273,15 +305,17 @@ class Engines(MachineParts):
         read = count > 0 if keep is None else (count > 0) & keep
         address = src.memory.address + src.memory.origin * src.memory.itemsize
         if (((source + address) % nbytes != 0) & read).any():
-            self.finding("misaligned", f"cp.async of {nbytes} bytes reads global memory at an address that is no "
-                                       f"multiple of {nbytes}")
+            self.m.finding("misaligned", f"cp.async of {nbytes} bytes reads global memory at an address that is no "
+                                         f"multiple of {nbytes}")
         if ((to % nbytes != 0) & (True if keep is None else keep)).any():
-            self.finding("misaligned", f"cp.async of {nbytes} bytes writes shared memory at an address that is no "
-                                       f"multiple of {nbytes}")
+            self.m.finding("misaligned", f"cp.async of {nbytes} bytes writes shared memory at an address that is no "
+                                         f"multiple of {nbytes}")
         low = source + src.memory.origin * src.memory.itemsize
         if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
-            self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
-        return self._sources(src.memory, low, count, read, nbytes) if self.checks and src.memory.maybe_written else None
+            self.m.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
+        if self.m.checks and src.memory.maybe_written:
+            return self._sources(src.memory, low, count, read, nbytes)
+        return None
 
     def _sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray,
                  nbytes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -297,8 +331,9 @@ class Engines(MachineParts):
     def _touch_sources(self, memory, element: np.ndarray, inside: np.ndarray, atom: int, threads: np.ndarray) -> tuple:
         """Check what copies of an atom read, as reads by their `threads` (T, k) that last until these wait."""
         threads = np.broadcast_to(threads[..., None], element.shape[1:])
-        cells = self._cells(memory, np.where(inside, element, 0))
-        return self.touch(memory, "copy_async by cp.async", LOAD, cells, inside, None, threads, proxy=False, atom=atom)
+        cells = self.m.global_memory.cells(memory, np.where(inside, element, 0))
+        return self.m.global_memory.touch(memory, "copy_async by cp.async", LOAD, cells, inside, None, threads,
+                                          proxy=False, atom=atom)
 
     def cp_async_commit(self) -> None:
         """``cp.async.commit_group`` in every thread of the scope."""
@@ -312,26 +347,27 @@ class Engines(MachineParts):
 
     def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
         """``cp.async.mbarrier.arrive``: each thread arrives when all its copies issued so far have landed."""
-        arrivals = self.threads if self._active is None else self._active.sum(axis=1, keepdims=True)
-        for world, rank, number, (threads,) in self._each(barrier, arrivals):
+        arrivals = self.m.threads if self.m.active_mask is None else self.m.active_mask.sum(axis=1, keepdims=True)
+        for world, rank, number, (threads,) in self.m.barriers.each(barrier, arrivals):
             b = world.barriers[rank, number]
             if not noinc:
                 b.pending += threads
-            elif threads > b.pending - b.coming and max(b.count, self.threads) > 1:  # one thread's copies land in order
-                self.fault(world, "barrier-phase", b.too_many(threads))
+            # one thread's copies land in order
+            elif threads > b.pending - b.coming and max(b.count, self.m.threads) > 1:
+                self.m.fault(world, "barrier-phase", b.too_many(threads))
                 threads = max(b.pending - b.coming, 0)
             b.coming += threads
             pending = []
-            for q in self._queues(world, "cp.async"):
+            for q in self.queues(world, "cp.async"):
                 pending += [op for group in q.groups for op in group] + q.open
                 q.groups, q.open = [], []
-            op = self._operation("arrive_on_copies", world, [], [], _nothing, {}, [])
-            op.clock = world.clocks.release(self.rank, self.active_atoms)
+            op = self.operation("arrive_on_copies", world, [], [], _nothing, {}, [])
+            op.clock = world.clocks.release(self.m.rank, self.m.active_atoms)
             if noinc:
-                self._follow(world, rank, number, op.clock)
-            op.then = _arrival(self, pending, rank, number, threads)
-            world.launch(op, self.sim.cells)
-            self.sim.flying += 1
+                self.m.barriers.follow(world, rank, number, op.clock)
+            op.then = _arrival(self.m, pending, rank, number, threads)
+            world.launch(op, self.m.sim.cells)
+            self.m.sim.flying += 1
 
 
 def _nothing(rows, params) -> None:

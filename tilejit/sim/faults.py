@@ -84,10 +84,12 @@ class Reporter:
         """Report accesses to tensor memory that are synchronised, but without a tcgen05 fence before or after
         the synchronisation."""
         told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch
-        line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
-            c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
-        other = c.line if told else a.line
-        here = "" if told else f"at line {self._number(a.line)} "
+        if told:
+            line, other, here = a.line, c.line, ""
+            side = 'tcgen05_fence("after_thread_sync") between the wait and it'
+        else:
+            line, other, here = c.line, a.line, f"at line {self._number(a.line)} "
+            side = f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier'
         self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} accessed at line "
                                 f"{self._number(c.line)}, without {side}", a, c, other)
 
@@ -183,8 +185,7 @@ class Reporter:
             return
         elif c.what == "unordered":
             self._report_unordered(a, c, f"{name} {verb}")
-        elif self._announced_late(self._operation(c) if c.what in ("pending", "async") else op if c.what == "reader"
-                                  else None, a, c, a.line):
+        elif self._announced_late(self._operation_of_conflict(op, c), a, c, a.line):
             pass
         elif c.what in ("pending", "async"):
             other = self._operation(c)
@@ -223,8 +224,9 @@ class Reporter:
     def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
         """Blame a stale wait for the fault at line `other`. The verdict on the first stale wait says itself that the
         wait returned at once."""
-        early = ("" if self.world.stale is not None
-                 else "the wait returned at once, because a phase of that parity had already completed: ")
+        early = ""
+        if self.world.stale is None:
+            early = "the wait returned at once, because a phase of that parity had already completed: "
         self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, "
                                               f"which {self._name_operation(op, c)} completes, has not completed yet",
                   a, c, other)
@@ -247,6 +249,12 @@ class Reporter:
             if any(space == self.space and rank == self.rank and c.cell in where for space, rank, where in op.writes):
                 return op
         return None
+
+    def _operation_of_conflict(self, op: AsyncOp, c: Conflict) -> AsyncOp | None:
+        """The operation whose end the conflict is about: the one that writes the cell, or `op` itself."""
+        if c.what in ("pending", "async"):
+            return self._operation(c)
+        return op if c.what == "reader" else None
 
     def _reader(self, c: Conflict) -> AsyncOp | None:
         for op in self.world.flight:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..ir.builder import element_type
 from ..ir.graph import Call, For, If, Node, Operand, Scope, Value, While
-from ..ir.protocols import Wait
+from ..ir.machine_protocol import Wait
+from ..ir.op_rules import required
 from ..types import Scalar
 from .control import Control
 from .machine import Machine
@@ -184,9 +185,9 @@ class Fiber(Control):
         else:
             choice = call.choice
             assert choice is not None and choice.lowering is not None  # as the pass has chosen
-            outcome = choice.lowering.simulate(self.m, choice.plan, call, *args)
+            outcome = required(choice.lowering.simulate)(self.m, choice.plan, call, *args)
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
-            self.m.exchange()
+            self.m.sync.exchange()
         self._store_results(call, outcome)
 
     def _scope(self, frame: Frame, scope: Scope) -> None:
@@ -237,7 +238,7 @@ class Fiber(Control):
         code = self.sim.program.code(scope.body, scope)
         child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn, _last(ahead, low, high))
         if scope.regs is not None:
-            child.m.hold_registers(scope.regs)
+            child.m.sync.hold_registers(scope.regs)
         self.children.append(spawn)
         self.sim.add(child)
         return True
@@ -258,8 +259,8 @@ class Fiber(Control):
     def _finish(self) -> None:
         if self.spawn is None and self.sim.ranks > 1 and not self.left:
             self.left = True  # a kernel with clusters ends with a barrier of all threads of the cluster
-            self.m.cluster_arrive()
-            self.block(self.m.cluster_wait())
+            self.m.sync.cluster_arrive()
+            self.block(self.m.sync.cluster_wait())
             if self.wait is not None:
                 return
         self.done = True

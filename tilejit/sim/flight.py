@@ -12,6 +12,8 @@ from .world import AsyncOp, World
 
 NEVER = float("inf")
 LATE = 1e12  # landing times from here on are reached only when everything waits
+# what the cells of an operation that completed on a barrier are marked with, by (`generic`, `reducing`)
+MARKS = {(False, False): -1, (True, False): COPIED, (False, True): REDUCED, (True, True): SUMMED}
 
 
 class Flight(ChunkParts):
@@ -84,7 +86,7 @@ class Flight(ChunkParts):
         own = {rank: number for rank, number, _ in op.targets}
         if op.generic or op.reducing:
             op.threads = None
-        thread = (SUMMED if op.generic else REDUCED) if op.reducing else COPIED if op.generic else -1
+        thread = MARKS[op.generic, op.reducing]
 
         def column_of(rank: int) -> tuple[int, int, int]:
             if tag is not None:

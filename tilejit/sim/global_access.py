@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import Loc
+from .component import Component
 from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlapping
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
-from .parts import MachineParts
 from .values import SimBuffer, SimRegion
 
 
-class GlobalAccess(MachineParts):
+class GlobalAccess(Component):
     """The part of the machine that accesses global memory."""
 
-    def read_global(self, buffer: SimBuffer, coords, mask, other, owner, bounds, region, atomic) -> np.ndarray:
+    def read(self, buffer: SimBuffer, coords, mask, other, owner, bounds, region, atomic) -> np.ndarray:
         memory: GlobalMemory = buffer.memory
         dtype = buffer.type.dtype.np
         if bounds and mask is None and isinstance(region, SimRegion):
@@ -24,10 +24,10 @@ class GlobalAccess(MachineParts):
             if whole is not None:
                 self._count_region(buffer, region, owner)
                 return self._read_boxes(buffer, region, whole, other, dtype, owner)
-        index, keep, shape = self._indices(buffer, coords, mask, bounds)
+        index, keep, shape = self.indices(buffer, coords, mask, bounds)
         self._count_requests(memory, index, owner)
         count = index.size if keep is None else int(np.count_nonzero(keep))
-        self._count("global -> registers", count * self._repeats(index) * memory.itemsize)
+        self.count("global -> registers", count * self._repeats(index) * memory.itemsize)
         if not count:
             return _fill_array(other, shape, dtype)
         flat = memory.elements(dtype)
@@ -35,11 +35,11 @@ class GlobalAccess(MachineParts):
             values = flat[index]
         else:
             values = np.where(keep, flat[np.where(keep, index, 0)], np.asarray(other, dtype))
-        if self.checks and memory.maybe_written and not atomic:
+        if self.m.checks and memory.maybe_written and not atomic:
             self._check_global(memory, index, keep, writing=False, owner=owner)
         return values
 
-    def write_global(self, buffer: SimBuffer, coords, values, mask, owner, bounds, region, atomic) -> None:
+    def write(self, buffer: SimBuffer, coords, values, mask, owner, bounds, region, atomic) -> None:
         memory: GlobalMemory = buffer.memory
         dtype = buffer.type.dtype.np
         values = np.asarray(values)
@@ -47,45 +47,46 @@ class GlobalAccess(MachineParts):
             values = values.astype(dtype)
         if bounds and mask is None and isinstance(region, SimRegion):
             # two threads may write the same element
-            meets = self.checks and overlapping(region.type.extents, buffer.array_strides)
+            meets = self.m.checks and overlapping(region.type.extents, buffer.array_strides)
             whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
                 self._write_boxes(buffer, region, whole, values, dtype, owner)
                 return
-        index, keep, shape = self._indices(buffer, coords, mask, bounds, values)
+        index, keep, shape = self.indices(buffer, coords, mask, bounds, values)
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
-        threads = (self._threads_of(shape, owner, writing=True) if hasattr(memory, "shadow") and memory.shadow.threads
-                   else None)
-        if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
-            ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
-            if self.checks and (keep is None or keep.any()):
-                self._clash(memory, "write", int(self.ctas[0]), int(self.ctas[-1]))
+        threads = None
+        if hasattr(memory, "shadow") and memory.shadow.threads:
+            threads = self.threads_of(shape, owner, writing=True)
+        if shape[0] == 1 and self.m.batch > 1:  # every CTA writes the same elements
+            ids = np.broadcast_to(np.int32(self.m.ctas[-1] + 1), index.shape)
+            if self.m.checks and (keep is None or keep.any()):
+                self._clash(memory, "write", int(self.m.ctas[0]), int(self.m.ctas[-1]))
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
             threads = kept_threads(threads, keep, shape)
-        self._count("registers -> global", index.size * memory.itemsize)
+        self.count("registers -> global", index.size * memory.itemsize)
         if not index.size:
             return
-        if self.checks and not atomic:
+        if self.m.checks and not atomic:
             self._check_twice(memory, index, values, owner, shape)
         memory.elements(dtype)[index] = values
-        if self.checks and not atomic:
+        if self.m.checks and not atomic:
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
 
     # -- boxes ---------------------------------------------------------------------------------------------------------
 
     def _region_boxes(self, buffer: SimBuffer, region: SimRegion, other=0):
         t = region.type
-        if self._active is not None or not t.kept or region.buffer is not buffer or buffer.lows is not None:
+        if self.m.active_mask is not None or not t.kept or region.buffer is not buffer or buffer.lows is not None:
             return None
         if any(s.shape[1] > 1 for s in region.starts):
             return None
-        uniform = max(max(s.shape[0] for s in region.starts), np.size(buffer.base)) == 1 < self.batch
-        if uniform and self.sim.global_clocks is not None and buffer.memory.maybe_written:
+        uniform = max(max(s.shape[0] for s in region.starts), np.size(buffer.base)) == 1 < self.m.batch
+        if uniform and self.m.sim.global_clocks is not None and buffer.memory.maybe_written:
             return None  # the CTAs differ in what they know about each other
         if uniform and np.ndim(other) and len(other) > 1:
             return None  # the CTAs differ in the value of elements out of bounds
@@ -101,7 +102,7 @@ class GlobalAccess(MachineParts):
         full = tuple(slice(0, n) for n in t.extents)
         for rows, clip, offset, extents, strides in whole:
             view = memory.box(flat, offset, extents, strides).reshape(extents[0], *(extents[1 + d] for d in t.kept))
-            self._count("global -> registers", view.size * self._times(batch) * memory.itemsize)
+            self.count("global -> registers", view.size * self._times(batch) * memory.itemsize)
             if result is None and extents[0] == batch and clip == full:
                 result = np.array(view)
             else:
@@ -109,11 +110,11 @@ class GlobalAccess(MachineParts):
                     result = np.array(_fill_array(other, shape, dtype))
                 at = (rows, *(clip[d] for d in t.kept))
                 result[at] = view
-            if self.checks and memory.maybe_written:
+            if self.m.checks and memory.maybe_written:
                 ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
                 over, mine = overlapping(extents, strides), ids[rows] if len(ids) > 1 else ids
-                self._judge(memory, "read", memory.shadow.read(
-                    self._box(memory, offset, extents, strides), mine, self.sim.global_clocks, over,
+                self.judge(memory, "read", memory.shadow.read(
+                    self._box(memory, offset, extents, strides), mine, self.m.sim.global_clocks, over,
                     self._box_owners(memory, t, mine, clip, extents, owner)))
         return _fill_array(other, shape, dtype) if result is None else result
 
@@ -121,7 +122,7 @@ class GlobalAccess(MachineParts):
         memory, t = buffer.memory, region.type
         batch = max(max(s.shape[0] for s in region.starts), np.size(buffer.base))
         flat, ids = memory.elements(dtype), None
-        several = batch == 1 and self.batch > 1
+        several = batch == 1 and self.m.batch > 1
         if several and values.shape[0] > 1:
             values = values[-1:]
         for rows, clip, offset, extents, strides in whole:
@@ -130,29 +131,29 @@ class GlobalAccess(MachineParts):
             part = values[at]
             view[...] = part.reshape(part.shape[0],
                                      *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
-            self._count("registers -> global", view.size * memory.itemsize)
-            if not self.checks:
+            self.count("registers -> global", view.size * memory.itemsize)
+            if not self.m.checks:
                 continue
             ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids
             mine = ids[rows] if len(ids) > 1 else ids
-            found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.sim.global_clocks,
+            found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.m.sim.global_clocks,
                                         overlapping(extents, strides),
                                         self._box_owners(memory, t, mine, clip, extents, owner))
             if several and found is None:
-                found = "write", int(self.ctas[0]), int(self.ctas[-1]), -1
-            self._judge(memory, "write", found)
+                found = "write", int(self.m.ctas[0]), int(self.m.ctas[-1]), -1
+            self.judge(memory, "write", found)
 
     # -- elements ------------------------------------------------------------------------------------------------------
 
-    def _indices(self, buffer: SimBuffer, coords, mask, bounds: bool, values: np.ndarray | None = None):
+    def indices(self, buffer: SimBuffer, coords, mask, bounds: bool, values: np.ndarray | None = None):
         """(element indices into the argument's `flat`, mask of those accessed or None for all, their common shape)."""
         memory = buffer.memory
         index = memory.origin + np.asarray(buffer.base) // memory.itemsize
         if isinstance(index, np.ndarray) and index.ndim == 2:
             index = index.reshape(-1, *(1,) * (max((np.ndim(c) for c in coords), default=2) - 1))
         keep = None if mask is None else np.asarray(mask)
-        if self._active is not None:
-            keep = self._active if keep is None else keep & self._active
+        if self.m.active_mask is not None:
+            keep = self.m.active_mask if keep is None else keep & self.m.active_mask
         outside = None
         for d, (c, stride) in enumerate(zip(coords, buffer.array_strides)):
             c = np.asarray(c)
@@ -167,8 +168,8 @@ class GlobalAccess(MachineParts):
             if not bounds:
                 bad = outside if keep is None else outside & keep
                 if bad.any():
-                    self.finding("out-of-bounds", f"an element outside of {self._format_buffer(buffer)} is accessed",
-                                 bytes=None)
+                    self.m.finding("out-of-bounds", f"an element outside of {self._format_buffer(buffer)} is accessed",
+                                   bytes=None)
             keep = ~outside if keep is None else keep & ~outside
         shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape,
                                     () if values is None else values.shape)
@@ -188,29 +189,30 @@ class GlobalAccess(MachineParts):
         return f"{buffer.memory.name}{list(buffer.shape)}"
 
     def _repeats(self, index: np.ndarray) -> int:
-        return self.batch if index.shape[0] == 1 else 1
+        return self.m.batch if index.shape[0] == 1 else 1
 
     def _times(self, batch: int) -> int:
-        return self.batch if batch == 1 else 1
+        return self.m.batch if batch == 1 else 1
 
-    def _count(self, path: str, nbytes: int) -> None:
-        self.report.stats["bytes"][path] += int(nbytes)
+    def count(self, path: str, nbytes: int) -> None:
+        self.m.report.stats["bytes"][path] += int(nbytes)
 
     def _count_requests(self, memory: GlobalMemory, index: np.ndarray, owner) -> None:
         """Count the requests and sectors of an access by element indices. Arrays count as aligned,
         as they are on a device."""
-        if not self.checks:
+        if not self.m.checks:
             return
         n = index[0].size
-        threads = self.low + np.asarray(owner).reshape(-1) if owner is not None else np.arange(self.low, self.high)
+        threads = self.m.low + np.asarray(owner).reshape(-1) if owner is not None else np.arange(self.m.low,
+                                                                                                 self.m.high)
         if n in (1, len(threads)):
-            self.count_traffic("global", threads[:n], lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize,
-                               memory.itemsize)
+            self.m.traffic.count("global", threads[:n],
+                                 lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize, memory.itemsize)
 
     def _count_region(self, buffer: SimBuffer, region: SimRegion, owner) -> None:
         """`_count_requests` for a region. Its element indices are computed only if the call has not
         been measured yet."""
-        if not self.checks or owner is None:
+        if not self.m.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
         def one(x):
@@ -219,79 +221,79 @@ class GlobalAccess(MachineParts):
         first = one(buffer.base) + memory.itemsize * sum((one(s) * k for s, k in zip(region.starts, strides)),
                                                          np.int64(0))
         n = int(np.prod(t.shape))
-        if (id(self.fiber.node), "global", int(first[0]) % 128, n) in self.sim.traffic:
+        if (id(self.m.fiber.node), "global", int(first[0]) % 128, n) in self.m.sim.traffic:
             offsets = np.broadcast_to(first, (n,))
         else:
             steps = sum((np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * strides[d]
                          for k, d in enumerate(t.kept)),
                         np.int64(0))
             offsets = first + np.asarray(steps).reshape(-1) * memory.itemsize
-        self.count_traffic("global", self.low + np.asarray(owner).reshape(-1), lambda: offsets, memory.itemsize)
+        self.m.traffic.count("global", self.m.low + np.asarray(owner).reshape(-1), lambda: offsets, memory.itemsize)
 
     def _cta_ids(self, like: np.ndarray, last: bool = False) -> np.ndarray:
         """CTA ids + 1 along the batch axis. For one access on behalf of several CTAs, this is MANY,
         or with `last` the last CTA's."""
-        ids = (self.ctas + 1).astype(np.int32)
-        if like.shape[0] == 1 and self.batch > 1:
+        ids = (self.m.ctas + 1).astype(np.int32)
+        if like.shape[0] == 1 and self.m.batch > 1:
             ids = ids[-1:] if last else np.full(1, -1, np.int32)
         return ids.reshape(-1, *(1,) * (like.ndim - 1))
 
     # -- races ---------------------------------------------------------------------------------------------------------
 
-    def _cells(self, memory: GlobalMemory, index: np.ndarray) -> np.ndarray:
+    def cells(self, memory: GlobalMemory, index: np.ndarray) -> np.ndarray:
         shadow = memory.shadow
         scale, base = memory.itemsize // shadow.granule, (memory.address - shadow.address) // shadow.granule
         return index if scale == 1 and base == 0 else base + index * scale
 
     def _box(self, memory: GlobalMemory, offset: int, extents, strides) -> Box:
         scale = memory.itemsize // memory.shadow.granule
-        return Box(memory.box, int(self._cells(memory, np.asarray(offset))), extents, tuple(s * scale for s in strides))
+        return Box(memory.box, int(self.cells(memory, np.asarray(offset))), extents, tuple(s * scale for s in strides))
 
     def _box_owners(self, memory: GlobalMemory, t, ids: np.ndarray, clip, extents, owner) -> Accessor | None:
         """Who accesses a box of a region of type `t`; None if threads are not tracked there."""
         if memory.shadow.threads is None:
             return None
         if owner is None:
-            return Accessor(self, ids, NOBODY)
-        threads = self.low + np.asarray(owner).reshape(t.shape)[tuple(clip[d] for d in t.kept)]
-        return Accessor(self, ids,
+            return Accessor(self.m, ids, NOBODY)
+        threads = self.m.low + np.asarray(owner).reshape(t.shape)[tuple(clip[d] for d in t.kept)]
+        return Accessor(self.m, ids,
                         threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents)))))
 
-    def _threads_of(self, shape: tuple, owner, writing: bool) -> np.ndarray | int:
+    def threads_of(self, shape: tuple, owner, writing: bool) -> np.ndarray | int:
         """The thread that accesses each element of `shape` (a batch axis, then elements or threads),
         or one of EVERY and NOBODY."""
         if owner is not None:
-            return self.low + np.asarray(owner).reshape(1, *shape[1:])
-        if len(shape) != 2 or shape[1] not in (1, self.threads):
+            return self.m.low + np.asarray(owner).reshape(1, *shape[1:])
+        if len(shape) != 2 or shape[1] not in (1, self.m.threads):
             return NOBODY
         if shape[1] == 1:
-            return self.low if writing or self.fiber.node in self.sim.program.for_one_thread else EVERY
-        return np.arange(self.low, self.high).reshape(1, -1)
+            return self.m.low if writing or self.m.fiber.node in self.m.sim.program.for_one_thread else EVERY
+        return np.arange(self.m.low, self.m.high).reshape(1, -1)
 
     def _check_global(self, memory: GlobalMemory, index, keep, writing: bool, ids=None, threads=NOBODY,
                       owner=None) -> None:
         if ids is None:
-            if index.shape[0] == 1 < self.batch and self.sim.global_clocks is not None:
-                index = np.broadcast_to(index, (self.batch, *index.shape[1:]))
+            if index.shape[0] == 1 < self.m.batch and self.m.sim.global_clocks is not None:
+                index = np.broadcast_to(index, (self.m.batch, *index.shape[1:]))
             ids = self._cta_ids(index)
             shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape)
             index, ids = np.broadcast_to(index, shape), np.broadcast_to(ids, shape)
-            threads = self._threads_of(shape, owner, writing) if memory.shadow.threads is not None else None
+            threads = self.threads_of(shape, owner, writing) if memory.shadow.threads is not None else None
             if keep is not None:
                 keep = np.broadcast_to(keep, shape)
                 index, ids, threads = index[keep], ids[keep], kept_threads(threads, keep, shape)
-        view = Index(self._cells(memory, index))
+        view = Index(self.cells(memory, index))
         access = memory.shadow.write if writing else memory.shadow.read
-        who = None if memory.shadow.threads is None else Accessor(self, ids, threads)
-        self._judge(memory, "write" if writing else "read", access(view, ids, self.sim.global_clocks, True, who))
+        who = None if memory.shadow.threads is None else Accessor(self.m, ids, threads)
+        self.judge(memory, "write" if writing else "read", access(view, ids, self.m.sim.global_clocks, True, who))
 
     def _check_twice(self, memory: GlobalMemory, index, values, owner, shape) -> None:
         """Report two threads of one CTA that write different values to the same element in one store."""
-        if owner is None and not (values.ndim == 2 and self.threads > 1 and shape[-1] > 1):
+        if owner is None and not (values.ndim == 2 and self.m.threads > 1 and shape[-1] > 1):
             return
         flat = index.reshape(-1)
         order = np.arange(flat.size)
-        scratch = self.sim.scratch(memory.flat.size)
+        scratch = self.m.sim.scratch(memory.flat.size)
         scratch[flat] = order
         winner = scratch[flat]
         if (winner == order).all():
@@ -299,7 +301,8 @@ class GlobalAccess(MachineParts):
         data = np.ascontiguousarray(values).reshape(-1)
         clash = (winner != order) & (data.view(f"V{data.itemsize}") != data[winner].view(f"V{data.itemsize}"))
         if clash.any():
-            self.finding("race", f"two threads write different values to one element of {memory.name} at the same time")
+            self.m.finding("race",
+                           f"two threads write different values to one element of {memory.name} at the same time")
 
     # -- asynchronous copies -------------------------------------------------------------------------------------------
 
@@ -313,32 +316,32 @@ class GlobalAccess(MachineParts):
         cell in `threads`. `proxy` says that it accesses memory through the async proxy. Returns what
         `AsyncOp.touches` takes.
         """
-        where = np.arange(self.batch) if positions is None else positions
-        if self._active is not None:
-            alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))[where]
+        where = np.arange(self.m.batch) if positions is None else positions
+        if self.m.active_mask is not None:
+            alive = np.broadcast_to(self.m.active_mask.any(axis=1), (self.m.batch,))[where]
             cells = cells[alive] if len(cells) == len(where) else cells
             keep = keep[alive] if keep is not None and len(keep) == len(where) else keep
             where = where[alive]
-        if positions is not None and len(cells) == self.batch > len(where):
+        if positions is not None and len(cells) == self.m.batch > len(where):
             cells = cells[where]
         shape = (len(where), *cells.shape[1:])
-        ids = np.broadcast_to((self.ctas[where] + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), shape)
+        ids = np.broadcast_to((self.m.ctas[where] + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), shape)
         chosen = slice(None) if keep is None else np.broadcast_to(keep, shape)
         cells, ids = np.broadcast_to(cells, shape)[chosen].reshape(-1), ids[chosen].reshape(-1)
-        by = self.low if threads is None else np.broadcast_to(threads, shape)[chosen].reshape(-1)
-        shadow, clocks, verb = memory.shadow, self.sim.global_clocks, "read" if side == LOAD else "write"
+        by = self.m.low if threads is None else np.broadcast_to(threads, shape)[chosen].reshape(-1)
+        shadow, clocks, verb = memory.shadow, self.m.sim.global_clocks, "read" if side == LOAD else "write"
         if not len(cells):
             return ()
         if shadow.threads is None:  # nothing else accesses the array; reductions do not race with each other
             if side != REDUCE:
                 access = shadow.read if side == LOAD else shadow.write
-                self._judge(memory, verb, access(Index(cells), ids, clocks, True), what)
+                self.judge(memory, verb, access(Index(cells), ids, clocks, True), what)
             return ()
-        self._judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self, ids, by), proxy),
-                    what if proxy else None)
+        self.judge(memory, verb, shadow.issue(side, cells, clocks, Accessor(self.m, ids, by), proxy),
+                   what if proxy else None)
         flight = shadow.flight
         assert flight is not None  # `issue` makes it
-        touch = flight.begin(Deed(what, self.loc, side), cells, ids, by, self._moments(where, clocks, atom))
+        touch = flight.begin(Deed(what, self.m.loc, side), cells, ids, by, self._moments(where, clocks, atom))
         last = flight.sides[side].cta[cells]
         if side == STORE and (last != ids).any():
             at = int(np.argmax(last != ids))
@@ -347,16 +350,16 @@ class GlobalAccess(MachineParts):
 
     def _moments(self, positions: np.ndarray, clocks, atom: int | None) -> dict[int, Moment]:
         """Now, in the CTAs at these positions, for the threads of an atom (by default the scope's first)."""
-        atom, moments = int(self.atoms[0]) if atom is None else atom, {}
-        for world, where in self.peek(positions):
-            column, epoch = world.clocks.column(self.rank, atom), int(world.clocks.now[self.rank, atom])
-            for cta in self.ctas[where].tolist():
+        atom, moments = int(self.m.atoms[0]) if atom is None else atom, {}
+        for world, where in self.m.peek(positions):
+            column, epoch = world.clocks.column(self.m.rank, atom), int(world.clocks.now[self.m.rank, atom])
+            for cta in self.m.ctas[where].tolist():
                 moments[cta + 1] = Moment(column, epoch, 1 if clocks is None else int(clocks.now[cta]))
         return moments
 
     # -- findings ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, memory: GlobalMemory, what: str, found, name: str | None = None) -> None:
+    def judge(self, memory: GlobalMemory, what: str, found, name: str | None = None) -> None:
         """Report a conflict that the shadow has found. `name` is that of the asynchronous operation that accesses the
         memory, if it is one."""
         if isinstance(found, Clash):
@@ -367,27 +370,31 @@ class GlobalAccess(MachineParts):
             self._report_unfenced(memory, what, found, name)
         elif found is not None:
             earlier, other, cta, line = found
-            self._clash(memory, what, other, cta, earlier, self.sim.locs[line] if line >= 0 else None, name)
+            self._clash(memory, what, other, cta, earlier, self.m.sim.locs[line] if line >= 0 else None, name)
 
     def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int | None, earlier: str = "write",
                at: Loc | None = None, name: str | None = None) -> None:
         """Report an access by a CTA that conflicts with an earlier one by another,
         at the location `at` if that is known."""
-        loc, word = self.loc, "write" if earlier == "write" else "read"
+        loc, word = self.m.loc, "write" if earlier == "write" else "read"
         # blame the line further down
         if name is not None and at is not None and loc is not None and loc.line < at.line:
             loc, at, what, word, cta, other = at, loc, word, what, other, cta
         past = {"write": "wrote", "read": "read"}[word]
         who = f"CTA {other}" if other is not None and other >= 0 else "another CTA"
         me = f"CTA {cta}" if cta is not None and cta >= 0 else "each of several CTAs"
-        self.finding("race", f"{me} {what}s an element of {memory.name} that {who} {past} in the same "
-                             f"launch{f' at line {at.line}' if at else ''}; nothing orders the two",
-                     ctas=[c for c in (cta, other) if c is not None and c >= 0], loc=loc, other=at)
+        self.m.finding("race", f"{me} {what}s an element of {memory.name} that {who} {past} in the same "
+                               f"launch{f' at line {at.line}' if at else ''}; nothing orders the two",
+                       ctas=[c for c in (cta, other) if c is not None and c >= 0], loc=loc, other=at)
 
     def _thread_clash(self, memory: GlobalMemory, what: str, found: Clash, name: str | None = None) -> None:
-        (mine, theirs), loc, other = found.threads, self.loc, self.sim.locs[found.line]
-        me, them = (f"thread {n}" if n >= 0 else f"each of the threads {self.low} to {self.high - 1}" if n == mine
-                    else "several threads" for n in (mine, theirs))
+        (mine, theirs), loc, other = found.threads, self.m.loc, self.m.sim.locs[found.line]
+        def words(thread: int) -> str:
+            if thread >= 0:
+                return f"thread {thread}"
+            return f"each of the threads {self.m.low} to {self.m.high - 1}" if thread == mine else "several threads"
+
+        me, them = words(mine), words(theirs)
         place = "" if found.ctas[0] == found.ctas[1] else f" of CTA {found.ctas[1]}"
         text = (f"{name or me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line "
                 f"{other.line if other else '?'} without a barrier between the two")
@@ -397,8 +404,8 @@ class GlobalAccess(MachineParts):
             text = (f"{them}{place} {does} an element of {memory.name}, which {name} at line {loc.line} {what}s; "
                     "nothing orders the two")
             loc, other = other, loc
-        self.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc,
-                     other=other)
+        self.m.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc,
+                       other=other)
 
     def _late(self, memory: GlobalMemory, what: str, found: Late, name: str | None) -> None:
         """Report an access while an asynchronous operation accesses the same element, or may."""
@@ -408,7 +415,7 @@ class GlobalAccess(MachineParts):
         me += "" if cta == theirs else f" of CTA {cta}"
         does = {LOAD: "reads", STORE: "writes", REDUCE: "writes"}[deed.side]
         element, line = self._element(memory, found.cell), deed.loc.line if deed.loc else "?"
-        loc, other = self.loc, deed.loc
+        loc, other = self.m.loc, deed.loc
         if found.known:
             kind, text = ("missing-wait", f"{me} {what}s {element} before {deed.what} at line {line}{place}, "
                                           f"which {does} it, has been waited for")
@@ -418,34 +425,38 @@ class GlobalAccess(MachineParts):
                                   "nothing orders the two")
             if loc is not None and other is not None and loc.line < other.line:  # blame the line further down
                 loc, other = other, loc
-        self.fault(self._world_of(cta), kind, text, loc=loc, protocol=deed.side == LOAD,
-                   ctas=[c for c in found.ctas if c >= 0], threads=(found.thread,) if found.thread >= 0 else (),
-                   other=other)
+        self.m.fault(self._world_of(cta), kind, text, loc=loc, protocol=deed.side == LOAD,
+                     ctas=[c for c in found.ctas if c >= 0], threads=(found.thread,) if found.thread >= 0 else (),
+                     other=other)
 
     def _report_unfenced(self, memory: GlobalMemory, what: str, found: Unfenced, name: str | None) -> None:
         """Report that a copy engine accesses what others wrote, or overwrites what they loaded, without a proxy fence
         in between."""
         (cta, theirs), element = found.ctas, self._element(memory, found.cell)
-        earlier = found.deed.loc if found.deed is not None else self.sim.locs[found.line] if found.line >= 0 else None
-        by = (found.deed.what if found.deed is not None else f"thread {found.thread}" if found.thread >= 0
-              else "a thread")
-        by += ((f" of CTA {theirs}" if cta != theirs else "")
-               + (f" at line {earlier.line}" if earlier is not None else ""))
-        where = (f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy" if cta != theirs
-                 else "between the two")
+        if found.deed is not None:
+            by, earlier = found.deed.what, found.deed.loc
+        else:
+            by = f"thread {found.thread}" if found.thread >= 0 else "a thread"
+            earlier = self.m.sim.locs[found.line] if found.line >= 0 else None
+        where = "between the two"
+        if cta != theirs:
+            by += f" of CTA {theirs}"
+            where = f"in CTA {cta}, between its synchronisation with CTA {theirs} and this copy"
+        if earlier is not None:
+            by += f" at line {earlier.line}"
         fence = 'there is no fence_proxy_async(space="global")'
         past = f"wrote it, and {fence} {where}"
         if found.reads:
             past = (f"loaded it, and may not have its value yet: {fence} in the loading threads, "
                     "between the load and the next barrier or arrival")
-        self.fault(self._world_of(cta), "missing-proxy-fence",
-                   f"{name} {what}s {element} through the async proxy; {by} {past}", protocol=False, ctas=[cta],
-                   other=earlier, threads=tuple(t for t in (self.low, found.thread) if t >= 0))
+        self.m.fault(self._world_of(cta), "missing-proxy-fence",
+                     f"{name} {what}s {element} through the async proxy; {by} {past}", protocol=False, ctas=[cta],
+                     other=earlier, threads=tuple(t for t in (self.m.low, found.thread) if t >= 0))
 
     def _world_of(self, cta: int):
         """The world of one of the machine's CTAs."""
-        worlds = self.peek()
-        at = np.flatnonzero(self.ctas == cta)
+        worlds = self.m.peek()
+        at = np.flatnonzero(self.m.ctas == cta)
         return next((world for world, where in worlds if where is None or len(at) and at[0] in where), worlds[0][0])
 
     def _element(self, memory: GlobalMemory, cell: int) -> str:

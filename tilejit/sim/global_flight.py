@@ -195,8 +195,10 @@ class _Earlier:
         self.ctas = [pair & 0xFFFFFFFF for pair in pairs.tolist()]
         ended = np.array([cta in d.ended for d, cta in zip(self.deeds, self.ctas)])
         self.pending = (pick(view(side.pending)) > 0) | ~ended[self.of]
-        self.own = (self.near & (self.cta == self.me) & (self.thread == pick(who.threads)) if not who.kind
-                    else np.zeros(len(self.cta), bool))
+        if who.kind:
+            self.own = np.zeros(len(self.cta), bool)
+        else:
+            self.own = self.near & (self.cta == self.me) & (self.thread == pick(who.threads))
 
     def first(self, engines: bool) -> Late | Unfenced | None:
         """The first cell whose earlier access is not over for `who`; or else, for `engines`, that a proxy fence

@@ -214,10 +214,10 @@ class GlobalShadow:
         found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
         if who is not None:
             found = (self._in_flight(Index(cells), who, clocks, "atomic")
-                     or self.threads.write(Index(cells), who, atomic=True) or found)
-        self._arrays(clocks)
-        self.writer[cells] = MANY
+                     or self.of_threads().write(Index(cells), who, atomic=True) or found)
+        self._arrays(clocks)[cells] = MANY
         if self.epoch is not None:
+            assert clocks is not None  # as at the access that made the epochs
             self.epoch[cells] = clocks.now[ids - 1]
         return found
 
@@ -258,9 +258,9 @@ class GlobalShadow:
         if side != LOAD:
             found = found or self._find_unsettled_load(view, who)
         if side == STORE:
-            self._arrays(clocks)
-            self.writer[cells] = 0
-            for marks in (self.threads.writes, self.threads.atomics):
+            self._arrays(clocks)[cells] = 0
+            threads = self.of_threads()
+            for marks in (threads.writes, threads.atomics):
                 if marks is not None:
                     marks.cta[cells] = 0
         return found
@@ -268,7 +268,8 @@ class GlobalShadow:
     def _find_unfenced_write(self, view, who: Accessor, clocks: GlobalClocks | None) -> Unfenced | None:
         """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between:
         anywhere between them within a cluster, and otherwise in the CTA of the copy."""
-        near = self.threads.unfenced(view, who)
+        threads = self.of_threads()
+        near = threads.unfenced(view, who)
         if near is not None:
             marks, bad = near
             at = tuple(w[0] for w in np.nonzero(bad))
@@ -278,9 +279,9 @@ class GlobalShadow:
                              pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found
-        atomics = None if self.threads.atomics is None else self.threads.atomics.cta
-        for writers in (self.writer, atomics) if clocks is not None else ():
-            if writers is None:
+        atomics = None if threads.atomics is None else threads.atomics.cta
+        for writers in (self.writer, atomics):
+            if writers is None or clocks is None:
                 continue
             writer = view(writers)
             bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
@@ -290,7 +291,7 @@ class GlobalShadow:
             if bad.any():
                 at = tuple(w[0] for w in np.nonzero(bad))
                 ctas = int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1
-                found = Unfenced(view.cell(at), ctas, *self.threads.mark(view, at))
+                found = Unfenced(view.cell(at), ctas, *threads.mark(view, at))
                 view.assign(writers, 0, bad)
                 return found
         return None

@@ -66,8 +66,9 @@ class Accessor:
 
     def atoms(self) -> np.ndarray:
         """The atom of each access. For EVERY, all atoms of the machine; for NOBODY, the first."""
-        return (self.m.atoms if self.kind == EVERY else self.m.atoms[:1] if self.kind
-                else self.m.sim.atom_of[self.threads])
+        if self.kind == EVERY:
+            return self.m.atoms
+        return self.m.atoms[:1] if self.kind else self.m.sim.atom_of[self.threads]
 
     @property
     def planes(self) -> int:
@@ -76,8 +77,9 @@ class Accessor:
 
     def near(self, ctas: np.ndarray) -> np.ndarray:
         """Whether accesses by `ctas` (CTA + 1) come from the accessor's own cluster."""
-        return (ctas == self.ids if self.m.sim.ranks == 1
-                else (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters))
+        if self.m.sim.ranks == 1:
+            return ctas == self.ids
+        return (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters)
 
     @property
     def clusters(self) -> np.ndarray:
@@ -224,7 +226,8 @@ class ThreadShadow:
 
     def line(self, view, at: tuple, cta: int, reads: bool) -> int:
         """The line of the last write, or of a read, of the cell `at` by a CTA (+ 1); -1 if that is not known."""
-        marks = list(self.reads.values()) if reads else [self.writes] if self.writes is not None else []
+        written = [] if self.writes is None else [self.writes]
+        marks = self.reads.values() if reads else written
         return next((int(view(m.line)[at]) for m in marks if view(m.cta)[at] == cta), -1)
 
     def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:

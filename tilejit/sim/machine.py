@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..concurrency import cached_property
 from ..errors import Loc, print_text
+from ..ir import machine_protocol
 from ..types import Buffer, Points, Region, Sym, Tile, layout_of
 from .bulk import BulkCopies
 from .commits import Commits
 from .engines import Engines
 from .global_access import GlobalAccess
+from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
 from .ordered_access import OrderedAccess
@@ -28,19 +30,35 @@ from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies
 from .traffic import Traffic
-from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
+from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies,
-              RemoteStores, NamedMaps, TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits,
-              Traffic):
+class Machine:
     """The state and operations available to a `simulate` rule.
 
     Scalars are arrays (B or 1, T or 1) and tiles are arrays (B or 1, *shape), for B CTAs in lock step and T threads
     of the scope instance. A leading 1 means the same value in every CTA. A machine lives as long as the CTAs of its
-    fiber stay the same.
+    fiber stay the same. Its components have what has a subject of its own, such as TMA.
     """
+
+    # made at their first use: there is a new machine whenever CTAs part, and most use few of these
+    global_memory = cached_property(GlobalAccess)
+    shared = cached_property(SharedAccess)
+    ordered = cached_property(OrderedAccess)
+    sync = cached_property(Synchronisation)
+    barriers = cached_property(MBarriers)
+    engines = cached_property(Engines)
+    tma = cached_property(TensorCopies)
+    bulk = cached_property(BulkCopies)
+    remote = cached_property(RemoteStores)
+    maps = cached_property(NamedMaps)
+    tensor_cores = cached_property(TensorCores)
+    tmem = cached_property(TensorMemoryAccess)
+    pair_operations = cached_property(PairOperations)
+    tensor_products = cached_property(TensorProducts)
+    commits = cached_property(Commits)
+    traffic = cached_property(Traffic)
 
     def __init__(self, fiber):
         self.fiber = fiber
@@ -63,14 +81,14 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     # -- where am I ----------------------------------------------------------------------------------------------------
 
     @property
-    def _active(self) -> np.ndarray | None:
+    def active_mask(self) -> np.ndarray | None:
         """The threads that take part, (B or 1, T); None if all do."""
         return self.fiber.frames[-1].active
 
     @property
     def active(self) -> np.ndarray:
         """The threads that take part, (B or 1, T)."""
-        return np.ones((1, self.threads), bool) if self._active is None else self._active
+        return np.ones((1, self.threads), bool) if self.active_mask is None else self.active_mask
 
     @cached_property
     def ctas(self) -> np.ndarray:
@@ -134,9 +152,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     @property
     def active_atoms(self) -> np.ndarray:
         """The atoms that contain a thread that takes part in some CTA."""
-        if self._active is None:
+        if self.active_mask is None:
             return self.atoms
-        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self._active.any(axis=0))])
+        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self.active_mask.any(axis=0))])
 
     # -- worlds --------------------------------------------------------------------------------------------------------
 
@@ -180,8 +198,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         """Group the CTAs by the values of (B or 1, 1) integers. Yields (positions in the batch, or None for all;
         one int per value)."""
         columns = [np.asarray(v).reshape(-1) if v is not None else None for v in values]
-        if self._active is not None:
-            alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))
+        if self.active_mask is not None:
+            alive = np.broadcast_to(self.active_mask.any(axis=1), (self.batch,))
             if not alive.all():
                 yield from self._cases_alive(columns, np.flatnonzero(alive))
                 return
@@ -194,14 +212,13 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         group = group.reshape(-1)
         for k in range(group.max() + 1):
             positions = np.flatnonzero(group == k)
-            yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]])
-                                   for c in columns)
+            yield positions, tuple(None if c is None else int(c[positions[0] % len(c)]) for c in columns)
 
     def _cases_alive(self, columns: list, alive: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
         """`cases` for the CTAs `alive`, in which some thread is active."""
         groups: dict[tuple, list[int]] = {}
         for row in alive:
-            key = tuple(None if c is None else int(c[0] if len(c) == 1 else c[row]) for c in columns)
+            key = tuple(None if c is None else int(c[row % len(c)]) for c in columns)
             groups.setdefault(key, []).append(int(row))
         for key, rows in groups.items():
             yield np.array(rows), key
@@ -299,23 +316,6 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             self.sim.maps[key] = made, fields
         return made
 
-    def barrier_at(self, barrier: SimBarrier, index: Any, rank: Any = None) -> SimBarrier:
-        """One of several barriers, by its index; of this CTA, or of the cluster's CTA `rank`."""
-        index = np.asarray(index)[:, :1].astype(np.int64)
-        n = self.sim.barrier_values[barrier.first].type.n
-        if ((index < 0) | (index >= n)).any():
-            self.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} does not exist")
-            index = np.clip(index, 0, n - 1)
-        barrier = barrier.at(index)
-        if rank is None:
-            return barrier
-        rank = np.asarray(rank)[:, :1].astype(np.int64)
-        if ((rank < 0) | (rank >= self.cluster_size)).any():
-            self.finding("out-of-bounds",
-                         f"rank {int(rank.flat[0])} does not exist in a cluster of {self.cluster_size}")
-            rank = np.clip(rank, 0, self.cluster_size - 1)
-        return barrier.of_peer(rank)
-
     def owners(self, tile: Tile) -> np.ndarray | None:
         """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile
         without a layout."""
@@ -337,8 +337,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         if coords is None:
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
-            return self.read_global(buffer, coords, mask, other, owner, bounds, region, atomic)
-        return self.read_shared(buffer, coords, mask, other, owner, region, atomic, tile)
+            return self.global_memory.read(buffer, coords, mask, other, owner, bounds, region, atomic)
+        return self.shared.read(buffer, coords, mask, other, owner, region, atomic, tile)
 
     def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None,
               bounds: bool = True, region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:
@@ -352,9 +352,9 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         if coords is None:
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
-            self.write_global(buffer, coords, values, mask, owner, bounds, region, atomic)
+            self.global_memory.write(buffer, coords, values, mask, owner, bounds, region, atomic)
         else:
-            self.write_shared(buffer, coords, values, mask, owner, region)
+            self.shared.write(buffer, coords, values, mask, owner, region)
 
 
 _OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add,
@@ -381,3 +381,8 @@ def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ..
             start = start + np.arange(t.extents[d]).reshape(1, *(t.extents[d] if k == axis else 1 for k in range(rank)))
         coords.append(start)
     return tuple(coords)
+
+
+if TYPE_CHECKING:
+    def _has_what_rules_use(m: Machine) -> machine_protocol.Machine:
+        return m

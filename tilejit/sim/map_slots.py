@@ -158,9 +158,12 @@ def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
     map, which needs no release by a thread of its own then; otherwise nothing is known about it."""
     slot, data = _SLOTS.get(memory.address + at), memory.bytes[at:at + BYTES].tobytes()
     if slot is None or (slot.mark and slot.mark != data):
-        fields, lost = _MARKED.get(data), slot.loc if slot is not None and slot.launch == launch else None
-        slot = _SLOTS[memory.address + at] = (Slot(lost=lost) if fields is None
-                                              else Slot(fields, version=1, released="sys", mark=data))
+        fields = _MARKED.get(data)
+        if fields is not None:
+            slot = Slot(fields, version=1, released="sys", mark=data)
+        else:
+            slot = Slot(lost=slot.loc if slot is not None and slot.launch == launch else None)
+        _SLOTS[memory.address + at] = slot
     if slot.seen != launch:
         slot.seen, slot.legal = launch, None
         slot.acquired.clear()

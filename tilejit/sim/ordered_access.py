@@ -7,18 +7,18 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .clocks import ORDER, Clocks
+from .component import Component
 from .global_access import kept_threads
 from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
-from .parts import MachineParts
 from .values import SimBuffer
 from .world import World
 
 FENCES = 8  # how many fences of an atom are kept apart
 
 
-class OrderedAccess(MachineParts):
+class OrderedAccess(Component):
     """The part of the machine by which CTAs synchronise through global memory."""
 
     def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
@@ -30,19 +30,19 @@ class OrderedAccess(MachineParts):
         'exch', 'cas' (with `compare`), 'inc' or 'dec'. In global memory, `order` ('acquire', 'release', 'acq_rel', or
         None for relaxed) orders the CTAs within `scope` that access the same element.
         """
-        self.sim.asked = True
+        self.m.sim.asked = True
         dtype = buffer.type.dtype.np
         values = np.asarray(values, dtype)
         compare = None if compare is None else np.asarray(compare, dtype)
         if buffer.memory.scope != "global":
-            return self.atomic_shared(buffer, coords, kind, values, compare, mask, owner)
+            return self.m.shared.atomic(buffer, coords, kind, values, compare, mask, owner)
         memory = buffer.memory
-        index, keep, shape = self._indices(buffer, coords, mask, True, values)
-        shape = (self.batch, *shape[1:])
+        index, keep, shape = self.m.global_memory.indices(buffer, coords, mask, True, values)
+        shape = (self.m.batch, *shape[1:])
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         compare = None if compare is None else np.broadcast_to(compare, shape)
         keep = None if keep is None else np.broadcast_to(keep, shape)
-        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        ids = np.broadcast_to((self.m.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
         flat, changed = memory.elements(dtype), False
         old: np.ndarray | None = np.zeros(shape, dtype)
         at, given, expected, who = index, values, compare, ids
@@ -58,43 +58,43 @@ class OrderedAccess(MachineParts):
                 old = before.reshape(shape) if need_old and before is not None else None
             elif need_old and old is not None:
                 old[keep] = before
-            if self.checks:
+            if self.m.checks:
                 if order is not None or len(shape) == 2 and shape[1] == 1:
                     self._meet(memory, at.reshape(-1), who.reshape(-1) - 1, order, scope)
                 self._check_ordered(memory, index, keep, shape, owner, "write")
-            self._count("atomics", at.size * memory.itemsize)
-        self.sim.version += changed
+            self.m.global_memory.count("atomics", at.size * memory.itemsize)
+        self.m.sim.version += changed
         return old
 
-    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str,
-                     alone: bool = False) -> np.ndarray:
+    def read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str,
+             alone: bool = False) -> np.ndarray:
         """Read elements of global memory by relaxed or acquiring loads, with the arguments of `read`. `alone`:
         without a barrier of the scope."""
-        self.sim.asked = True
-        values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
+        self.m.sim.asked = True
+        values = self.m.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
         self._order(buffer, coords, mask, None, owner, sem, scope)
-        if sem == "acquire" and self._active is None and not alone:
+        if sem == "acquire" and self.m.active_mask is None and not alone:
             self._share_result(True)
         return values
 
-    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str,
-                      alone: bool = False) -> None:
+    def write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str,
+              alone: bool = False) -> None:
         """Write elements of global memory by relaxed or releasing stores, with the arguments of `write`. `alone`:
         without a barrier of the scope."""
-        if sem == "release" and self._active is None and not alone:
+        if sem == "release" and self.m.active_mask is None and not alone:
             self._share_result(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
-        self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True, bounds=not alone)
+        self.m.write(buffer, coords, values, mask=mask, owner=owner, atomic=True, bounds=not alone)
 
     def _order(self, buffer: SimBuffer, coords: tuple, mask, values, owner, sem: str, scope: str) -> None:
         """Synchronise at the elements that are read (`values` None) or written."""
-        if not self.checks:
+        if not self.m.checks:
             return
         memory, writes = buffer.memory, values is not None
-        index, keep, shape = self._indices(buffer, coords, mask, True, values)
-        shape = (self.batch, *shape[1:])
+        index, keep, shape = self.m.global_memory.indices(buffer, coords, mask, True, values)
+        shape = (self.m.batch, *shape[1:])
         index, keep = np.broadcast_to(index, shape), None if keep is None else np.broadcast_to(keep, shape)
-        ctas = np.broadcast_to(self.ctas.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        ctas = np.broadcast_to(self.m.ctas.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         if keep is not None and not keep.any():
             return
         at, of = (index.reshape(-1), ctas.reshape(-1)) if keep is None else (index[keep], ctas[keep])
@@ -103,78 +103,85 @@ class OrderedAccess(MachineParts):
 
     def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:
         """Check the accesses to the elements `index` (where `keep`) for conflicts with ordinary accesses of others."""
-        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        cells, mine = ((self._cells(memory, index), ids) if keep is None
-                       else (self._cells(memory, index[keep]), ids[keep]))
+        ids = np.broadcast_to((self.m.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        if keep is None:
+            cells, mine = self.m.global_memory.cells(memory, index), ids
+        else:
+            cells, mine = self.m.global_memory.cells(memory, index[keep]), ids[keep]
         cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
         if memory.shadow.threads is not None:
-            threads = self._threads_of(shape, owner, writing=True)
-            threads = (np.broadcast_to(threads, shape) if keep is None and np.ndim(threads)
-                       else kept_threads(threads, keep, shape))
-            who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
+            threads = self.m.global_memory.threads_of(shape, owner, writing=True)
+            if keep is None and np.ndim(threads):
+                threads = np.broadcast_to(threads, shape)
+            else:
+                threads = kept_threads(threads, keep, shape)
+            who = Accessor(self.m, mine, threads.reshape(-1) if np.ndim(threads) else threads)
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
-        self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
+        self.m.global_memory.judge(memory, what, access(cells, mine, self.m.sim.global_clocks, who))
 
     def _share_result(self, ordered: bool) -> None:
         """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier
         of the scope before or after it."""
-        self.exchange()
-        if ordered and self.sim.contended:
-            for world, _ in self.worlds():
-                world.clocks.sync(self.rank, self.atoms)
+        self.m.sync.exchange()
+        if ordered and self.m.sim.contended:
+            for world, _ in self.m.worlds():
+                world.clocks.sync(self.m.rank, self.m.atoms)
 
     def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, scope: str,
               reads=True, writes=True) -> None:
         """Let CTAs synchronise at elements, with those within `scope`."""
         if scope == "cta":
             return
-        clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
-        near = self._near(ctas)
+        clocks, of_grid, clusters = self.m.sim.clocks_of_grid(), scope != "cluster", self.m.sim.cluster_of
+        near = self.near(ctas)
         if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
             self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
         for at, cta in zip(index, ctas):
             clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid,
                         near[int(cta)])
 
-    def _near(self, ctas: np.ndarray) -> dict[int, Near]:
+    def near(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
-        sim, atoms, found = self.sim, self.active_atoms, {}
+        sim, atoms = self.m.sim, self.m.active_atoms
+        found: dict[int, Near] = {}
         whole, here = len(atoms) == len(sim.atom_start), frozenset(atoms.tolist())
         if whole and sim.ranks == 1:
             return {cta: {cta: None} for cta in ctas.tolist()}
         wanted = set(ctas.tolist())
-        for world, where in self.peek():
-            met = world.clocks.column(self.rank, int(atoms[0])), int(world.clocks.now[self.rank, atoms[0]])
-            for row in self.rows if where is None else self.rows[where]:
+        for world, where in self.m.peek():
+            met = world.clocks.column(self.m.rank, int(atoms[0])), int(world.clocks.now[self.m.rank, atoms[0]])
+            for row in self.m.rows if where is None else self.m.rows[where]:
                 cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
                 if cta in wanted:
-                    found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met)
-                                  for n in cluster}
+                    near: Near = {n: Some(frozenset(), *met) for n in cluster}
+                    near[cta] = None if whole else Some(here, *met)
+                    found[cta] = near
         return found
 
     def _only_thread(self, ctas: np.ndarray) -> int | None:
         """The only thread that makes an access to one element in each of `ctas`; None if several do."""
         if len(np.unique(ctas)) < len(ctas):
             return None
-        if self._active is None:
-            return self.low
-        acting = np.flatnonzero(self._active.any(axis=0))
-        return self.low + int(acting[0]) if len(acting) == 1 else None
+        if self.m.active_mask is None:
+            return self.m.low
+        acting = np.flatnonzero(self.m.active_mask.any(axis=0))
+        return self.m.low + int(acting[0]) if len(acting) == 1 else None
 
     def _hold_back(self, near: dict[int, Near], releases: bool, thread: int | None) -> None:
         """The active threads, or only `thread`, make a write that publishes what precedes it: exclude what does not. A
         write that `releases` comes after all that they know of; a relaxed one after what fences came after."""
-        atoms, clocks = self.active_atoms, self.sim.clocks_of_grid()
-        if releases and len(atoms) == len(self.sim.atom_start) and self.sim.ranks == 1:
+        atoms, clocks = self.m.active_atoms, self.m.sim.clocks_of_grid()
+        if releases and len(atoms) == len(self.m.sim.atom_start) and self.m.sim.ranks == 1:
             return
-        shadows = {id(m.shadow): m.shadow for m in self.sim.arguments if m is not None and m.shadow.threads is not None}
-        for world, where in self.peek():
+        shadows = {id(memory.shadow): memory.shadow for memory in self.m.sim.arguments
+                   if memory is not None and memory.shadow.threads is not None}
+        for world, where in self.m.peek():
             if releases:
-                cover, own = world.clocks.known[self.rank, atoms, ORDER].max(axis=0), None
-                cover[world.clocks.column(self.rank, atoms)] = np.iinfo(cover.dtype).max
+                cover, own = world.clocks.known[self.m.rank, atoms, ORDER].max(axis=0), None
+                cover[world.clocks.column(self.m.rank, atoms)] = np.iinfo(cover.dtype).max
             else:
                 cover, own = self._covered_by_fences(world, atoms, thread)
-            for cta in self.ctas if where is None else self.ctas[where]:
+            for cta in self.m.ctas if where is None else self.m.ctas[where]:
                 for other in near.get(int(cta), ()):
                     for shadow in shadows.values():
                         shadow.hold_back(other, cover, clocks, None if releases else clocks.fenced.get(int(cta)), own)
@@ -186,11 +193,11 @@ class OrderedAccess(MachineParts):
         epoch) for the accesses of the thread itself."""
         clocks, own = world.clocks, 0
         cover = np.zeros(clocks.ranks * clocks.width, np.int32)
-        acting = atoms if thread is None else self.sim.atom_of[[thread]]
-        known = clocks.known[self.rank, acting, ORDER].max(axis=0)
+        acting = atoms if thread is None else self.m.sim.atom_of[[thread]]
+        known = clocks.known[self.m.rank, acting, ORDER].max(axis=0)
         for rank in range(clocks.ranks):
             for atom in range(clocks.atoms):
-                column, mine = clocks.column(rank, atom), rank == self.rank and atom in acting
+                column, mine = clocks.column(rank, atom), rank == self.m.rank and atom in acting
                 for epoch, before in world.facts.get(("fences", rank, atom), ()):
                     met = known[column] >= epoch
                     if met or mine:
@@ -199,24 +206,25 @@ class OrderedAccess(MachineParts):
                         cover[column] = max(cover[column], epoch)
                     elif mine:
                         own = max(own, epoch)
-        return cover, None if thread is None else (thread, clocks.column(self.rank, int(acting[0])), own)
+        return cover, None if thread is None else (thread, clocks.column(self.m.rank, int(acting[0])), own)
 
     def threadfence(self, scope: str = "gpu") -> None:
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
-        self.note_fence()
-        if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
-            near = self._near(self.ctas)
-            for world, _ in self.worlds():
-                for atom in self.active_atoms:
-                    self._note_global_fence(world.facts, ("fences", self.rank, int(atom)), world.clocks, int(atom))
+        self.m.barriers.note_fence()
+        if self.m.checks and scope in ("gpu", "sys") and self.m.sim.program.atomics:
+            near = self.near(self.m.ctas)
+            for world, _ in self.m.worlds():
+                for atom in self.m.active_atoms:
+                    self._note_global_fence(world.facts, ("fences", self.m.rank, int(atom)), world.clocks, int(atom))
             for cta, cluster in near.items():
-                self.sim.clocks_of_grid().fence(cta, cluster)
+                self.m.sim.clocks_of_grid().fence(cta, cluster)
 
     def _note_global_fence(self, facts: dict, key: tuple, clocks: Clocks, atom: int) -> None:
         """Record the epoch at which an atom makes a fence, and what it knows there. Of more than FENCES, the two oldest
         are merged."""
-        found = (*facts.get(key, ()), (int(clocks.now[self.rank, atom]), clocks.known[self.rank, atom, ORDER].copy()))
-        clocks.now[self.rank, atom] += 1
+        found = (*facts.get(key, ()),
+                 (int(clocks.now[self.m.rank, atom]), clocks.known[self.m.rank, atom, ORDER].copy()))
+        clocks.now[self.m.rank, atom] += 1
         if len(found) > FENCES:
             (first, _), (_, before), *rest = found
             found = ((first, before), *rest)

@@ -112,7 +112,7 @@ class Report:
 
     def __str__(self) -> str:
         found = self.findings
-        head = "no findings" if not found else f"{len(found)} finding{'s' if len(found) > 1 else ''}"
+        head = {0: "no findings", 1: "1 finding"}.get(len(found), f"{len(found)} findings")
         lines = [head, *map(str, found)]
         lines += [f"{path}: {n} bytes" for path, n in sorted(self.stats["bytes"].items())]
         lines += [f"{name}: {n}" for name, n in self.stats.items() if isinstance(n, int) and n]

@@ -162,8 +162,9 @@ class Shadow:
                 return self._conflict(what, a, at, column)
         if plane == FENCED:
             return self._find_unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
-        return (self._find_unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor
-                else None)
+        if not self.tensor:
+            return None
+        return self._find_unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line)
 
     def _note_luck(self, a: Access, own: np.ndarray, columns: np.ndarray, threads: np.ndarray) -> None:
         """Note the first cell whose last write, by the same thread, is ordered before this access by nothing else."""
@@ -177,8 +178,10 @@ class Shadow:
         for r, at in self.reductions.of(a.cells):
             if r.operation is not None:
                 return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
-            for p, what in ((ORDER, "async"), *(((FENCED, "unfenced"),) if plane == FENCED and r.thread == SUMMED
-                                                else ())):
+            planes = [(ORDER, "async")]
+            if plane == FENCED and r.thread == SUMMED:
+                planes.append((FENCED, "unfenced"))
+            for p, what in planes:
                 late = at[clocks.known[rank, atoms[at], p, r.column] < r.epoch]
                 if len(late):
                     return Conflict(what, int(late[0]), int(a.cells[late[0]]), r.column, r.thread, r.line)

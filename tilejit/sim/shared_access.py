@@ -10,9 +10,9 @@ import numpy as np
 from ..layout import TileLayout, axis
 from ..types import layout_of
 from .atomics import apply_atomic
+from .component import Component
 from .faults import Reporter
 from .memory import TensorMemory
-from .parts import MachineParts
 from .shadow import ANYONE, MANY, Access, Conflict
 from .values import SimBuffer, SimRegion
 
@@ -28,52 +28,52 @@ class Place:
     run: slice | None = None  # the indices of the elements, if they are contiguous and the same in every CTA
 
 
-class SharedAccess(MachineParts):
+class SharedAccess(Component):
     """The part of the machine that accesses shared and tensor memory."""
 
     # -- reads and writes of elements ----------------------------------------------------------------------------------
 
-    def read_shared(self, buffer: SimBuffer, coords, mask, other, owner, region, atomic, tile=None) -> np.ndarray:
+    def read(self, buffer: SimBuffer, coords, mask, other, owner, region, atomic, tile=None) -> np.ndarray:
         dtype = buffer.type.dtype.np
-        place = self._place(buffer, coords, mask, region, dtype.itemsize)
-        shape = (self.batch, *place.shape)
-        self._count(f"{buffer.memory.scope} -> registers", self._count_access(place) * dtype.itemsize)
-        if self.checks and not atomic:
-            self.check_shared(buffer, place, dtype.itemsize, owner, writing=False, tile=tile)
-        values = self._gather(buffer, place, dtype).reshape(shape)
+        place = self.place(buffer, coords, mask, region, dtype.itemsize)
+        shape = (self.m.batch, *place.shape)
+        self.m.global_memory.count(f"{buffer.memory.scope} -> registers", self.count_access(place) * dtype.itemsize)
+        if self.m.checks and not atomic:
+            self.check(buffer, place, dtype.itemsize, owner, writing=False, tile=tile)
+        values = self.gather(buffer, place, dtype).reshape(shape)
         if place.keep is not None:
             values = np.where(place.keep.reshape(-1, *place.shape), values, np.asarray(other, dtype))
         return values
 
-    def write_shared(self, buffer: SimBuffer, coords, values, mask, owner, region) -> None:
+    def write(self, buffer: SimBuffer, coords, values, mask, owner, region) -> None:
         dtype = buffer.type.dtype.np
         values = np.asarray(values)
         if values.dtype != dtype:
             values = values.astype(dtype)
-        place = self._place(buffer, coords, mask, region, dtype.itemsize, values.shape[1:])
-        self._count(f"registers -> {buffer.memory.scope}", self._count_access(place) * dtype.itemsize)
+        place = self.place(buffer, coords, mask, region, dtype.itemsize, values.shape[1:])
+        self.m.global_memory.count(f"registers -> {buffer.memory.scope}", self.count_access(place) * dtype.itemsize)
         values = np.broadcast_to(values, (values.shape[0], *place.shape)).reshape(values.shape[0], -1)
         if buffer.type.layout is not None and buffer.type.layout.replicas and buffer.memory.scope == "tmem":
             place, values, owner = self._write_replicas(buffer, place, values, owner)
-        if self.checks:
-            self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, values=values)
-        self._scatter(buffer, place, dtype, values)
+        if self.m.checks:
+            self.check(buffer, place, dtype.itemsize, owner, writing=True, values=values)
+        self.scatter(buffer, place, dtype, values)
 
-    def atomic_shared(self, buffer: SimBuffer, coords, kind, values, compare, mask, owner) -> np.ndarray:
+    def atomic(self, buffer: SimBuffer, coords, kind, values, compare, mask, owner) -> np.ndarray:
         """See `Machine.atomic`."""
         dtype = buffer.type.dtype.np
-        place = self._place(buffer, coords, mask, None, dtype.itemsize, values.shape[1:])
-        if self.checks:
-            self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, atomic=True, combines=kind != "exch")
-        shape = (self.batch, *place.shape)
+        place = self.place(buffer, coords, mask, None, dtype.itemsize, values.shape[1:])
+        if self.m.checks:
+            self.check(buffer, place, dtype.itemsize, owner, writing=True, atomic=True, combines=kind != "exch")
+        shape = (self.m.batch, *place.shape)
         memory = buffer.memory.typed(dtype)
         flat = memory.reshape(-1)
-        rows = self.rows_of(buffer.peer)
+        rows = self.m.rows_of(buffer.peer)
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize,
-                                (self.batch, place.offsets.shape[1]))
+                                (self.m.batch, place.offsets.shape[1]))
         def spread(x):
-            return np.broadcast_to(x, shape).reshape(self.batch, -1)
+            return np.broadcast_to(x, shape).reshape(self.m.batch, -1)
         keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
         def chosen(x):
             return x.reshape(-1) if keep is None else x[keep]
@@ -86,8 +86,8 @@ class SharedAccess(MachineParts):
                 old = before.reshape(index.shape)
             else:
                 old[keep] = before
-            self.sim.version += changed
-        self._count("atomics", at.size * dtype.itemsize)
+            self.m.sim.version += changed
+        self.m.global_memory.count("atomics", at.size * dtype.itemsize)
         return old.reshape(shape)
 
     # -- raw bytes -----------------------------------------------------------------------------------------------------
@@ -95,13 +95,15 @@ class SharedAccess(MachineParts):
     def read_bytes(self, buffer, offsets: np.ndarray, nbytes: int) -> np.ndarray:
         """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: uint8 (B, n, nbytes). Not
         checked against the shadow."""
-        memory, base, peer = ((buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer)
-                              else (buffer, 0, None))
+        if isinstance(buffer, SimBuffer):
+            memory, base, peer = buffer.memory, buffer.base, buffer.peer
+        else:
+            memory, base, peer = buffer, 0, None
         offsets = np.asarray(offsets) + base
         at = offsets[..., None] + np.arange(nbytes)
         if memory.scope == "global":
             return memory.bytes[memory.origin * memory.itemsize + at]
-        rows = self.rows_of(peer)
+        rows = self.m.rows_of(peer)
         if at.shape[0] == 1:
             return memory.data[rows][:, at[0]]
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -109,29 +111,29 @@ class SharedAccess(MachineParts):
 
     # -- where elements are --------------------------------------------------------------------------------------------
 
-    def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
+    def place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
         key = None
-        plain = mask is None and self._active is None and np.ndim(buffer.base) == 0
+        plain = mask is None and self.m.active_mask is None and np.ndim(buffer.base) == 0
         if (plain and isinstance(region, SimRegion) and all(s.size == 1 for s in region.starts)
                 and extra in ((), region.type.shape)):
             key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
-            if key in self.sim.places:
-                return self.sim.places[key]
+            if key in self.m.sim.places:
+                return self.m.sim.places[key]
         place = self._compute_place(buffer, coords, mask, itemsize, extra)
         if key is not None:
             first = place.offsets[0] // itemsize
             if len(first) and place.keep is None and (np.diff(first) == 1).all():
                 place.run = slice(int(first[0]), int(first[-1]) + 1)
-            if len(self.sim.places) > 512:
-                self.sim.places.clear()
+            if len(self.m.sim.places) > 512:
+                self.m.sim.places.clear()
             if place.keep is None:
-                self.sim.places[key] = place
+                self.m.sim.places[key] = place
         return place
 
     def _compute_place(self, buffer: SimBuffer, coords, mask, itemsize: int, extra: tuple[int, ...]) -> Place:
         keep = None if mask is None else np.asarray(mask)
-        if self._active is not None:
-            keep = self._active if keep is None else keep & self._active
+        if self.m.active_mask is not None:
+            keep = self.m.active_mask if keep is None else keep & self.m.active_mask
         wrong = None
         clipped = []
         for c, size in zip(coords, buffer.shape):
@@ -158,7 +160,10 @@ class SharedAccess(MachineParts):
         at = at * itemsize + base
         at = np.broadcast_to(at, (at.shape[0] if at.ndim == len(shape) else 1, *shape[1:]))
         if keep is not None:
-            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+            if keep.all():
+                keep = None
+            else:
+                keep = np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
 
     def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
@@ -170,7 +175,10 @@ class SharedAccess(MachineParts):
         shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
         offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
         if keep is not None:
-            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+            if keep.all():
+                keep = None
+            else:
+                keep = np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(offset, tuple(shape[1:]), keep)
 
     def _write_replicas(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
@@ -191,14 +199,14 @@ class SharedAccess(MachineParts):
         if owner is None or place.offsets.shape[0] != 1:
             return
         lanes = place.offsets[0] // (TensorMemory.COLUMNS * 4)
-        warps = (self.low + np.asarray(owner).reshape(-1)) // 32
+        warps = (self.m.low + np.asarray(owner).reshape(-1)) // 32
         bad = lanes // 32 != warps % 4
         if bad.any():
             at = int(np.argmax(bad))
-            self.finding("tmem",
-                         f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and a warp reaches "
-                         f"its own quarter, lanes {int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}",
-                         threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
+            self.m.finding("tmem",
+                           f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and a warp reaches "
+                           f"its own quarter, lanes {int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}",
+                           threads=(int(self.m.low + np.asarray(owner).reshape(-1)[at]),))
 
     def matrix_origin(self, region: SimRegion) -> np.ndarray:
         """The first byte of a region in shared memory, before the swizzle, (B or 1, 1)."""
@@ -223,37 +231,37 @@ class SharedAccess(MachineParts):
     def _report_outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         at = [int(np.broadcast_to(c, np.broadcast_shapes(np.shape(c), bad.shape))[where]) for c in coords]
-        self.finding("out-of-bounds",
-                     f"element {at} is outside of the {buffer.type.scope} buffer of shape {list(buffer.shape)}",
-                     ctas=self.ctas[where[0]:where[0] + 1] if bad.shape[0] > 1 else None)
+        self.m.finding("out-of-bounds",
+                       f"element {at} is outside of the {buffer.type.scope} buffer of shape {list(buffer.shape)}",
+                       ctas=self.m.ctas[where[0]:where[0] + 1] if bad.shape[0] > 1 else None)
 
-    def _count_access(self, place: Place) -> int:
+    def count_access(self, place: Place) -> int:
         if place.keep is None:
-            return self.batch * place.offsets.shape[1]
-        return int(np.count_nonzero(place.keep)) * (self.batch if place.keep.shape[0] == 1 else 1)
+            return self.m.batch * place.offsets.shape[1]
+        return int(np.count_nonzero(place.keep)) * (self.m.batch if place.keep.shape[0] == 1 else 1)
 
     def _check_alignment(self, place: Place, dtype) -> bool:
         if dtype.itemsize == 1 or not (place.offsets % dtype.itemsize).any():
             return True
-        self.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset "
-                                   f"{int(place.offsets.flat[0])} of shared memory")
+        self.m.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset "
+                                     f"{int(place.offsets.flat[0])} of shared memory")
         return False
 
-    def _gather(self, buffer: SimBuffer, place: Place, dtype) -> np.ndarray:
-        rows = self.rows_of(buffer.peer)
+    def gather(self, buffer: SimBuffer, place: Place, dtype) -> np.ndarray:
+        rows = self.m.rows_of(buffer.peer)
         data = buffer.memory.typed(dtype)
         if place.run is not None and isinstance(rows, slice):
             return data[rows, place.run].copy()
         if not self._check_alignment(place, dtype):
-            return np.zeros((self.batch, place.offsets.shape[1]), dtype)
+            return np.zeros((self.m.batch, place.offsets.shape[1]), dtype)
         index = place.offsets // dtype.itemsize
         if index.shape[0] == 1:
             return np.take(data[rows], index[0], axis=1) if isinstance(rows, slice) else data[rows[:, None], index]
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         return data[rows[:, None], index]
 
-    def _scatter(self, buffer: SimBuffer, place: Place, dtype, values: np.ndarray) -> None:
-        rows = self.rows_of(buffer.peer)
+    def scatter(self, buffer: SimBuffer, place: Place, dtype, values: np.ndarray) -> None:
+        rows = self.m.rows_of(buffer.peer)
         data = buffer.memory.typed(dtype)
         if place.run is not None and isinstance(rows, slice):
             data[rows, place.run] = values
@@ -265,7 +273,7 @@ class SharedAccess(MachineParts):
             data[rows][:, index[0]] = values
             return
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        shape = (self.batch, index.shape[1])
+        shape = (self.m.batch, index.shape[1])
         rows, index, values = (np.broadcast_to(x, shape) for x in (rows[:, None], index, values))
         if place.keep is None:
             data[rows, index] = values
@@ -275,35 +283,39 @@ class SharedAccess(MachineParts):
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
-    def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
-                     values: np.ndarray | None = None, combines: bool = False, tile=None) -> None:
+    def check(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
+              values: np.ndarray | None = None, combines: bool = False, tile=None) -> None:
         """Check accesses to elements against the shadow, and record them there. `combines` says that the write
         depends on the old contents. A read of a `tile` is by all threads that hold an element."""
         if buffer.memory.scope == "tmem":
             self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
-        if owner is not None and self.threads > 1:
-            self.sim.laid_out.add(self.line)
+        if owner is not None and self.m.threads > 1:
+            self.m.sim.laid_out.add(self.m.line)
         if buffer.memory.scope == "shared" and threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
-            self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize,
-                               None if place.keep is None else place.keep[0])
-        holders = self.sim.holders(tile, self.low) if tile is not None else None
-        scope = int(self.atoms[0]), int(self.atoms[-1]) + 1
-        for positions, offsets, keep in self._alike(place):
+            self.m.traffic.count(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize,
+                                 None if place.keep is None else place.keep[0])
+        holders = self.m.sim.holders(tile, self.m.low) if tile is not None else None
+        scope = int(self.m.atoms[0]), int(self.m.atoms[-1]) + 1
+        for positions, offsets, keep in self.alike(place):
             if keep is not None:
                 offsets = offsets[keep]
             if not len(offsets):
                 continue
-            cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
+            cells = self.cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
+
             def spread(x):
-                return np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0]
+                if len(x) == 1:
+                    return x[0]
+                return np.repeat(x if keep is None else x[keep], width)
+
             who = [spread(x) for x in (atoms, threads)]
             if repeat is not None:
                 cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
-            access = Access(cells, who[0], who[1], self.line, scope)
+            access = Access(cells, who[0], who[1], self.m.line, scope)
             for holding, of in holders or ():
-                self._check_access(buffer, positions, Access(cells, spread(holding), spread(of), self.line, scope),
+                self._check_access(buffer, positions, Access(cells, spread(holding), spread(of), self.m.line, scope),
                                    writing, exact=access)
             if not holders:
                 self._check_access(buffer, positions, access, writing, atomic, combines)
@@ -316,58 +328,58 @@ class SharedAccess(MachineParts):
         which thread it is: if this part has a fault already, it is reported."""
         space = buffer.memory.scope
         for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
-            for world, where in self.worlds(rank_positions):
-                shadow = world.shadow(space, rank, self.sim.cells(space))
+            for world, where in self.m.worlds(rank_positions):
+                shadow = world.shadow(space, rank, self.m.sim.cells(space))
                 access.lucky = access.lucky_read = None
                 if writing:
-                    found = shadow.write(world.clocks, self.rank, access, atomic=atomic, combines=combines)
+                    found = shadow.write(world.clocks, self.m.rank, access, atomic=atomic, combines=combines)
                 else:
-                    found = shadow.read(world.clocks, self.rank, access)
+                    found = shadow.read(world.clocks, self.m.rank, access)
                 if found is not None:
                     if exact is not None:
-                        again = shadow.read(world.clocks, self.rank, exact, keep=False)
+                        again = shadow.read(world.clocks, self.m.rank, exact, keep=False)
                         access, found = (access, found) if again is None else (exact, again)
-                    Reporter(self, world, rank, space, where).ordinary(access, found, writing)
+                    Reporter(self.m, world, rank, space, where).ordinary(access, found, writing)
                     if writing:
-                        shadow.write(world.clocks, self.rank, access, atomic=atomic)
+                        shadow.write(world.clocks, self.m.rank, access, atomic=atomic)
                 elif access.lucky is not None and space == "shared" and self._by_layout(access, access.lucky):
-                    Reporter(self, world, rank, space, where).depends_on_layout(access, access.lucky, writing)
+                    Reporter(self.m, world, rank, space, where).depends_on_layout(access, access.lucky, writing)
 
     def _by_layout(self, access: Access, earlier: Conflict) -> bool:
         """Whether only layouts that the compiler chose give two accesses to one thread. Not if a store depends on
         what was loaded: then another layout brings a barrier with it."""
-        if not {access.line, earlier.line} & self.sim.laid_out:
+        if not {access.line, earlier.line} & self.m.sim.laid_out:
             return False
-        locs = self.sim.locs
+        locs = self.m.sim.locs
         return (earlier.what != "reader"
-                or not self.sim.program.dependences.depends(locs[access.line], locs[earlier.line]))
+                or not self.m.sim.program.dependences.depends(locs[access.line], locs[earlier.line]))
 
     def _who(self, place: Place, owner, writing: bool):
         """Who accesses the elements: (atoms, threads, repeat), the first two with one entry per element or one for
         all. If several atoms access one and the same element, `repeat` is (their numbers, a thread of each),
         otherwise None."""
         if owner is not None:
-            threads = self.low + np.asarray(owner).reshape(-1)
-            return self.sim.atom_of[threads], threads.astype(np.int16), None
+            threads = self.m.low + np.asarray(owner).reshape(-1)
+            return self.m.sim.atom_of[threads], threads.astype(np.int16), None
         n = place.offsets.shape[1]
-        if len(place.shape) == 1 and n == self.threads:
-            threads = np.arange(self.low, self.high, dtype=np.int16)
-            return self.sim.atom_of[self.low:self.high], threads, None
+        if len(place.shape) == 1 and n == self.m.threads:
+            threads = np.arange(self.m.low, self.m.high, dtype=np.int16)
+            return self.m.sim.atom_of[self.m.low:self.m.high], threads, None
         if len(place.shape) == 1 and n == 1 and writing:
-            return np.array([self.sim.atom_of[self.low]]), np.array([self.low], np.int16), None
+            return np.array([self.m.sim.atom_of[self.m.low]]), np.array([self.m.low], np.int16), None
         if len(place.shape) == 1 and n == 1:
-            sizes = np.diff(np.append(self.sim.atom_start, self.sim.program.threads))
-            alone = np.where(sizes[self.atoms] == 1, self.sim.atom_start[self.atoms], MANY).astype(np.int16)
-            return self.atoms[:1], alone[:1], (self.atoms, alone)
-        return self.atoms[:1], np.array([ANYONE], np.int16), None
+            sizes = np.diff(np.append(self.m.sim.atom_start, self.m.sim.program.threads))
+            alone = np.where(sizes[self.m.atoms] == 1, self.m.sim.atom_start[self.m.atoms], MANY).astype(np.int16)
+            return self.m.atoms[:1], alone[:1], (self.m.atoms, alone)
+        return self.m.atoms[:1], np.array([ANYONE], np.int16), None
 
-    def _alike(self, place: Place):
+    def alike(self, place: Place):
         """Group the CTAs by the elements that they access: (positions or None, offsets, mask) per group."""
         offsets, keep = place.offsets, place.keep
         if offsets.shape[0] == 1 and (keep is None or keep.shape[0] == 1):
             yield None, offsets[0], None if keep is None else keep[0]
             return
-        parts = [np.broadcast_to(offsets, (self.batch, offsets.shape[1]))]
+        parts = [np.broadcast_to(offsets, (self.m.batch, offsets.shape[1]))]
         if keep is not None:
             parts.append(np.broadcast_to(keep, parts[0].shape).astype(np.int64))
         table = np.concatenate(parts, axis=1)
@@ -385,16 +397,16 @@ class SharedAccess(MachineParts):
     def _memory_ranks(self, peer, positions):
         """The cluster ranks whose memory is accessed: [(positions or None, rank)]."""
         if peer is None:
-            return [(positions, self.rank)]
-        ranks = np.broadcast_to(peer[:, 0], (self.batch,))
-        at = np.arange(self.batch) if positions is None else positions
+            return [(positions, self.m.rank)]
+        ranks = np.broadcast_to(peer[:, 0], (self.m.batch,))
+        at = np.arange(self.m.batch) if positions is None else positions
         if (ranks[at] == ranks[at[0]]).all():
             return [(positions, int(ranks[at[0]]))]
         return [(at[ranks[at] == r], int(r)) for r in np.unique(ranks[at])]
 
-    def _cells_of(self, offsets: np.ndarray, nbytes: int, space: str = "shared") -> np.ndarray:
+    def cells_of(self, offsets: np.ndarray, nbytes: int, space: str = "shared") -> np.ndarray:
         """The shadow cells of `nbytes` bytes at each byte offset of a memory."""
-        granule = self.sim.granule(space)
+        granule = self.m.sim.granule(space)
         if nbytes <= granule:
             return offsets // granule
         return (offsets[:, None] // granule + np.arange(-(-nbytes // granule))).reshape(-1)
@@ -402,7 +414,7 @@ class SharedAccess(MachineParts):
     def _written_twice(self, buffer: SimBuffer, cells, threads, values, keep, width: int) -> None:
         """Report two threads of the scope that write different values to the same bytes in one store."""
         order = np.arange(len(cells))
-        scratch = self.sim.scratch(self.sim.cells(buffer.memory.scope))
+        scratch = self.m.sim.scratch(self.m.sim.cells(buffer.memory.scope))
         scratch[cells] = order
         winner = scratch[cells]
         clash = (winner != order) & (threads[winner] != threads)
@@ -413,6 +425,7 @@ class SharedAccess(MachineParts):
         raw = np.ascontiguousarray(values).view(f"V{values.dtype.itemsize}").reshape(values.shape)
         if (raw[:, mine] != raw[:, other]).any():
             at = int(np.argmax(clash))
-            self.finding("race", f"threads {int(threads[winner[at]])} and {int(threads[at])} write different values to "
-                                 f"the same bytes of {buffer.memory.scope} memory at the same time",
-                         threads=(threads[winner[at]], threads[at]))
+            self.m.finding("race",
+                           f"threads {int(threads[winner[at]])} and {int(threads[at])} write different values to "
+                           f"the same bytes of {buffer.memory.scope} memory at the same time",
+                           threads=(threads[winner[at]], threads[at]))

@@ -8,9 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from ..ops.tmem.descriptor import SharedDescriptor, swizzle_address
-from .engines import Span
+from .component import Component
+from .engines import Operation, Span
 from .memory import TensorMemory
-from .parts import MachineParts
 from .tma_bytes import peer_rows
 
 UNIT, LANE = 16, TensorMemory.COLUMNS * 4
@@ -54,16 +54,16 @@ def decompress(units: np.ndarray, form: str | None) -> np.ndarray:
     return np.stack([words >> 6 * k & 63 for k in range(4)], axis=-1).astype(np.uint8).reshape(*units.shape)
 
 
-class PairOperations(MachineParts):
+class PairOperations(Component):
     """The part of the machine that copies shared memory to tensor memory, and operates on pairs of CTAs."""
 
-    def tensor_copy(self, plan, dst, src) -> None:
+    def copy(self, plan, dst, src) -> None:
         """Issue all copies of a plan as one operation of the thread."""
-        if not self.alive(dst.buffer, "written") or not all(map(self.in_buffer, (dst, src))):
+        if not self.m.tmem.alive(dst.buffer, "written") or not all(map(self.m.shared.in_buffer, (dst, src))):
             return
         form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
-        begin = self.matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
-        into = self._fragment_base(dst) if plan.moves[0] else np.asarray(dst.buffer.base).reshape(-1, 1)
+        begin = self.m.shared.matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
+        into = self.m.tmem.fragment_base(dst) if plan.moves[0] else np.asarray(dst.buffer.base).reshape(-1, 1)
         # by copies, replicas, rows and units
         targets = np.stack([target_units(form, address) for address, _ in plan.places])
         descriptor = plan.descriptor
@@ -82,23 +82,23 @@ class PairOperations(MachineParts):
                   + np.arange(UNIT))
             tensor.data[rows.reshape(-1, 1, 1, 1, 1, 1), to] = params["data"][:, :, None]
 
-        self._count("shared -> tmem (tcgen05.cp)",
-                    self.batch * plan.cta_group * len(plan.places) * form.rows * form.width)
-        self.pair_operation("the tcgen05.cp", plan.cta_group, {"begin": begin, "into": into}, collect, land,
-                            lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s, UNIT, peer)],
-                            lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
+        self.m.global_memory.count("shared -> tmem (tcgen05.cp)",
+                                   self.m.batch * plan.cta_group * len(plan.places) * form.rows * form.width)
+        self.issue("the tcgen05.cp", plan.cta_group, {"begin": begin, "into": into}, collect, land,
+                   lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s, UNIT, peer)],
+                   lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
 
-    def pair_operation(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:
+    def issue(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:
         """Issue a tensor core operation by one thread: on this CTA, or with `cta_group` 2 on both CTAs of its pair,
         each with its own memories. ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs `rows`;
         ``reads(peer)`` and ``writes(peer)`` are the spans in the CTA of rank `peer` (None: this one)."""
         if cta_group == 1:
-            self.issue(what, reads=reads(None), writes=writes(None), land=land, collect=collect, params=params,
-                       queue="tcgen05", pipe="tcgen05")
+            self.m.engines.issue(Operation(what, reads=reads(None), writes=writes(None), land=land, collect=collect,
+                                           params=params, queue="tcgen05", pipe="tcgen05"))
             return
-        sim, ranks = self.sim, (self.rank, self.rank ^ 1)
+        sim, ranks = self.m.sim, (self.m.rank, self.m.rank ^ 1)
         if max(ranks) >= sim.ranks:
-            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no partner")
+            self.m.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.m.rank} has no partner")
             return
         peers = [np.full((1, 1), r) for r in ranks]
 
@@ -111,5 +111,6 @@ class PairOperations(MachineParts):
                 land(peer_rows(sim, rows, peer),
                      {**params, **{n[:-len(str(r))]: x for n, x in params.items() if n.endswith(str(r))}})
 
-        self.issue(what, reads=[s for p in peers for s in reads(p)], writes=[s for p in peers for s in writes(p)],
-                   land=land_both, collect=collect_both, params=params, queue="tcgen05", pipe="tcgen05")
+        self.m.engines.issue(Operation(what, reads=[s for p in peers for s in reads(p)],
+                                       writes=[s for p in peers for s in writes(p)], land=land_both,
+                                       collect=collect_both, params=params, queue="tcgen05", pipe="tcgen05"))

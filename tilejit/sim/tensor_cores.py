@@ -10,8 +10,8 @@ import numpy as np
 from ..dtypes import float16, int32
 from ..ops.mma.descriptor import Derived, Descriptor, encode_descriptor
 from ..types import Tile
-from .engines import Span
-from .parts import MachineParts
+from .component import Component
+from .engines import Operation, Span
 
 ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
 TF32 = np.uint32(0xFFFFE000)
@@ -38,50 +38,52 @@ def chunks(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, .
     return np.unique(addresses(made, start, mn, itemsize, rows) // CHUNK) * CHUNK
 
 
-class TensorCores(MachineParts):
+class TensorCores(Component):
     """The part of the machine that multiplies matrices."""
 
     def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:
         """``acc + a @ b`` by wgmma. The result is computed at once from what is in memory now; the clocks treat the
         operands as being read until the wait."""
         t: Tile = call.result.type
-        if not all(self.in_buffer(r) for r in ((b,) if plan.a is None else (a, b))):
+        if not all(self.m.shared.in_buffer(r) for r in ((b,) if plan.a is None else (a, b))):
             return np.zeros((1, *t.shape), t.dtype.np) if acc is None else acc
         left, right = call.args[1].type, call.args[2].type
         reads: list[Span] = []
         if plan.a is None:
             x = a
         else:
-            warpgroups = self.threads // 128
+            warpgroups = self.m.threads // 128
             rows = tuple(w * plan.a_rows + plan.a.rows[i] for w in range(warpgroups) for i in range(plan.tiles))
             x = self._matrix(a, left, plan.a, ROWS, rows, reads)
         y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
-        self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma",
-                   collective=True)
+        self.m.engines.issue(Operation("the mma_async", reads=reads, land=lambda rows, params: None, params={},
+                                       queue="wgmma", collective=True))
         return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
 
     def multiply(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
         steps = -(-a.shape[2] // k)
-        x, y = (np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k
-                else x for x in (a, b.swapaxes(1, 2)))
-        return _product(acc, _entering(x), _entering(y), steps, t)
+        def padded(x):
+            missing = steps * k - x.shape[2]
+            return np.concatenate([x, np.zeros((*x.shape[:2], missing), x.dtype)], axis=2) if missing else x
+
+        return _product(acc, _entering(padded(a)), _entering(padded(b.swapaxes(1, 2))), steps, t)
 
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Appends the bytes that are read to `reads`."""
         buffer, itemsize = region.buffer, type_.dtype.nbytes
-        start = self.matrix_origin(region)
+        start = self.m.shared.matrix_origin(region)
         reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK,
                           buffer.peer))
         data = buffer.memory.typed(type_.dtype.np)
         found: np.ndarray | None = None
-        own = self.rows_of(buffer.peer)
+        own = self.m.rows_of(buffer.peer)
         own = np.arange(own.start, own.stop) if isinstance(own, slice) else own
-        for positions, (at,) in self.cases(start):
+        for positions, (at,) in self.m.cases(start):
             index = addresses(made, at, mn, itemsize, rows) // itemsize
             values = data[(own if positions is None else own[positions])[:, None, None], index[None]]
             if found is None:
-                found = np.empty((self.batch, *index.shape), data.dtype)
+                found = np.empty((self.m.batch, *index.shape), data.dtype)
             found[slice(None) if positions is None else positions] = values
         assert found is not None  # there is a CTA
         return found

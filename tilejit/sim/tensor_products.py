@@ -14,9 +14,9 @@ from ..ops.mma.descriptor import Descriptor
 from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
 from ..ops.mma.tcgen05_operands import accumulator_layout
 from ..ops.tmem.descriptor import SharedDescriptor
-from .engines import Span
+from .component import Component
+from .engines import Operation, Span
 from .memory import TensorMemory
-from .parts import MachineParts
 from .tensor_copies import decompress
 from .tma_bytes import peer_rows
 
@@ -99,30 +99,30 @@ def accumulator_pattern(m: int, n: int, cta_group: int) -> np.ndarray:
     return np.unique(accumulator_words(m, n, cta_group))
 
 
-class TensorProducts(MachineParts):
+class TensorProducts(Component):
     """The part of the machine that computes products into tensor memory."""
 
-    def tensor_product(self, plan, acc, a, b, accumulate, *scales) -> None:
+    def issue(self, plan, acc, a, b, accumulate, *scales) -> None:
         """Issue all instructions of a plan as one operation of the thread, on its CTA or its pair."""
-        if not all(self.alive(r.buffer, "used") for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
+        if not all(self.m.tmem.alive(r.buffer, "used") for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
             return
-        if not all(map(self.in_buffer, (acc, a, b, *scales))):
+        if not all(map(self.m.shared.in_buffer, (acc, a, b, *scales))):
             return
         decoded = [Instruction.decode(plan.idesc(step), plan.kind) for step in range(plan.steps)]
         steps = [step for step in decoded if isinstance(step, Instruction)]  # all, as has been checked
         group, n = plan.cta_group, steps[0].n
-        ranks = (self.rank,) if group == 1 else (self.rank & ~1, self.rank | 1)
-        if max(ranks) >= self.sim.ranks:
-            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no partner")
+        ranks = (self.m.rank,) if group == 1 else (self.m.rank & ~1, self.m.rank | 1)
+        if max(ranks) >= self.m.sim.ranks:
+            self.m.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.m.rank} has no partner")
             return
-        work = _Product(self, plan, steps, acc, a, b, scales)
+        work = _Product(self.m, plan, steps, acc, a, b, scales)
         if (lost := work.overwritten_operand()) is not None:
-            self.finding("tmem", f"the accumulator lies in columns of tensor memory that hold {lost} of the same "
-                                 "product, which overwrites what it still reads: give it columns of its own")
-        self.collective("tcgen05.mma")
+            self.m.finding("tmem", f"the accumulator lies in columns of tensor memory that hold {lost} of the same "
+                                   "product, which overwrites what it still reads: give it columns of its own")
+        self.m.sync.collective("tcgen05.mma")
         params = work.origins() | {"accumulate": np.asarray(accumulate).reshape(-1, 1)}
         adds = bool(params["accumulate"].any())
-        sim, peers = self.sim, [np.full((1, 1), r) for r in ranks]
+        sim, peers = self.m.sim, [np.full((1, 1), r) for r in ranks]
 
         def collect(rows, params):
             parts = [peer_rows(sim, rows, p) for p in peers]
@@ -134,10 +134,10 @@ class TensorProducts(MachineParts):
                 work.add(peer_rows(sim, rows, p), params, params[f"product{i}"])
 
         own = [None] if group == 1 else peers
-        self._count("tensor products (tcgen05.mma)", self.batch * group * work.rows * n * plan.steps)
-        self.issue("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)],
-                   writes=[work.written(p) for p in own], land=land, collect=collect, params=params, queue="tcgen05",
-                   pipe="tcgen05")
+        self.m.global_memory.count("tensor products (tcgen05.mma)", self.m.batch * group * work.rows * n * plan.steps)
+        self.m.engines.issue(Operation("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)],
+                                       writes=[work.written(p) for p in own], land=land, collect=collect, params=params,
+                                       queue="tcgen05", pipe="tcgen05"))
 
 
 class _Product:
@@ -154,16 +154,18 @@ class _Product:
     def origins(self) -> dict:
         """The first byte of each operand in its memory, (B or 1, 1)."""
         m = self.m
-        found = {"acc": m._fragment_base(self.acc), "b": m.matrix_origin(self.b),
-                 "a": m.matrix_origin(self.a) if self.plan.a is not None else m._fragment_base(self.a)}
-        return found | {f"scale{i}": m._fragment_base(s) for i, s in enumerate(self.scales)}
+        found = {"acc": m.tmem.fragment_base(self.acc), "b": m.shared.matrix_origin(self.b),
+                 "a": m.shared.matrix_origin(self.a) if self.plan.a is not None else m.tmem.fragment_base(self.a)}
+        return found | {f"scale{i}": m.tmem.fragment_base(s) for i, s in enumerate(self.scales)}
 
     # -- shared memory -------------------------------------------------------------------------------------------------
 
     def _operand_arguments(self, name: str, start: int) -> tuple:
         """The arguments of `operand_bytes` for an operand that begins at byte `start`."""
-        made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
-                                   if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
+        if name == "a":
+            made, mn, region, major = self.plan.a, self.rows, self.a, self.a_major
+        else:
+            made, mn, region, major = self.plan.b, self.columns, self.b, self.b_major
         bits = self.plan.descriptor(made)
         return tuple(bits.at(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
 
@@ -223,7 +225,7 @@ class _Product:
 
     def _columns(self, region, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The range of bytes within a lane that the elements at these offsets of a region occupy."""
-        base, within = self.m._fragment_base(region) % LANE, offsets % LANE
+        base, within = self.m.tmem.fragment_base(region) % LANE, offsets % LANE
         return base + within.min(), base + within.max()
 
     # -- arithmetic ----------------------------------------------------------------------------------------------------
@@ -262,22 +264,22 @@ class _Product:
 
     def written(self, peer) -> Span:
         first = self.steps[0]
-        return Span("tmem", self.m._fragment_base(self.acc), accumulator_pattern(first.m, first.n, self.plan.cta_group),
-                    4, peer)
+        return Span("tmem", self.m.tmem.fragment_base(self.acc),
+                    accumulator_pattern(first.m, first.n, self.plan.cta_group), 4, peer)
 
     def reads(self, peer, adds: bool) -> list[Span]:
         """The bytes that the operation reads in the CTA of rank `peer`."""
         m = self.m
         def chunks(name):
             return lambda start: operand_units(*self._operand_arguments(name, int(start))) - int(start)
-        spans = [Span("shared", m.matrix_origin(self.b), chunks("b"), UNIT, peer)]
+        spans = [Span("shared", m.shared.matrix_origin(self.b), chunks("b"), UNIT, peer)]
         if self.plan.a is not None:
-            spans.append(Span("shared", m.matrix_origin(self.a), chunks("a"), UNIT, peer))
+            spans.append(Span("shared", m.shared.matrix_origin(self.a), chunks("a"), UNIT, peer))
         else:
-            spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
+            spans.append(Span("tmem", m.tmem.fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):
             shifts = np.arange(4)[:, None] * 32 * LANE  # each quarter of 32 lanes has a copy
-            spans.append(Span("tmem", m._fragment_base(s),
+            spans.append(Span("tmem", m.tmem.fragment_base(s),
                               np.unique(self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts), 4, peer))
         if adds:
             spans.append(self.written(peer))

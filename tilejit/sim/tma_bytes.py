@@ -116,7 +116,9 @@ def locate(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple[
         parts = [addresses(map_, (x, row), batch) for row in rows]
         at = np.concatenate([p[0] for p in parts], axis=1)
         return at, np.concatenate(np.broadcast_arrays(*(p[1] for p in parts)), axis=1)
-    return pixels(map_, coords, offsets, batch) if mode.startswith("im2col") else addresses(map_, coords, batch)
+    if mode.startswith("im2col"):
+        return pixels(map_, coords, offsets, batch)
+    return addresses(map_, coords, batch)
 
 
 def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> np.ndarray:
@@ -192,8 +194,10 @@ def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndar
     unit, source = np.dtype(f"u{elements_of(map_).itemsize}"), map_.memory.bytes
     safe = inside & (at >= 0) & (at + unit.itemsize <= source.size)
     where = np.where(safe, at, 0)
-    raw = (source[where[..., None] + np.arange(unit.itemsize)] if source.size >= unit.itemsize
-           else np.zeros((*where.shape, unit.itemsize), np.uint8))
+    if source.size >= unit.itemsize:
+        raw = source[where[..., None] + np.arange(unit.itemsize)]
+    else:
+        raw = np.zeros((*where.shape, unit.itemsize), np.uint8)
     data = np.ascontiguousarray(raw).view(unit)[..., 0]
     return np.where(safe, _round_to_tf32(map_, data), unit.type(fill_value(map_)))
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.builder import type_of
 from ..layout import thread_table
 from ..types import Region, Tile, domain_of, layout_of
-from .parts import MachineParts
+from .component import Component
 
 SECTOR, BANKS, WORD = 32, 32, 4
 
@@ -88,28 +88,29 @@ def _different(numbers: np.ndarray) -> np.ndarray:
     return found[np.r_[True, found[1:] != found[:-1]]]
 
 
-class Traffic(MachineParts):
+class Traffic(Component):
     """The part of the machine that counts requests."""
 
-    def count_traffic(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:
+    def count(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:
         """Count an access by the first CTA on behalf of the whole batch. `offsets()` returns byte offsets, `threads`
         says who moves each element, and `keep` which are accessed. An access of a tile to a region is measured once
         per alignment of its first element."""
-        call = self.fiber.node
+        call = self.m.fiber.node
         at = offsets()
         if not len(at):
             return
         key: tuple = id(call), space, int(at[0]) % 1024, len(at)
         if keep is not None or not _regular(call):
             key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
-        if key not in self.sim.traffic:
-            vectors = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
-            self.sim.traffic[key] = (vectors if isinstance(vectors, tuple)
-                                     else (sectors if space == "global" else bank_conflicts)(vectors))
-        requests, cost = self.sim.traffic[key]
-        stats = self.report.stats
-        stats[f"{space} requests"] += requests * self.batch
-        stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
+        if key not in self.m.sim.traffic:
+            measured = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
+            if not isinstance(measured, tuple):
+                measured = sectors(measured) if space == "global" else bank_conflicts(measured)
+            self.m.sim.traffic[key] = measured
+        requests, cost = self.m.sim.traffic[key]
+        stats = self.m.report.stats
+        stats[f"{space} requests"] += requests * self.m.batch
+        stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.m.batch
 
     def _measure(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int,
                  keep: np.ndarray | None) -> Vectors | tuple[int, int]:
@@ -118,7 +119,7 @@ class Traffic(MachineParts):
         plan: Any = getattr(getattr(call, "choice", None), "plan", None)
         t = moved_tile(call)
         if hasattr(plan, "matrix_rows"):  # a load or store of a tile, all of whose elements are accessed
-            return matrix_conflicts(plan.matrix_rows(t, self.threads), offsets)
+            return matrix_conflicts(plan.matrix_rows(t, self.m.threads), offsets)
         if hasattr(plan, "steps"):        # a copy, in vectors of consecutive bytes
             first = np.lexsort((offsets, threads, turns := plan.steps((len(offsets),))))[::plan.vec]
             return Vectors(threads[first], turns[first], offsets[first], plan.vec_bytes)
@@ -134,18 +135,18 @@ class Traffic(MachineParts):
     def _of_registers(self, call, plan, t: Tile, threads: np.ndarray, offsets: np.ndarray, itemsize: int,
                       keep: np.ndarray | None) -> Vectors:
         """The vectors of a tile's registers. A load fills all replicas; a store or an atomic uses only the first."""
-        table = thread_table(layout_of(t), domain_of(t), self.threads)[:, [run[0] for run in plan.groups(t)]]
+        table = thread_table(layout_of(t), domain_of(t), self.m.threads)[:, [run[0] for run in plan.groups(t)]]
         number = np.full(domain_of(t), -1)
         number[tuple(slice(n) for n in t.shape)] = np.arange(t.size).reshape(t.shape)
         element = number.reshape(-1)[table]
-        here = self.low + np.arange(self.threads)[:, None]
+        here = self.m.low + np.arange(self.m.threads)[:, None]
         active = element >= 0
         if keep is not None:
             active &= keep[element]
         if call.op.effect != "reads":
             active &= threads[element] == here
         thread, turn = np.nonzero(active)
-        return Vectors(self.low + thread, turn, offsets[element[active]], itemsize * plan.vector)
+        return Vectors(self.m.low + thread, turn, offsets[element[active]], itemsize * plan.vector)
 
 
 def moved_tile(call) -> Tile | None:

@@ -65,7 +65,8 @@ class Verdicts(ChunkParts):
             threads = f"thread {f.low} " if f.threads == 1 else f"threads {f.low} to {f.high - 1} "
             ctas = ", ".join(str(c) for c in self.ctas[f.rows[:3]]) + (", ..." if f.batch > 3 else "")
             words = f.wait.describe() if f.wait is not None else "waits"
-            place = "at its end" if f.left else f"line {loc.line if loc else '?'}"
+            line = loc.line if loc else "?"
+            place = "at its end" if f.left else f"line {line}"
             lines.append(f"{place}: {threads}of CTA {ctas}: {words}")
             if (first is None or first[1].left
                 or (loc is not None and first[0] is not None and loc.line < first[0].line and not f.left)):

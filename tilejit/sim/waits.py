@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.protocols import Wait
+from ..ir.machine_protocol import Wait
 from .values import take
 
 
@@ -67,7 +67,10 @@ class BarrierWait(RowWait):
         if states != self._states:
             ready = super().ready()
             self._states = states
-            self._answer = True if ready.all() else ready if ready.any() else False
+            if ready.all():
+                self._answer = True
+            else:
+                self._answer = ready if ready.any() else False
         return self._answer
 
     def bound(self, fiber, rows: np.ndarray) -> RowWait:

@@ -40,7 +40,8 @@ def sass(cubin: bytes, *, lines: bool = True) -> str:
     Raises ToolchainError if there is no disassembler or it rejects the cubin."""
     program = find()
     name = os.path.basename(program)
-    options = ["-sass"] if name.startswith("cuobjdump") else ["-c", *(["-g"] if lines else [])]
+    with_lines = ["-c", "-g"] if lines else ["-c"]
+    options = ["-sass"] if name.startswith("cuobjdump") else with_lines
     source = os.memfd_create("cubin")
     try:
         with open(source, "wb", closefd=False) as file:

@@ -43,7 +43,9 @@ def check_private(path: Path, status: os.stat_result) -> None:
 
 def folders_to(path: Path, root: Path | None) -> list[Path]:
     """The folders from `root` down to the one that holds `path`; none without `root`."""
-    return [] if root is None else [folder for folder in path.parents if folder == root or root in folder.parents]
+    if root is None:
+        return []
+    return [folder for folder in path.parents if folder == root or root in folder.parents]
 
 
 def write_sealed(path: Path, data: bytes, root: Path | None = None) -> None:

@@ -33,8 +33,9 @@ def check(ir: str, target: str) -> None:
     for name in set(_INTRINSIC.findall(ir)):
         reason = refusal(name, target)
         if reason == "afn":
-            _refuse_where(ir, target, f"@{name}(", lambda line: "" if _APPROXIMATE.search(line) else
-                          f"{name} lowers only as an approximation: put the flag afn on the call, or use libdevice")
+            exact = f"{name} lowers only as an approximation: put the flag afn on the call, or use libdevice"
+            _refuse_where(ir, target, f"@{name}(",
+                          lambda line: "" if _APPROXIMATE.search(line) else exact)
         elif reason:
             _refuse_where(ir, target, f"@{name}", lambda line: f"{name} {reason}")
     for word in ("fp128", "x86_", "vscale"):
@@ -46,9 +47,9 @@ def check(ir: str, target: str) -> None:
     if "syncscope" in ir:
         _refuse_where(ir, target, "syncscope", lambda line: _scope_reason(line, target), strings=True)
     if "i128" in ir or "i256" in ir:
+        wide = "conversions between floats and integers wider than 64 bits do not lower"
         for width in ("i128", "i256"):
-            _refuse_where(ir, target, width, lambda line: "conversions between floats and integers wider than 64 bits "
-                          "do not lower" if _WIDE.search(line) else "")
+            _refuse_where(ir, target, width, lambda line: wide if _WIDE.search(line) else "")
     for match in _ASM.finditer(ir):
         reason = _assembly_reason(match[1], match[2]) or _operand_reason(ir, match)
         if reason:

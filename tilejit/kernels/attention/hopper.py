@@ -159,8 +159,9 @@ def hopper(Q, K, V, OUT, L, S, counter, scale, left, right, cap, E0, E1, E2, E3,
     baton = tile.turns(NC) if PLAN.turns else None
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row
     SHAPE: tile.constexpr = (NC, PLAN.buffers, 64, PLAN.width)
-    stage = (tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
-             if PLAN.width else None)
+    stage = None
+    if PLAN.width:
+        stage = tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
             load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN)

@@ -9,7 +9,8 @@ from .problem import Attention
 
 L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
 SPLITS = 64          # CTAs that may share the keys of a tile: one CTA puts their parts together in registers
-SHORT = 1024         # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
+# rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
+SHORT = 1024
 
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))

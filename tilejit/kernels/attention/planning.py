@@ -29,9 +29,10 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
     by_sequences = request.key_lengths is not None or config is None and few_rows(problem)
-    if config is None:
-        config = (choose_sequences(problem, target, processors) if by_sequences
-                  else choose(problem, target, by_tma, stored, processors))
+    if config is None and by_sequences:
+        config = choose_sequences(problem, target, processors)
+    elif config is None:
+        config = choose(problem, target, by_tma, stored, processors)
     check_kind(config)
     by_sequences = by_sequences or config.splits > 1
     if by_sequences and config.roles:

@@ -5,12 +5,27 @@ are split. Parts are put together by `combine`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import tilejit as tile
 
 from .pipelined import part
 from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, masked, softmax_step, span_of
 
 CHUNK = 128   # sequences that are searched at once
+
+
+@dataclass(frozen=True)
+class Keys:
+    """K and V, or the rows of their pages, and the `pages` of each sequence; the head, and where a sequence begins."""
+
+    K: Any
+    V: Any
+    pages: Any
+    head: Any
+    start: Any
+    tile_record = True
 
 
 @tile.jit
@@ -39,18 +54,21 @@ def search(t, row_lengths, key_lengths, rows, keys, BM: tile.constexpr, SHARED: 
 
 
 @tile.jit
-def block(X, pages, place, head, start, i, PLAN: tile.constexpr, COLUMNS: tile.constexpr):
-    """Rows of block `i` of a sequence's keys, which begin at `start`; zeros beyond its last."""
+def block(X, held, place, i, PLAN: tile.constexpr, COLUMNS: tile.constexpr):
+    """Block `i` of the rows of a sequence in X, which is K or V; zeros beyond its last."""
+    head = held.head
     BN: tile.constexpr = PLAN.bn
     if PLAN.page:
         at = i * BN + tile.arange(BN)
-        page = tile.load(pages[place.batch, at // PLAN.page], mask=at < place.keys, other=0)
+        page = tile.load(held.pages[place.batch, at // PLAN.page], mask=at < place.keys, other=0)
         # X is a matrix of all rows of all pages
-        line = ((page * PLAN.page + at % PLAN.page) * PLAN.kv_heads + head if PLAN.rows_first
-                else (page * PLAN.kv_heads + head) * PLAN.page + at % PLAN.page)
+        if PLAN.rows_first:
+            line = (page * PLAN.page + at % PLAN.page) * PLAN.kv_heads + head
+        else:
+            line = (page * PLAN.kv_heads + head) * PLAN.page + at % PLAN.page
         return tile.load(X[line[:, None], tile.arange(COLUMNS)[None, :]], mask=(at < place.keys)[:, None], other=0.0)
     if PLAN.packed:
-        return tile.load(tile.window(X, (head, start, 0), (1, place.keys, None))[0, i * BN:i * BN + BN, 0:COLUMNS])
+        return tile.load(tile.window(X, (head, held.start, 0), (1, place.keys, None))[0, i * BN:i * BN + BN, 0:COLUMNS])
     if PLAN.lengths:
         X = tile.window(X, (place.batch, head, 0, 0), (1, 1, place.keys, None))
         return tile.load(X[0, 0, i * BN:i * BN + BN, 0:COLUMNS])
@@ -58,16 +76,16 @@ def block(X, pages, place, head, start, i, PLAN: tile.constexpr, COLUMNS: tile.c
 
 
 @tile.jit
-def attend(state, q, K, V, pages, place, head, start, begin, end, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
+def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
     """Continue the softmax and the sums of values (the `state`) with blocks `begin` to `end`."""
     acc, most, total = state
     SCORES: tile.constexpr = PLAN.scores
     factor = factor_of(rules, SCORES)
     for i in (tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end)):
-        s = tile.dot(q, block(K, pages, place, head, start, i, PLAN, PLAN.d).T)
+        s = tile.dot(q, block(held.K, held, place, i, PLAN, PLAN.d).T)
         s = masked(s, place, i * PLAN.bn, rules, EDGE, SCORES)
         p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.mask is not None)
-        acc = tile.dot(p.to(q.dtype), block(V, pages, place, head, start, i, PLAN, PLAN.dv), acc * by[:, None])
+        acc = tile.dot(p.to(q.dtype), block(held.V, held, place, i, PLAN, PLAN.dv), acc * by[:, None])
     return acc, most, total
 
 
@@ -131,6 +149,7 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
     place = Place(batch, head, t * BM, rows, keys, SHARED)
     # of K and V
     own = head if SHARED > 1 or PLAN.heads == PLAN.kv_heads else head // (PLAN.heads // PLAN.kv_heads)
+    held = Keys(K, V, pages, own, start)
     first, stop, whole, whole_stop = span_of(t * BM, place, rules, BM, PLAN.bn, SCORES)
     PARTS: tile.constexpr = PLAN.splits > 1
     if PARTS:
@@ -141,9 +160,9 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
     q = queries(Q, place, row, PLAN)
     state = tile.zeros((BM, PLAN.dv)), tile.full((BM,), -float("inf")), tile.zeros((BM, 8))
     if SCORES.left:
-        state = attend(state, q, K, V, pages, place, own, start, first, whole, rules, True, PLAN)
-    state = attend(state, q, K, V, pages, place, own, start, whole, whole_stop, rules, False, PLAN)
-    acc, most, total = attend(state, q, K, V, pages, place, own, start, whole_stop, stop, rules, True, PLAN)
+        state = attend(state, q, held, place, first, whole, rules, True, PLAN)
+    state = attend(state, q, held, place, whole, whole_stop, rules, False, PLAN)
+    acc, most, total = attend(state, q, held, place, whole_stop, stop, rules, True, PLAN)
     heads, _ = lines_of(place, BM)
     by, lse = finish(most, total, factor_of(rules, SCORES), S, heads, SCORES, SCORES.sinks and not PARTS)
     put(acc * by[:, None], lse, OUT, L, place, row, split, PLAN)

@@ -11,7 +11,7 @@ import tilejit as tile
 
 from ...config import config as settings
 from ...dtypes import int32
-from ...errors import LaunchError
+from ...errors import CompilationError, LaunchError
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
@@ -145,8 +145,10 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
     size = ELEMENT_TYPES[stored].nbytes
     config = _fitting(config, size)
-    swapped = (config.swapped if config is not None
-               else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out))
+    if config is not None:
+        swapped = config.swapped
+    else:
+        swapped = bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
     if swapped:
         (a, b, out), shapes = ([x.turned for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
     itemsize, unit = ELEMENT_TYPES[dtype].nbytes, 16 // size
@@ -164,11 +166,13 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     check_shares(config)
     check_hopper(config, itemsize, sums == int32, across[1], size)
     constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
-    places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
+    places = None
+    if out:
+        places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1)
     return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
 
 
-def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, ...], list[tuple[int, int]]]:
+def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, bool], list[tuple[int, int]]]:
     """Whether the kernel reads A, and B, as [k, rows], and what is then copied (see `Listed.copies`)."""
     # whether [k, rows]; None: to be copied
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]
@@ -338,7 +342,7 @@ def _run(plan, A, B, C, table, storage, arguments) -> None:
     try:
         hopper.grouped[plan.grid](A, B, C, table, storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):],
                                   **plan.constants)
-    except LaunchError:
+    except (CompilationError, LaunchError):
         check_arguments(arguments, describe(A).device)
         raise
 

@@ -415,7 +415,9 @@ def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, PLAN: tile.constexpr)
     `PLAN` is a `GroupedConstants`. For a pair of CTAs a piece of work is two tiles,
     and they load for each other what both multiply."""
     ring = slots(A, B, PLAN)
-    mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PLAN.pair else None
+    mail = None
+    if PLAN.pair:
+        mail = tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)
     work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + PLAN.bm // 64, filled="stores")
     stage = None
     if PLAN.width:

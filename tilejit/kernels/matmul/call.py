@@ -8,7 +8,7 @@ from typing import Any
 import tilejit as tile
 
 from ...config import config as settings
-from ...errors import LaunchError
+from ...errors import CompilationError, LaunchError
 from ...runtime import driver
 from ...runtime.arrays import ArrayView, describe
 from ..operands import (
@@ -119,7 +119,7 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
                                 simulated=target is not None, chosen=config is None)
             remember(PLANS, key, launch)
         launch.prepared(*given)
-    except LaunchError:
+    except (CompilationError, LaunchError):
         check_arguments(arguments, describe(a).device)
         raise
     return made
@@ -127,7 +127,9 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
 
 def _unchanged(launch: Launch | None) -> Launch | None:
     """A launch that is known, unless something that it depends on has changed."""
-    return None if launch is not None and launch.watched and any(w.has_changed() for w in launch.watched) else launch
+    if launch is not None and launch.watched and any(w.has_changed() for w in launch.watched):
+        return None
+    return launch
 
 
 def _planned(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:

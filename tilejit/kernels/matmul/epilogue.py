@@ -117,7 +117,10 @@ def finished(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
             arguments, there = (*arguments, there), None
         else:
             arguments = (*arguments, beside(x, z, m, n, acc.shape, EPILOGUE.tiles[t], row))
-    made = EPILOGUE.function(acc, z, m, n, *arguments) if EPILOGUE.batched else EPILOGUE.function(acc, m, n, *arguments)
+    if EPILOGUE.batched:
+        made = EPILOGUE.function(acc, z, m, n, *arguments)
+    else:
+        made = EPILOGUE.function(acc, m, n, *arguments)
     tile.static_assert(made is not None and made.shape == acc.shape,
                        "an epilogue must return a tile of the shape of its sums")
     return tile.transpose(made) if EPILOGUE.swapped else made
@@ -204,8 +207,10 @@ def send_all(stage, X, z, row, column):
     with tile.elect():
         for part in tile.static_range(stage.shape[0]):
             at = column + part * stage.shape[2]
-            target = (X[row:row + stage.shape[1], at:at + stage.shape[2]] if z is None
-                      else box(X, z, row, at, (stage.shape[1], stage.shape[2])))
+            if z is None:
+                target = X[row:row + stage.shape[1], at:at + stage.shape[2]]
+            else:
+                target = box(X, z, row, at, (stage.shape[1], stage.shape[2]))
             tile.copy_async(target, stage[part], variant="tma", prefetch_map=z is not None)
         tile.bulk_commit()
 

@@ -331,8 +331,8 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
         until = AROUND + HIGHER * (bm == HIGH) + DIVIDED * divides(order, down, across) + MET * pair - hidden
         computing = slots * both(multiplied, brought, served) * part + until
-        again = AGAIN[1] * p.matrices * p.k * p.itemsize * (p.n * log2(down) if order[0] == "row"
-                                                            else p.m * log2(across))
+        reread = p.n * log2(down) if order[0] == "row" else p.m * log2(across)
+        again = AGAIN[1] * p.matrices * p.k * p.itemsize * reread
         best = min(best, (both(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)), order),
                    key=itemgetter(0))
     return best

@@ -52,8 +52,9 @@ def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) 
     None: the call of the kernel reports them."""
     first = _at(PIECE, finish, sums, extras, target)
     other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
-    return (None if first is None or other is None or other[0] != first[0]
-            else Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1]))))))
+    if first is None or other is None or other[0] != first[0]:
+        return None
+    return Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
 
 
 def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
@@ -79,10 +80,11 @@ def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tup
 def _built(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target: str) -> Built | None:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
+    kernel: Any = applied  # whose public type does not have the parts of a compilation
     try:
-        bound, options, _ = applied.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns,
-                                                     WAITING=waiting))
-        return applied.build(bound.without_data(), options, target)
+        bound, options, _ = kernel.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns,
+                                                    WAITING=waiting))
+        return kernel.build(bound.without_data(), options, target)
     except TileError:
         return None
 
@@ -120,8 +122,9 @@ def _cast_to(node: Node | None):
 
 def asked(epilogue, extras: Sequence[Any], target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
-    return (None if epilogue is None else lambda finish, sums,
-            width: dtype_taken(finish, sums, tuple(extras), target, width))
+    if epilogue is None:
+        return None
+    return lambda finish, sums, width: dtype_taken(finish, sums, tuple(extras), target, width)
 
 
 __all__ = ["asked", "dtype_taken"]

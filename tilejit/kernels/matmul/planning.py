@@ -66,7 +66,7 @@ def plan_launch(request: Request, config: AnyConfig | None, target: str, choice:
         return Launch(product.shape, product.z.dtype)
     spans = tuple(map(span, (product.x, product.y, *request.tiles, product.z)))
     product = stacked(product)
-    processors = 4 if product.x.device == "host" else driver.multiprocessors(product.x.device)
+    processors = 4 if product.x.device == "host" else driver.multiprocessors(product.x.ordinal)
     waiting = _narrow_sums(product, config, processors, taken)
     if config is None:
         by_columns = True if product.z.strides[-1] != 1 and product.z.strides[-2] == 1 else None
@@ -77,10 +77,10 @@ def plan_launch(request: Request, config: AnyConfig | None, target: str, choice:
     kernel, grid, plan, options, own_shares, room = _kernel(job)
     if request.epilogue is not None:
         options |= {"spills": ANY}
-    waits = waiting is not None and getattr(plan, "waiting", None) is not None
+    watched = waiting.watched if waiting is not None and getattr(plan, "waiting", None) is not None else ()
     return Launch(product.shape, job.z.dtype, kernel, grid, {"PLAN": plan, **options}, config.swapped, job.turned,
                   job.copied, product.majors,
-                  product.stacked, own_shares, room, spans, waiting.watched if waits else ())
+                  product.stacked, own_shares, room, spans, watched)
 
 
 def _narrow_sums(p: Product, config: AnyConfig | None, processors: int, taken: TakesNarrow | None) -> Taken | None:
@@ -89,7 +89,7 @@ def _narrow_sums(p: Product, config: AnyConfig | None, processors: int, taken: T
     if taken is None or not p.on_hopper or p.z.nbytes_per_element != 2 or p.request.scaled:
         return None
     several = -(-p.m // LARGE[0]) * -(-p.n // LARGE[1]) * p.matrices > processors
-    if not (several if config is None else config.late):
+    if not (several if config is None else isinstance(config, Config) and config.late):
         return None
     width = PART // p.z.nbytes_per_element if config is None else config.width
     return taken(Epilogue((), p.request.epilogue, len(p.z.shape) == 3, False, p.axes), p.sums, width)
@@ -151,7 +151,8 @@ def _job(p: Product, config: AnyConfig, processors: int, waiting: Taken | None) 
                           "pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (a, b)))
     job = Job(p, config, a, b, z, copied, a_km, b_kn, processors, waiting)
-    if p.on_hopper and (p.k == 0 or p.request.epilogue is not None or z.nbytes_per_element > 2 or job.from_registers):
+    if isinstance(config, Config) and (p.k == 0 or p.request.epilogue is not None or z.nbytes_per_element > 2
+                                       or job.from_registers):
         # there are no slots to send results under, or no registers to keep them in
         job = replace(job, config=replace(config, kept=False))
     return job
@@ -288,8 +289,10 @@ def _streamed(job: Job) -> KernelPlan:
     """The stream-K kernel, how its CTAs share tiles, and the room for their sums."""
     config, steps, tiles = job.config, job.steps, job.tiles
     ctas = min(tiles * steps, job.processors)
-    rest, helpers, parts = (shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas
-                            else (0, 0, 0))
+    if tiles % ctas:
+        rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3]
+    else:
+        rest, helpers, parts = 0, 0, 0
     least = min(steps - rest, rest // parts) if rest else steps
     order = (whole_groups, config.order[1]) if config.order[0] == "grouped" else config.order
     plan = PersistentConstants(**_hopper_products(job), **_results(job, least), order=order)

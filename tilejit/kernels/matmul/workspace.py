@@ -29,12 +29,12 @@ def zeros(like, shape: tuple[int, ...], dtype: str):
     if view.device == "host":
         return np.zeros(shape, dtype)
     handle = streams.current_stream(view)
-    captured = driver.capturing(handle, view.device)
+    captured = driver.capturing(handle, view.ordinal)
     place = type(like), view.device, handle, captured > 0, shape, dtype
     capture, made = ZEROS.get(place, (None, None))
     if capture != captured:
         made = temporary(like, shape, dtype)
-        driver.fill(describe(made).pointer, 0, math.prod(shape) * np.dtype(dtype).itemsize, view.device, handle)
+        driver.fill(describe(made).pointer, 0, math.prod(shape) * np.dtype(dtype).itemsize, view.ordinal, handle)
         ZEROS[place] = captured, made
     return made
 

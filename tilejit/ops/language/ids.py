@@ -26,7 +26,7 @@ def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool 
     if by_axis:
         def declaration(axis=0): ...
     else:
-        def declaration(): ...
+        def declaration(): ...  # type: ignore[misc]  # which of the two it is makes the signature of the op
     declaration.__name__, declaration.__doc__ = name, doc
     declared = op("pure", attrs=("axis",) if by_axis else ())(declaration)
 

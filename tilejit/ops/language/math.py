@@ -135,9 +135,10 @@ def _rounding(name: str):
 
 def _emit_log_fast(scale: float):
     def emit(e, dtype, x):
-        log2 = e.approx("lg2", e.f32(x))
-        return e.cast(e.ins(f"fmul contract float {log2.text}, {e.const(scale, float32).text}", float32) if scale != 1
-                      else log2, dtype)
+        log = e.approx("lg2", e.f32(x))
+        if scale != 1:
+            log = e.ins(f"fmul contract float {log.text}, {e.const(scale, float32).text}", float32)
+        return e.cast(log, dtype)
     return emit
 
 
@@ -278,10 +279,11 @@ def _unary(function: Function):
         return g.call(quick if quick is not None and (fast or (fast is None and g.launch.fast_math)) else accurate, x)
 
     call.__name__ = function.name
-    quick = ("\n\n    With ``fast=True`` (or the launch option fast_math): the hardware's approximation, "
-             f"accuracy {function.fast_error}." if function.fast_error else "")
     call.__doc__ = (f"{function.name} of each element of a float tile or scalar; integers become float32. "
-                    f"{function.accuracy}{quick}")
+                    f"{function.accuracy}")
+    if function.fast_error:
+        call.__doc__ += ("\n\n    With ``fast=True`` (or the launch option fast_math): the hardware's approximation, "
+                         f"accuracy {function.fast_error}.")
     return builtin(call)
 
 

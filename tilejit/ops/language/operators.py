@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...dtypes import DType, bool_, float32, int32, int64, promote, uint64
-from ...ir.builder import Builder, describe, type_of, weak_dtype
-from ...ir.graph import Const, Value
+from ...ir.builder import Builder, describe, number_type, weak_dtype
+from ...ir.graph import Const, Operand, Value
 from ...types import Scalar
 from ..tiles import casts, division, elementwise as ew
 from .math import floor_divide, power, remainder
@@ -33,7 +33,7 @@ def arithmetic_dtype(dtype: DType, symbol: str) -> DType:
     return float32 if dtype.is_float and dtype.bits == 8 else dtype
 
 
-def binary(g: Builder, symbol: str, a, b) -> Value:
+def binary(g: Builder, symbol: str, a, b) -> Operand:
     """``a symbol b``."""
     if symbol == "@":
         raise g.error("matrix products are written tile.dot(a, b)")
@@ -49,7 +49,7 @@ def binary(g: Builder, symbol: str, a, b) -> Value:
     return g.call(_BINARY[symbol], *match_operands(g, a, b, dtype=dtype))
 
 
-def _power(g: Builder, a, b, dtype: DType) -> Value:
+def _power(g: Builder, a, b, dtype: DType) -> Operand:
     if isinstance(b, int) and 0 <= b <= 64:
         x = convert(g, a, dtype)
         result = None
@@ -57,14 +57,14 @@ def _power(g: Builder, a, b, dtype: DType) -> Value:
             result = result if result is None else g.call(ew.mul, result, result)
             if bit == "1":
                 result = x if result is None else g.call(ew.mul, result, x)
-        return result if result is not None else coerce(g, 1, type_of(x))
+        return result if result is not None else coerce(g, 1, number_type(x))
     if dtype.is_int:
         raise g.error("an integer power needs a constant exponent of 0 to 64; for others, cast to a float"
                       + g.declared_constant(b))
     return g.call(power, *match_operands(g, a, b, dtype=dtype))
 
 
-def unary(g: Builder, symbol: str, x) -> Value:
+def unary(g: Builder, symbol: str, x) -> Operand:
     """``-x``, ``+x``, ``~x`` and ``not x``."""
     t = number(g, x)
     if symbol == "not":

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...dtypes import bool_, dtype_of, float32, int32, int64
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Value
+from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Registers
 from ...types import Scalar, Tile
@@ -144,7 +144,7 @@ def cdiv(g: Builder, a, b):
     positive = b > 0 if isinstance(b, int) else is_number_of_ctas(g, b)
     if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and positive:
         return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
-    rest = compare(g, "!=", binary(g, "%", a, b), 0)  # unlike a + b - 1, this cannot overflow
+    rest: Operand = compare(g, "!=", binary(g, "%", a, b), 0)  # unlike a + b - 1, this cannot overflow
     if not isinstance(b, int):
         rest = binary(g, "&", rest, compare(g, "!=", b, 0))
     return binary(g, "+", binary(g, "//", a, b), rest)
@@ -246,7 +246,9 @@ def uniform(g: Builder, x):
     """
     if not isinstance(type_of(x), Scalar):
         raise g.error(f"uniform takes a scalar, not {describe(x)}")
-    return g.call(the_same, x) if isinstance(x, Value) and x.type.uniform < g.scope.uniformity else x
+    if isinstance(x, Value) and type_as(x, Scalar).uniform < g.scope.uniformity:
+        return g.call(the_same, x)
+    return x
 
 
 @op("syncs", attrs=("message",))
@@ -274,7 +276,7 @@ def _(e, call, condition):
     t = type_of(call.args[0])
     parts = condition if isinstance(condition, list) else [condition]
     for r, value in enumerate(parts):
-        ghost = e.ghost(t, r) if isinstance(t, Tile) else None
+        ghost = e.tiles.ghost(t, r) if isinstance(t, Tile) else None
         false = e.ins(f"xor i1 {value.text}, true", bool_)
         e.asm("@$0 trap;", [], [e.all_of([false, ghost]) if ghost is not None else false])
 

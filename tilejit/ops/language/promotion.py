@@ -6,7 +6,7 @@ from functools import reduce
 
 from ...dtypes import DType, bool_, float32, float64, int32, int64, integer_range, promote, uint64
 from ...errors import LaunchError
-from ...ir.builder import Builder, describe, source_text, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, number_type, source_text, type_as, type_of
 from ...ir.graph import Call, Const, Operand, Value
 from ...types import Buffer, Points, Region, Scalar, Sym, Tile, Type, Uniformity
 from ..tiles import arrange, casts, elementwise as ew, generate
@@ -25,8 +25,10 @@ def number(g: Builder, x) -> Scalar | Tile:
     if isinstance(t, (Scalar, Tile)):
         return t
     if isinstance(t, (Region, Points, Buffer)):
-        where, offsets = (("a buffer", "; offsets stand in its index, as in x[offsets]") if isinstance(t, Buffer)
-                          else ("a region of memory", ""))
+        if isinstance(t, Buffer):
+            where, offsets = "a buffer", "; offsets stand in its index, as in x[offsets]"
+        else:
+            where, offsets = "a region of memory", ""
         raise g.error(f"{describe(x)} is {where}, not a value: load it first, as in tile.load(x[i, 0:BLOCK]){offsets}")
     raise g.error(f"a number or a tile is needed here, not {describe(x)}")
 
@@ -174,7 +176,7 @@ _INDEX_ARITHMETIC = (ew.add, ew.sub, ew.mul, ew.neg, generate.splat, arrange.res
 def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
     """An int32 operand recomputed in int64, together with the index arithmetic that computes it.
     `made` caches what is recomputed."""
-    call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
+    call = g.definitions.get(x) if isinstance(x, Value) and element_type(x) == int32 else None
     if call is None or call.op not in _INDEX_ARITHMETIC:
         return convert(g, x, int64)
     if x not in made:
@@ -184,14 +186,16 @@ def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
 
 def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
     """`x` broadcast to `shape`. With None, `x` is a scalar and stays one."""
-    t = None if shape is None else type_of(x)
-    if shape is None or (isinstance(t, Tile) and t.shape == shape):
+    if shape is None:
+        return x
+    t = number_type(x)
+    if isinstance(t, Tile) and t.shape == shape:
         return x
     if isinstance(t, Scalar):
         return g.call(generate.splat, x, shape=shape)
     if len(t.shape) < len(shape):
         x = g.call(arrange.reshape_, x, shape=(1,) * (len(shape) - len(t.shape)) + t.shape)
-    return x if x.type.shape == shape else g.call(arrange.broadcast, x, shape=shape)
+    return x if type_as(x, Tile).shape == shape else g.call(arrange.broadcast, x, shape=shape)
 
 
 def match_operands(g: Builder, *xs, dtype: DType | None = None) -> list[Operand]:
@@ -205,7 +209,7 @@ def float_operand(g: Builder, x) -> Value:
     """`x` as a float value: integers, bools and float8 become float32, and a Python number becomes a `constant`."""
     t = number(g, x)
     if t.dtype.is_float and t.dtype.bits == 8:
-        return convert(g, x, float32)
+        return as_value(convert(g, x, float32))
     if t.dtype.is_float and isinstance(x, Value):
         return x
     x = convert(g, x, t.dtype if t.dtype.is_float else float32)
@@ -221,6 +225,7 @@ def coerce(g: Builder, x, type_: Type) -> Operand:
         if shape != type_.shape:
             raise g.error(f"{describe(x)} does not broadcast to {list(type_.shape)}")
         return spread(g, convert(g, x, type_.dtype), type_.shape)
+    assert isinstance(type_, Scalar)
     if isinstance(t, Tile):
         raise g.error(f"a scalar {type_.dtype} is needed here, not {describe(x)}")
     return convert(g, x, type_.dtype)
@@ -256,7 +261,7 @@ def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
 
 def short_of(g: Builder, stop: Operand, reach: int) -> Operand:
     """``stop - reach``, saturated to the range of the dtype. For an index i below it, ``i + reach`` is below `stop`."""
-    dtype = type_of(stop).dtype
+    dtype = element_type(stop)
     least, most = integer_range(dtype)
     nearest = least if reach > 0 else most
     if abs(reach) > most - least:

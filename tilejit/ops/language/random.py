@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...dtypes import int32, uint32, uint64
-from ...ir.builder import Builder, describe
+from ...ir.builder import Builder, as_value, describe
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand, Value
 from ...ir.op import op
@@ -77,17 +77,17 @@ def randn(g: Builder, seed, offset):
     u = g.call(ew.maximum, *match_operands(g, _uniform(g, first), LEAST))
     angle = binary(g, "*", _uniform(g, second), 2 * math.pi)
     radius = _accurate(g, "sqrt", binary(g, "*", _accurate(g, "log", u), -2.0))
-    return binary(g, "*", radius, _accurate(g, "cos", angle))
+    return as_value(binary(g, "*", radius, _accurate(g, "cos", angle)))
 
 
-def _accurate(g: Builder, name: str, x: Value) -> Value:
+def _accurate(g: Builder, name: str, x: Operand) -> Value:
     return g.call(FUNCTIONS[name][0], x)
 
 
 def _uniform(g: Builder, word: Value) -> Value:
     """A uint32 as a float32 in [0, 1). A negative int32 is complemented, so that 31 bits are left."""
     x = g.call(casts.bitcast, word, dtype=int32)
-    return binary(g, "*", binary(g, "^", x, binary(g, ">>", x, 31)), SCALE)
+    return as_value(binary(g, "*", binary(g, "^", x, binary(g, ">>", x, 31)), SCALE))
 
 
 def rounds(words: Sequence, key: Sequence, product: Callable, constant: Callable) -> tuple:
@@ -170,5 +170,5 @@ def _halves(g: Builder, x) -> tuple[Operand, Operand]:
     """The lower and the upper 32 bits of an integer, whose sign is extended to 64 bits."""
     wide = strong_cast(g, x, uint64)
     if isinstance(wide, Const):
-        return Const(wide.value & LOW, uint32), Const(wide.value >> 32, uint32)
+        return Const(int(wide.value) & LOW, uint32), Const(int(wide.value) >> 32, uint32)
     return strong_cast(g, wide, uint32), strong_cast(g, binary(g, ">>", wide, 32), uint32)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from ...dtypes import dtype_of
+from ...dtypes import dtype_of, int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import attribute, builtin, method
 from ...ir.graph import Value
 from ...types import Scalar, Tile
 from ..tiles.arrange import reshape_, transpose_
+from ..tiles.gather import as_index, flip_, gather_
 from .creation import checked_shape, constant_integer
 from .promotion import broadcast_shape, number, spread, strong_cast
 
@@ -85,6 +86,50 @@ def broadcast_to(g: Builder, x, shape):
     if broadcast_shape(g, number(g, x), Tile(number(g, x).dtype, shape)) != shape:
         raise g.error(f"{describe(x)} does not broadcast to {list(shape)}")
     return spread(g, g.operand(x), shape)
+
+
+@builtin
+def flip(g: Builder, x, axis=None):
+    """The elements of `x` in reverse along `axis`: an int, a tuple of ints, or None for all axes. ``x[::-1]`` is the
+    same for the first axis."""
+    x = tile_operand(g, x, "flip")
+    rank = len(x.type.shape)
+    if axis is None:
+        axes = tuple(range(rank))
+    else:
+        axes = tuple(checked_axis(g, a, rank) for a in (axis if isinstance(axis, tuple) else (axis,)))
+    if len(set(axes)) != len(axes):
+        raise g.error(f"an axis is named twice: {axis}")
+    axes = tuple(sorted(a for a in axes if x.type.shape[a] > 1))
+    return g.call(flip_, x, axes=axes) if axes and x.type.size else x
+
+
+@builtin
+def gather(g: Builder, x, index, axis):
+    """The elements of `x` at the places `index` along `axis`, as by ``numpy.take_along_axis``.
+
+    `index` is an integer tile of as many dimensions, which broadcast with those of `x` except along `axis`; if `x` has
+    one dimension, of any shape. An index out of bounds, also a negative one, gives 0. The elements go through shared
+    memory.
+    """
+    x = tile_operand(g, x, "gather")
+    t = type_of(index)
+    if not isinstance(t, Tile) or not t.dtype.is_int:
+        raise g.error(f"the index of a gather is an integer tile, not {describe(index)}")
+    shape, rank = x.type.shape, len(x.type.shape)
+    axis = checked_axis(g, axis, rank)
+    if 0 in shape or 0 in t.shape:
+        raise g.error(f"gather takes tiles with elements, not {describe(x)} and {describe(index)}")
+    index = as_index(g, index, shape[axis])
+    if rank > 1:
+        if len(t.shape) != rank:
+            raise g.error(f"the index of a gather has as many dimensions as the tile: {rank}, not {len(t.shape)}")
+        others = broadcast_shape(g, Tile(x.type.dtype, (*shape[:axis], 1, *shape[axis + 1:])),
+                                 Tile(int32, (*t.shape[:axis], 1, *t.shape[axis + 1:])))
+        assert others is not None  # of two tiles
+        x = spread(g, x, (*others[:axis], shape[axis], *others[axis + 1:]))
+        index = spread(g, index, (*others[:axis], t.shape[axis], *others[axis + 1:]))
+    return g.call(gather_, x, index, axis=axis)
 
 
 @attribute(Tile, name="shape")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import count_elements, int32, int64
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, element_type, extents_of, type_of
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Scalar, Sym, Uniformity
@@ -41,8 +41,8 @@ def extent_value(g: Builder, buffer: Value, n: int | Sym):
 
 def elements_value(g: Builder, buffer: Value, n: int | Sym, d: int):
     """The extent of dimension `d` in elements, also if the dtype is packed."""
-    dtype, value = buffer.type.dtype, extent_value(g, buffer, n)
-    if not dtype.packed or d != len(buffer.type.shape) - 1:
+    dtype, value = element_type(buffer), extent_value(g, buffer, n)
+    if not dtype.packed or d != len(extents_of(buffer)) - 1:
         return value
     if isinstance(n, int):
         return count_elements(dtype, n)

@@ -37,10 +37,10 @@ def _(e, call, *tiles):
     """Take the operands' registers. If the result's layout distributes the new dimension over threads, each thread
     selects its operand's."""
     source, target, axis = type_of(call.args[0]), call.result.type, call.attrs["axis"]
-    mine, last, result = e.thread_coordinate(target, axis), len(tiles) - 1, []
-    for r in range(e.registers(target)):
-        at = e.register_coordinates(target, r)
-        own = e.register_at(source, at[:axis] + at[axis + 1:])
+    mine, last, result = e.tiles.thread_coordinate(target, axis), len(tiles) - 1, []
+    for r in range(e.tiles.registers(target)):
+        at = e.tiles.register_coordinates(target, r)
+        own = e.tiles.register_at(source, at[:axis] + at[axis + 1:])
         if isinstance(mine, int):
             result.append(tiles[min(mine + at[axis], last)][own])
             continue

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...dispatch import Site, Variant
-from ...ir.builder import type_of
+from ...ir.builder import as_value, number_type, type_of
 from ...ir.graph import Call, Operand, Value
 from ...layout import register_table
-from ...types import Points, Region, Scalar, Tile, Uniformity
+from ...types import Points, Region, Scalar, Tile, Uniformity, domain_of
 from .vector_proofs import is_inside, joint, narrower, widest, widest_of
 
 # Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether
@@ -41,8 +41,10 @@ class AccessPlan:
         for r, at in enumerate(table):
             if r in done:
                 continue
-            run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]]
-                   for i in range(self.vector)] if tile.shape else [r]
+            run = [r]
+            if tile.shape:
+                run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]]
+                       for i in range(self.vector)]
             done.update(run)
             yield run
 
@@ -54,6 +56,7 @@ def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, mos
     and either all or none masked out.
     """
     t, starts = source.type, g.definition(source).args[1:]
+    assert isinstance(t, (Region, Points))
     rank = len(t.shape)
     checked = tuple(d for d in range(len(t.buffer.shape))
                     if not isinstance(t, Region) or not is_inside(g, t, starts, d))
@@ -87,12 +90,12 @@ class AccessSite(Site):
 
     @property
     def memory(self) -> Value:
-        return self.call.args[0]
+        return as_value(self.call.args[0])
 
     @property
     def tile(self) -> Tile | Scalar:
         """What is moved from or to registers."""
-        return self.call.result.type if self.call.results else type_of(self.call.args[1])
+        return number_type(self.call.result if self.call.results else self.call.args[1])
 
     @property
     def mask(self) -> Operand:
@@ -122,7 +125,7 @@ class Access:
         self.points = isinstance(source.type, Points)
         self.memo: dict = {}
         if tile is not None and not self.points:
-            self.thread = [e.thread_coordinate(tile, k) for k in range(len(tile.shape))]
+            self.thread = [e.tiles.thread_coordinate(tile, k) for k in range(len(tile.shape))]
         buffer = source.buffer
         if buffer.type.scope == "global" and not self.points:
             self.base = self._global_base(buffer)
@@ -149,7 +152,7 @@ class Access:
                 return e.offset_pointer(buffer.pointer, e.sum64(e.mul64(i, s) for i, s in zip(indices, buffer.strides)),
                                         nbytes), 0
             return e.shared_address(buffer, indices)
-        at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
+        at = e.tiles.register_coordinates(self.tile, reg) if self.tile is not None else ()
         if buffer.type.scope != "global":
             return self._shared_address(at)
         constant, moving = 0, []
@@ -196,7 +199,7 @@ class Access:
         if self.tile is not None:
             parts += self._ghosts(reg)
             if owned:
-                parts.append(self._memoize("owner", lambda: e.first_replica(self.tile)))
+                parts.append(self._memoize("owner", lambda: e.tiles.first_replica(self.tile)))
         if mask is not None:
             parts.append(mask)
         parts = [p for p in parts if p is not None]
@@ -210,7 +213,7 @@ class Access:
 
     def _region_bounds(self, reg: int):
         e, source = self.e, self.source
-        at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
+        at = e.tiles.register_coordinates(self.tile, reg) if self.tile is not None else ()
         for d in self.plan.checked:
             k = source.type.kept.index(d) if self.tile is not None and d in source.type.kept else None
             if d in self.plan.whole:
@@ -226,10 +229,12 @@ class Access:
     def _ghosts(self, reg: int):
         """Tests that exclude padding: elements of the domain beyond the tile's shape."""
         e, t = self.e, self.tile
-        at = e.register_coordinates(t, reg)
-        for k, (extent, padded) in enumerate(zip(t.shape, t.domain)):
+        assert t is not None
+        at = e.tiles.register_coordinates(t, reg)
+        for k, (extent, padded) in enumerate(zip(t.shape, domain_of(t))):
             if padded > extent:
-                yield self._memoize(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
+                yield self._memoize(("ghost", k, at[k]),
+                                    lambda: e.in_bounds(e.tiles.thread_coordinate(t, k) + at[k], extent))
 
 
 def emit_load(e, plan: AccessPlan, call, source, other, mask):
@@ -243,8 +248,8 @@ def emit_load(e, plan: AccessPlan, call, source, other, mask):
         # The assembler keeps loop bounds, and what is computed from them, in uniform registers only if it can prove
         # that all lanes have the same value. It knows that of the result of a shuffle from one lane.
         steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and not e.partial
-        return e.shuffle("idx", value, 0) if steers else value
-    access, result = Access(e, source, t, plan), [None] * e.registers(t)
+        return e.warp.shuffle("idx", value, 0) if steers else value
+    access, result = Access(e, source, t, plan), [None] * e.tiles.registers(t)
     for run in plan.groups(t):
         address, offset = access.address(run[0])
         fill = [other[r] if isinstance(other, list) else other for r in run]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, type_as, type_of
 from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits, Writes
@@ -31,7 +31,7 @@ def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uni
     Several CTAs may load different values from the same address, because nothing orders their loads.
     """
     operands = [a for a in (*g.definitions[source].args[1:], other, mask) if a is not None]
-    return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
+    return min([type_as(a, Scalar).uniform for a in operands] + [Uniformity.CTA])
 
 
 @op("writes", attrs=("cache", "each_thread"), variants=(stmatrix.VARIANT, STORE), traits=Traits(access=True))

@@ -15,12 +15,12 @@ import numpy as np
 from ...config import architecture
 from ...dispatch import Variant
 from ...dtypes import DType
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, memory_type, number_type, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Call, Value, blocks, operands, walk
+from ...ir.graph import Call, Value, blocks, choice_of, operands, walk
 from ...ir.op import op
 from ...ir.op_traits import Registers, Traits, Writes
-from ...types import Buffer, Points, Region, Scalar, Tile, Uniformity
+from ...types import Buffer, Points, Region, Scalar, Tile, Uniformity, layout_of
 from ..language.promotion import as_mask, coerce, collective
 from . import access
 from .access import AccessPlan, AccessSite
@@ -89,7 +89,7 @@ def _wider(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
 def most_at_once(context, call: Call) -> int:
     """How many elements one instruction changes at most. ``red`` adds .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90
     on, .f16x2 before."""
-    t, attrs = call.args[0].type, call.attrs
+    t, attrs = memory_type(call.args[0]), call.attrs
     if (attrs["kind"] != "add" or attrs["sem"] != "relaxed" or t.scope != "global" or not t.dtype.is_float
         or t.dtype.bits == 64):
         return 1
@@ -115,14 +115,14 @@ def used_values(context) -> set:
 
 def _copies(t: Tile) -> set[str]:
     """The layout axes (laneid, warpid) along which threads hold copies of a tile's elements."""
-    return {str(axis) for n, _, axis in t.layout.replicas if n > 1 and axis != "reg"}
+    return {str(axis) for n, _, axis in layout_of(t).replicas if n > 1 and axis != "reg"}
 
 
 def replicated_scratch(call: Call) -> int:
     """Bytes of shared scratch memory needed to hand old values from the threads that perform the
     atomics to other warps."""
-    t = call.result.type
-    if not call.choice.plan.returns or call.attrs["each_thread"]:
+    t = number_type(call.result)
+    if not choice_of(call).plan.returns or call.attrs["each_thread"]:
         return 0
     if isinstance(t, Scalar):
         return 16
@@ -146,16 +146,24 @@ def _(m, call, place, value, compare, mask):
         coords = tuple(np.broadcast_to(c, (c.shape[0], m.threads)) for c in coords)
     else:
         coords = tuple(c[:, :1] for c in coords)
-        value, compare, mask = (None if x is None
-                                else np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
-                                for x in (value, compare, mask))
-    kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
+        value, compare, mask = map(_by_first_thread, (value, compare, mask))
+    if t.dtype.is_float:
+        kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"])
+    else:
+        kind = attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
-    return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, scope=attrs["scope"],
-                    need_old=call.choice.plan.returns)
+    return m.ordered.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order,
+                            scope=attrs["scope"], need_old=call.choice.plan.returns)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+
+def _by_first_thread(x):
+    """An operand (B or 1, ...) of a scalar atomic, as the first thread has it; None stays None."""
+    if x is None:
+        return None
+    return np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
+
 
 def _place(g: Builder, x, what: str) -> Value:
     t = type_of(x)
@@ -176,8 +184,9 @@ def _place(g: Builder, x, what: str) -> Value:
 def _check_atomic(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
     what = f"atomic_{kind}"
     if dtype.name not in DTYPES[kind]:
-        other = ("cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32
-                 else "use a view of the same memory as integers")
+        other = "use a view of the same memory as integers"
+        if dtype.bits < 32:
+            other = "cast to a wider type, or keep the counts in an int32 array"
         raise g.error(f"{what} takes {', '.join(DTYPES[kind])}, not {dtype}: "
                       f"the hardware has no such operation; {other}")
     if sem not in SEMANTICS:

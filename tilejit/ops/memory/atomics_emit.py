@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import DType, bool_, float32, int16, int32, int64
-from ...types import Scalar, Tile
+from ...types import Scalar, Tile, layout_of
 from .access import Access
 from .atomics import AtomicPlan, atomic_
 
@@ -15,7 +15,7 @@ def _(e, call, place, value, compare, mask):
     if isinstance(t, Scalar):
         return _scalar(e, call, plan, place, value, compare, mask)
     access, unit = Access(e, place, t, plan.access), _Unit(e, call, place)
-    result = [e.const(0, t.dtype)] * e.registers(t)
+    result = [e.const(0, t.dtype)] * e.tiles.registers(t)
     for run in plan.access.groups(t):
         predicate = access.predicate(run[0], mask and mask[run[0]], owned=True)
         def take(x):
@@ -45,40 +45,40 @@ def once_for_scope(e, call, predicate, issue):
     alone = first is None
     by_scratch = returns and not alone and e.threads > 32
     if not alone and sem in ("release", "acq_rel"):
-        e.sync()
+        e.sync.scope()
     elif by_scratch:
         e.begin_scratch(call)
     old = issue(e.all_of([p for p in (predicate, first) if p is not None]))
     if by_scratch:
         base, offset = e.scratch_address(call, 0)
         e.vector_store("shared", base, offset, old.dtype, [old], first, None)
-        e.sync()
+        e.sync.scope()
         return e.vector_load("shared", base, offset, old.dtype, [old], None, None)[0]
     if not alone and sem in ("acquire", "acq_rel"):
-        e.sync()
+        e.sync.scope()
     if not returns:
         return e.const(0, call.result.type.dtype)
-    return old if alone else e.shuffle("idx", old, e.lane_id() - e.thread_id())
+    return old if alone else e.warp.shuffle("idx", old, e.lane_id() - e.thread_id())
 
 
 def through_scratch(t: Tile) -> bool:
     """Whether several warps hold copies of a tile's elements."""
-    return any(str(axis) == "warpid" for n, _, axis in t.layout.replicas if n > 1)
+    return any(str(axis) == "warpid" for n, _, axis in layout_of(t).replicas if n > 1)
 
 
 def to_copies(e, call, t: Tile, values: list) -> list:
     """Hand the values of the threads that hold the first replica to the threads with the other replicas, by shuffle
     or scratch memory."""
-    copies = [(n, stride, str(axis)) for n, stride, axis in t.layout.replicas if n > 1 and axis != "reg"]
+    copies = [(n, stride, str(axis)) for n, stride, axis in layout_of(t).replicas if n > 1 and axis != "reg"]
     if through_scratch(t):
-        e.scratch_store(call, values, t)
-        return e.scratch_load(call, t, t.shape)
+        e.tiles.scratch_store(call, values, t)
+        return e.tiles.scratch_load(call, t, t.shape)
     if not copies:
         return values
     away = 0
     for n, stride, axis in copies:
-        away = e.digit(axis, n, stride) * stride + away
-    return [e.shuffle("idx", v, e.lane_id() - away) for v in values]
+        away = e.warp.digit(axis, n, stride) * stride + away
+    return [e.warp.shuffle("idx", v, e.lane_id() - away) for v in values]
 
 
 class _Unit:
@@ -171,7 +171,7 @@ class _Unit:
         if d.bits == 32:
             operands, suffix = values, f"add.v{len(values)}.f32"
         else:
-            operands = e.packed(values)
+            operands = e.warp.packed(values)
             pair = "f16x2" if d.name == "float16" else "bf16x2"
             suffix = f"add.noftz.v{len(operands)}.{pair}" if len(operands) > 1 else f"add.noftz.{pair}"
         names = ", ".join(f"${n + 1}" for n in range(len(operands)))

@@ -30,7 +30,7 @@ def emit(e, plan: LdMatrix, call, source, other, mask) -> list:
         registers = ", ".join(f"${i}" for i in range(group.count))
         text += f"{{{registers}}}, [${group.count} + {constant}];"
         words += e.asm(text, [int32] * group.count, [address], convergent=True)
-    return e.unpacked_words(words, t.dtype)
+    return e.mma.unpacked_words(words, t.dtype)
 
 
 VARIANT = Variant("load", plan=plan, emit=emit, doc=__doc__, needs=(

@@ -8,13 +8,14 @@ of row i of matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ...errors import CompilationError
 from ...ir.graph import Const, Value
 from ...layout import thread_table
-from ...types import Region, Tile
+from ...types import Region, Tile, domain_of, layout_of
 from .access import plan_access
 from .partition import shared_runs
 
@@ -94,7 +95,7 @@ class Matrices:
     def matrix_rows(self, t: Tile, threads: int) -> list[np.ndarray]:
         """For each instruction of each warp, the row-major tile indices [matrices,
         8] of the first elements of its matrix rows."""
-        warps = thread_table(t.layout, t.domain, threads)[::32, 0]
+        warps = thread_table(layout_of(t), domain_of(t), threads)[::32, 0]
         lanes = np.arange(32)
         found = []
         for group in self.groups:
@@ -105,13 +106,14 @@ class Matrices:
 
     def addresses(self, e, region, t: Tile) -> list:
         """For each group, (address of the calling lane's matrix row, constant byte offset to add to it)."""
-        origins, found, buffer, lane = {}, [], region.buffer, e.lane_id()
+        origins: dict[Any, Any] = {}
+        found, buffer, lane = [], region.buffer, e.lane_id()
         nbytes = buffer.type.dtype.nbytes
 
         def offset(group: Group, starts):
             inside, full = group.inside(self.row, self.transposed, lane), list(starts)
             for k, d in enumerate(region.type.kept):
-                full[d] = full[d] + e.warp_coordinate(t, k) + inside[k] + group.at[k]
+                full[d] = full[d] + e.tiles.warp_coordinate(t, k) + inside[k] + group.at[k]
             return buffer.type.layout.offset_of(*full, shape=buffer.type.shape) * nbytes
 
         for group in self.groups:
@@ -131,7 +133,7 @@ class Matrices:
 def _row_dimension(t: Tile) -> int | None:
     """The tile's dimension along which the eight rows of a matrix are;
     None if lanes do not hold the tile in matrices."""
-    dims = [[(n, stride, str(axis)) for n, stride, axis in part if n > 1] for part in t.layout.dims(t.domain)]
+    dims = [[(n, stride, str(axis)) for n, stride, axis in part if n > 1] for part in layout_of(t).dims(domain_of(t))]
     quarter = [(4, 1, "laneid")] + [(32 // t.dtype.bits, 1, "reg")] * (t.dtype.bits < 32)
     for row in (0, 1):
         rows, columns = dims[row], dims[1 - row]
@@ -145,9 +147,9 @@ def _row_dimension(t: Tile) -> int | None:
 def _groups(t: Tile, region: Region, starts, row: int, transposed: bool, threads: int) -> tuple[Group, ...]:
     """The groups of a tile with matrix rows along `row`, with their addresses in the region at `starts` derived from
     each other where the derivation is the same for all threads."""
-    table = thread_table(t.layout, t.domain, threads)
+    table, domain = thread_table(layout_of(t), domain_of(t), threads), domain_of(t)
     # start of each word's matrix
-    at = [tuple(int(c) for c in np.unravel_index(flat, t.domain)) for flat in table[0][::32 // t.dtype.bits]]
+    at = [(int(i), int(j)) for i, j in (np.unravel_index(flat, domain) for flat in table[0][::32 // t.dtype.bits])]
     return _steps(t, region, starts, row, transposed, table, _grouped(at))
 
 
@@ -175,13 +177,13 @@ def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table,
         return tuple(groups)
     thread = np.arange(len(table))
     # start of each warp's part of the tile
-    warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]
+    warp = [np.asarray(c)[thread // 32] for c in np.unravel_index(table[::32, 0], domain_of(t))]
 
     def offsets(group: Group, starts: list[int]):
         inside, full = group.inside(row, transposed, thread % 32), list(starts)
         for k, d in enumerate(region.kept):
             full[d] = full[d] + warp[k] + inside[k] + group.at[k]
-        return np.asarray(region.buffer.layout.offset_of(*full, shape=region.buffer.shape)) + 0 * thread
+        return np.asarray(layout_of(region.buffer).offset_of(*full, shape=region.buffer.shape)) + 0 * thread
 
     first, made = {}, []
     for group in groups:
@@ -198,7 +200,7 @@ def _known_starts(region: Region, starts) -> list[int] | None:
 
     None if a run-time start could change the bits that the swizzle XORs, or carry into them.
     """
-    layout, shape = region.buffer.layout, region.buffer.shape
+    layout, shape = layout_of(region.buffer), region.buffer.shape
     try:
         plain, at = layout.group(shape)
     except CompilationError:

@@ -9,7 +9,7 @@ thread. Other threads that hold the element are given the value that this thread
 from __future__ import annotations
 
 from ...dispatch import Variant
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, extents_of, memory_type, type_of
 from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits, Writes
@@ -34,8 +34,9 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
         raise g.error(f"sem of a {what} is one of {', '.join(words)}, not {sem!r}")
     if scope not in SCOPES:
         raise g.error(f"scope is one of {', '.join(SCOPES)}, not {scope!r}")
-    if place.type.scope != "global":
-        raise g.error(f"sem= orders accesses to global memory; {place.type.scope} memory is ordered by tile.sync() "
+    held = memory_type(place).scope
+    if held != "global":
+        raise g.error(f"sem= orders accesses to global memory; {held} memory is ordered by tile.sync() "
                       "and tile.mbarrier()")
     if cache in ("ca", "cg", "cs"):
         raise g.error(f"cache={cache!r} is an operator of ordinary accesses (PTX ISA, \"Cache Operators\"); "
@@ -72,12 +73,12 @@ def _(g, target, value, mask, cache, sem, scope, each_thread):
 
 
 def load(g: Builder, source: Value, other: Operand, mask: Operand, cache, sem: str, scope: str) -> Value:
-    each = source.type.shape == () and differs_by_thread(g, source, other, mask)
+    each = extents_of(source) == () and differs_by_thread(g, source, other, mask)
     return g.call(ordered_load, source, other, mask, cache=cache, sem=sem, scope=scope, each_thread=each, name="load")
 
 
 def store(g: Builder, target: Value, value: Operand, mask: Operand, cache, sem: str, scope: str) -> None:
-    each = target.type.shape == () and differs_by_thread(g, target, value, mask)
+    each = extents_of(target) == () and differs_by_thread(g, target, value, mask)
     g.call(ordered_store, target, value, mask, cache=cache, sem=sem, scope=scope, each_thread=each)
 
 
@@ -116,11 +117,11 @@ def _operands(m, place, t: Tile | Scalar, each_thread: bool, *operands):
 def _(m, call, source, other, mask):
     attrs = call.attrs
     coords, owner, (other, mask) = _operands(m, source, call.result.type, attrs["each_thread"], other, mask)
-    return m.ordered_read(source.buffer, coords, other, mask, owner, attrs["sem"], attrs["scope"])
+    return m.ordered.read(source.buffer, coords, other, mask, owner, attrs["sem"], attrs["scope"])
 
 
 @ordered_store.simulate
 def _(m, call, target, value, mask):
     attrs = call.attrs
     coords, owner, (value, mask) = _operands(m, target, type_of(call.args[1]), attrs["each_thread"], value, mask)
-    m.ordered_write(target.buffer, coords, value, mask, owner, attrs["sem"], attrs["scope"])
+    m.ordered.write(target.buffer, coords, value, mask, owner, attrs["sem"], attrs["scope"])

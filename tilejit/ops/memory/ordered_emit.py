@@ -21,7 +21,7 @@ def _(e, call, source, other, mask):
     if isinstance(t, Scalar):
         access = Access(e, source, None, plan.access)
         return once_for_scope(e, call, access.predicate(0, mask), lambda p: read(access, 0, [other], p)[0])
-    access, result = Access(e, source, t, plan.access), [None] * e.registers(t)
+    access, result = Access(e, source, t, plan.access), [None] * e.tiles.registers(t)
     for run in plan.access.groups(t):
         fill = [other[r] if isinstance(other, list) else other for r in run]
         for r, v in zip(run, read(access, run[0], fill,
@@ -29,7 +29,7 @@ def _(e, call, source, other, mask):
             result[r] = v
     result = to_copies(e, call, t, result) if plan.returns else result
     if attrs["sem"] == "acquire" and not (plan.returns and through_scratch(t)):
-        e.sync()
+        e.sync.scope()
     return result
 
 
@@ -38,7 +38,7 @@ def _(e, call, target, value, mask):
     plan, t, attrs = call.choice.plan, type_of(call.args[1]), call.attrs
     order = f".{attrs['sem']}.{attrs['scope']}"
     if attrs["sem"] == "release" and not attrs["each_thread"]:
-        e.sync()
+        e.sync.scope()
 
     def write(access, reg, values, predicate):
         e.vector_store("global", *access.address(reg), target.type.dtype, values, predicate, attrs["cache"], order)

@@ -12,13 +12,15 @@ import numpy as np
 
 from ...dtypes import DType, count_elements, count_units, float32, uint8, uint32, unit_name
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import Swizzle, TileLayout
 from ..language.operators import binary
 from ..language.promotion import convert, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
+
+BY_ELEMENT = ("m", "TCol")  # the axes of a layout that count elements: bytes and columns of memory
 
 # -- indices and shapes ------------------------------------------------------------------------------------------------
 
@@ -56,8 +58,9 @@ byte_of.rules.plan = _plan
 
 
 def _whole_bytes_message(dtype: DType) -> str:
-    return (f"blocks of {dtype.packing[0]} elements" if dtype.padded
-            else f"whole bytes, multiples of {dtype.packing[0]} elements")
+    if dtype.padded:
+        return f"blocks of {dtype.packing[0]} elements"
+    return f"whole bytes, multiples of {dtype.packing[0]} elements"
 
 
 def bytes_along(g: Builder, item, start, extent: int, dropped: bool, dtype: DType) -> tuple:
@@ -107,27 +110,31 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
                              "its last dimension begins with steps of 1, and the others are whole bytes")
     grouped, at = layout.group(shape)
     inner = next((i for i in reversed(range(at[-2], at[-1])) if grouped.shards[i][0] != 1), None)
-    def scaled(n):
-        return n // elements * per if n % elements == 0 else None
-    shards = []
-    for i, (extent, stride, along) in enumerate(grouped.shards):
-        if i == inner:
-            if stride != 1 or along not in ("m", "TCol") or extent % elements:
-                raise wrong
-            shards.append((extent // elements * per, 1, along))
-        else:
-            shards.append((extent, scaled(stride) if along in ("m", "TCol") and extent != 1 else 0 if extent == 1
-                           else stride, along))
-    offset = {name: scaled(n) if name in ("m", "TCol") else n for name, n in layout.offset.items()}
-    replicas = [(n, scaled(s) if along in ("m", "TCol") else s, along) for n, s, along in layout.replicas]
+    if inner is None:
+        raise wrong
+    extent, stride, along = grouped.shards[inner]
+    if stride != 1 or along not in BY_ELEMENT or extent % elements:
+        raise wrong
+
+    def in_bytes(n: int, along: str) -> int:
+        if along not in BY_ELEMENT:
+            return n
+        if n % elements:
+            raise wrong
+        return n // elements * per
+
+    def outer(shards):
+        return [(n, 0 if n == 1 else in_bytes(s, along), along) for n, s, along in shards]
+
+    shards = [*outer(grouped.shards[:inner]), (extent // elements * per, 1, along), *outer(grouped.shards[inner + 1:])]
+    offset = {name: in_bytes(n, name) for name, n in layout.offset.items()}
+    replicas = [(n, in_bytes(s, along), along) for n, s, along in layout.replicas]
     swizzle = layout.swizzle
     if swizzle is not None:
-        shift = elements.bit_length() - 1 if per == 1 else None
-        if shift is None or swizzle.per_element < shift:
+        shift = elements.bit_length() - 1
+        if per != 1 or swizzle.per_element < shift:
             raise wrong
         swizzle = Swizzle(swizzle.per_element - shift, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
-    if inner is None or None in offset.values() or any(s is None for _, s, _ in shards + replicas):
-        raise wrong
     return TileLayout(shards, replicas, offset, swizzle)
 
 
@@ -193,7 +200,9 @@ def _(m, call, x):
 
 @same_bits.emit
 def _(e, call, x):
-    return [v.with_dtype(call.attrs["dtype"]) for v in x] if isinstance(x, list) else x.with_dtype(call.attrs["dtype"])
+    if isinstance(x, list):
+        return [v.with_dtype(call.attrs["dtype"]) for v in x]
+    return x.with_dtype(call.attrs["dtype"])
 
 
 # -- registers ---------------------------------------------------------------------------------------------------------
@@ -221,21 +230,21 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
 def unpack(g: Builder, raw: Value, dtype: DType) -> Value:
     """Unpack a tile of bytes to a tile of the elements in them."""
     elements, per = dtype.packing
-    *outer, last = raw.type.shape
-    outer = (*outer, last // per)
+    *before, last = extents_of(raw)
+    outer = (*before, last // per)
     words = _words(g, raw, outer, per, 8)
     codes = _shift_words(g, words, outer, elements, _width(dtype))
-    codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, codes.type.dtype), codes.type.shape))
+    codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, element_type(codes)), extents_of(codes)))
     codes = g.call(arrange.reshape_, convert(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
     return g.call(same_bits, codes, dtype=dtype)
 
 
 def pack(g: Builder, x: Value) -> Value:
     """Pack a tile of elements to a tile of the bytes that hold them."""
-    dtype = x.type.dtype
+    dtype = element_type(x)
     elements, per = dtype.packing
-    *outer, last = x.type.shape
-    outer = (*outer, last // elements)
+    *before, last = extents_of(x)
+    outer = (*before, last // elements)
     words = _words(g, g.call(same_bits, x, dtype=uint8), outer, elements, _width(dtype))
     data = _shift_words(g, words, outer, per, 8)
     return g.call(arrange.reshape_, convert(g, data, uint8), shape=(*outer[:-1], outer[-1] * per))
@@ -247,14 +256,15 @@ def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int)
     if parts == 1:
         return g.call(arrange.reshape_, x, shape=(*outer, 1))
     x = g.call(arrange.reshape_, x, shape=(*outer, parts))
-    x = convert(g, x, uint32) if parts * width > 8 else x
-    total = None
+    x = as_value(convert(g, x, uint32)) if parts * width > 8 else x
+    total: Value | None = None
     for i in range(parts):
         one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1),
                      steps=(1,) * (len(outer) + 1))
         if i:
             one = g.call(ew.shl, one, spread(g, Const(i * width, one.type.dtype), one.type.shape))
         total = one if total is None else g.call(ew.bit_or, total, one)
+    assert total is not None
     return total
 
 
@@ -264,7 +274,7 @@ def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, w
         return words
     wide = (*outer, parts)
     by = g.call(generate.indices, shape=wide, axis=len(outer))
-    by = convert(g, binary(g, "*", by, width), words.type.dtype)
+    by = convert(g, binary(g, "*", by, width), element_type(words))
     return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 

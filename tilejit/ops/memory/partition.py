@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import CompilationError
 from ...ir.graph import Const
-from ...layout import TileLayout
+from ...layout import TileLayout, axis
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) ->
     if not runs or runs[-1][1] != 1 or runs[-1][0] % vec:
         return False
     rest = [s[1] for i, s in enumerate(grouped.shards) if s[0] != 1 and s is not runs[-1]]
-    return all(stride % vec == 0 for stride in rest) and layout.offset.get("m", 0) % vec == 0
+    return all(stride % vec == 0 for stride in rest) and layout.offset.get(axis.m, 0) % vec == 0
 
 
 # -- emission ----------------------------------------------------------------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...dtypes import count_elements, int32
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_as, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...ir.op_traits import Traits
-from ...types import Points, Region, Scalar, Sym, Tile
+from ...types import Buffer, Points, Region, Scalar, Sym, Tile
 from ..language.operators import binary
 from ..language.promotion import as_index, broadcast_shape, spread
 from ..language.sizes import elements_value, extent_value
@@ -65,9 +66,10 @@ def whole_region(g: Builder, x: Value) -> Value:
     """The region of all of a buffer. A region is returned as it is."""
     if isinstance(x.type, Region):
         return x
-    if x.type.narrowed is not None:
+    t = type_as(x, Buffer)
+    if t.narrowed is not None:
         return index(g, x, (...,))
-    shape = x.type.shape
+    shape = t.shape
     if any(isinstance(n, Sym) for n in shape):
         raise g.error(f"the extents of {describe(x)} are known at launch only: name a box, "
                       f"as in {x.name}[{', '.join('0:BLOCK' for _ in shape)}]")
@@ -88,19 +90,19 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
     items = _expand_ellipsis(g, x, items, len(dims))
     if any(isinstance(type_of(i), Tile) for i in items):
         return _points(g, x, base, starts, extents, dims, items)
-    starts, kept, box = list(starts), [], list(extents)
+    firsts, kept, box = list(starts), [], list(extents)
     for item, d in zip(items, dims):
         start, extent, drop = _part(g, x, item, extents[d], base, d)
-        starts[d] = _add_start(g, starts[d], start)
+        firsts[d] = _add_start(g, firsts[d], start)
         box[d] = extent
         if not drop:
             kept.append(d)
     for d, extent in enumerate(box):
         if not isinstance(extent, int):  # a dimension that an earlier slice dropped always has extent 1
             box[d] = 1
-    args = [g.operand(s, int32) for s in starts]
+    args = [g.operand(s, int32) for s in firsts]
     for a in args:
-        if isinstance(type_of(a), Scalar) and not type_of(a).dtype.is_int:
+        if isinstance(t := type_of(a), Scalar) and not t.dtype.is_int:
             raise g.error(f"an index is an integer, not {describe(a)}")
     return g.call(region, base, *args, extents=tuple(box), kept=tuple(kept))
 
@@ -110,12 +112,13 @@ def _unpack(g: Builder, x: Value) -> tuple[Value, tuple, tuple, tuple[int, ...]]
     and the dimensions kept."""
     if isinstance(x.type, Region):
         call = g.definitions[x]
-        return call.args[0], call.args[1:], x.type.extents, x.type.kept
-    if x.type.narrowed is not None:
+        return as_value(call.args[0]), call.args[1:], x.type.extents, x.type.kept
+    t = type_as(x, Buffer)
+    if t.narrowed is not None:
         origins, extents, *_ = parts(g, x)
         return x, origins, extents, tuple(range(len(origins)))
-    rank = len(x.type.shape)
-    return x, (0,) * rank, x.type.shape, tuple(range(rank))
+    rank = len(t.shape)
+    return x, (0,) * rank, t.shape, tuple(range(rank))
 
 
 def _expand_ellipsis(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
@@ -132,8 +135,8 @@ def _expand_ellipsis(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
 def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
     """The index along dimension `d` of the buffer `base` as (start, extent, dropped),
     in bytes if the elements are packed."""
-    dtype = base.type.dtype
-    if dtype.packed and d == len(base.type.shape) - 1:
+    dtype = element_type(base)
+    if dtype.packed and d == len(extents_of(base)) - 1:
         start, extent, dropped = _elements_part(g, x, item,
                                                 count_elements(dtype, size) if isinstance(size, int) else size, base, d)
         return *packed.bytes_along(g, item, start, extent, dropped, dtype), dropped
@@ -146,7 +149,22 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         t = type_of(item)
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise g.error(f"a buffer is indexed with integers, slices and integer tiles, not {describe(item)}")
-        return as_index(g, _from_end(g, item, size, base, d), base.type.shape[d]), 1, True
+        return as_index(g, _from_end(g, item, size, base, d), extents_of(base)[d]), 1, True
+    _check_slice(g, item)
+    start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
+    if item.stop is None and isinstance(item.start, int) and item.start < 0:
+        return as_index(g, start, extents_of(base)[d]), -item.start, False
+    stop = size if item.stop is None else _from_end(g, item.stop, size, base, d)
+    if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
+        rank = len(extents_of(base))
+        each = f": {x.name} has {rank} dimensions, and this is number {d}" if rank > 1 else ""
+        raise g.error("the extent of this slice is known at launch only; write a constant one, "
+                      f"as in {x.name}[0:BLOCK, ...]{each}")
+    return as_index(g, start, extents_of(base)[d]), _constant_extent(g, item, start, stop), False
+
+
+def _check_slice(g: Builder, item: slice) -> None:
+    """CompilationError unless the bounds of a slice are integers and its step is 1."""
     if item.step not in (None, 1):
         raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
     for bound in (item.start, item.stop):
@@ -154,15 +172,11 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         if bound is not None and not (isinstance(t, Scalar) and t.dtype.is_int):
             hint = "; // divides integers" if isinstance(t, Scalar) and t.dtype.is_float else ""
             raise g.error(f"the bounds of a slice are integers, not {describe(bound)}{hint}")
-    start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
-    if item.stop is None and isinstance(item.start, int) and item.start < 0:
-        return as_index(g, start, base.type.shape[d]), -item.start, False
-    stop = size if item.stop is None else _from_end(g, item.stop, size, base, d)
-    if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
-        rank = len(base.type.shape)
-        each = f": {x.name} has {rank} dimensions, and this is number {d}" if rank > 1 else ""
-        raise g.error("the extent of this slice is known at launch only; write a constant one, "
-                      f"as in {x.name}[0:BLOCK, ...]{each}")
+
+
+def _constant_extent(g: Builder, item: slice, start, stop) -> int:
+    """``stop - start`` of a slice whose bounds, counted from 0, these are. CompilationError if it is not a constant, or
+    negative."""
     extent = g.difference(stop, start)
     if extent is None:
         terms = g.linear(item.stop), g.linear(item.start or 0)
@@ -172,7 +186,7 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
                       + (g.declared_constant(varies) or proposal))
     if extent < 0:
         raise g.error(f"the slice's stop is {-extent} below its start")
-    return as_index(g, start, base.type.shape[d]), extent, False
+    return extent
 
 
 def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
@@ -205,31 +219,43 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
         if not t.type.dtype.is_int:
             raise g.error(f"an index tile holds integers, not {t.type.dtype}")
     joint = broadcast_shape(g, *(t.type for t in tiles))
-    first = next(n for n, i in enumerate(items) if isinstance(type_of(i), Tile))
-    parts = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base, d) for i, d in zip(items, dims)]
+    assert joint is not None  # the shape of tiles
+    parts: list[Any] = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base, d)
+                        for i, d in zip(items, dims)]
     if base.type.dtype.packed and any(p is None and d == len(base.type.shape) - 1 for p, d in zip(parts, dims)):
         packed.refuse_packed(g, "indexing the last dimension with a tile", base.type.dtype)
-    before = [n for n, p in enumerate(parts) if p and not p[2] and n < first]
-    after = [n for n, p in enumerate(parts) if p and not p[2] and n > first]
-    shape = tuple(parts[n][1] for n in before) + joint + tuple(parts[n][1] for n in after)
-    place = {n: k for k, n in enumerate(before)} | {n: len(before) + len(joint) + k for k, n in enumerate(after)}
+    shape, axes, tile_shape = _shape_of_points(parts, joint)
     indices = [g.operand(s, int32) for s in starts]
-    for n, (item, d) in enumerate(zip(items, dims)):
-        if parts[n] is None:
-            tile = spread(g, as_index(g, item, base.type.shape[d]), joint)
-            value = (g.call(arrange.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before
-                     or after else tile)
-        elif parts[n][2]:
-            value = parts[n][0]
+    for n, (item, part, d) in enumerate(zip(items, parts, dims)):
+        if part is None:
+            value = spread(g, as_index(g, item, base.type.shape[d]), joint)
+            if axes:
+                value = g.call(arrange.reshape_, value, shape=tile_shape)
+        elif n in axes:
+            value = _slice_indices(g, part[0], part[1], axes[n], len(shape))
         else:
-            start, extent, _ = parts[n]
-            ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
-            ramp = g.call(arrange.reshape_, ramp,
-                          shape=tuple(extent if k == place[n] else 1 for k in range(len(shape))))
-            value = binary(g, "+", ramp, start) if not (isinstance(start, int) and start == 0) else ramp
+            value = part[0]
         value = _add_start(g, starts[d], value)
         indices[d] = spread(g, value, shape) if isinstance(type_of(value), Tile) else g.operand(value, int32)
     return g.call(points, base, *indices, shape=shape)
+
+
+def _shape_of_points(parts: list[Any], joint: tuple[int, ...]) -> tuple[tuple, dict[int, int], tuple]:
+    """The shape of points indexed by `parts`, where None stands for an index tile: the slices' extents around the
+    tiles' `joint` shape. With it, the axis of each slice, and the shape of the tiles with 1 along these axes."""
+    slices, first = [n for n, part in enumerate(parts) if part and not part[2]], parts.index(None)
+    before, after = [n for n in slices if n < first], [n for n in slices if n > first]
+    shape = (*(parts[n][1] for n in before), *joint, *(parts[n][1] for n in after))
+    axes = {n: axis for axis, n in enumerate(before)}
+    axes |= {n: len(before) + len(joint) + axis for axis, n in enumerate(after)}
+    return shape, axes, (*(1,) * len(before), *joint, *(1,) * len(after))
+
+
+def _slice_indices(g: Builder, start, extent: int, axis: int, rank: int) -> Value:
+    """The indices ``start, start + 1, ...`` of a slice, as a tile of `rank` dimensions that extends along `axis`."""
+    ramp = g.call(generate.iota, start=0, stop=extent, axis=0)
+    ramp = g.call(arrange.reshape_, ramp, shape=tuple(extent if d == axis else 1 for d in range(rank)))
+    return ramp if isinstance(start, int) and start == 0 else as_value(binary(g, "+", ramp, start))
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------
@@ -239,7 +265,7 @@ def coordinates(m, source) -> tuple[np.ndarray, ...]:
     t = source.type
     if isinstance(t, Points):
         rank = max(len(t.shape), 1)
-        return tuple(i if i.ndim == rank + 1 else i.reshape(*i.shape[:1], *(1,) * rank) if t.shape else i
+        return tuple(i.reshape(*i.shape[:1], *(1,) * rank) if t.shape and i.ndim != rank + 1 else i
                      for i in source.indices)
     arrays = []
     for d, start in enumerate(source.starts):
@@ -282,9 +308,10 @@ def _(e, call, array, *bounds):
 def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
     """The `bounds` of a window or an array, as four tuples: origins and extents of its coordinates, first elements in
     bounds, and numbers of elements in bounds."""
-    rank = len(array.type.shape)
-    if array.type.narrowed is None:
-        sizes = tuple(extent_value(g, array, n) for n in array.type.shape)
+    t = type_as(array, Buffer)
+    rank = len(t.shape)
+    if t.narrowed is None:
+        sizes = tuple(extent_value(g, array, n) for n in t.shape)
         return (0,) * rank, sizes, (0,) * rank, sizes
     made = [a.value if isinstance(a, Const) else a for a in g.definitions[array].args[1:]]
     return tuple(tuple(made[k * rank:(k + 1) * rank]) for k in range(4))

@@ -146,12 +146,12 @@ def _(g):
 
 @sync.simulate
 def _(m, call):
-    return m.sync()
+    return m.sync.scope()
 
 
 @sync.emit
 def _(e, call):
-    e.sync()
+    e.sync.scope()
 
 
 # -- the shared memory of the cluster ----------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _(g, buffer, rank):
 
 @peer_buffer.simulate
 def _(m, call, buffer, rank):
-    return m.peer_buffer(call.result.type, buffer, rank)
+    return m.bulk.peer_buffer(call.result.type, buffer, rank)
 
 
 @peer_buffer.emit

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...config import architecture
 from ...dispatch import Need, Variant
 from ...ir.builder import type_of
-from ...types import Tile
+from ...types import Tile, layout_of
 from .access import AccessSite
 from .matrices import Matrices
 
@@ -25,7 +25,7 @@ def plan(s: AccessSite) -> StMatrix | None:
 
 
 def emit(e, plan: StMatrix, call, target, value: list, mask) -> None:
-    words = e.packed_words(value)
+    words = e.mma.packed_words(value)
     for group, (address, constant) in zip(plan.groups, plan.addresses(e, target, type_of(call.args[1]))):
         registers = ", ".join(f"${1 + i}" for i in range(group.count))
         text = f"stmatrix.sync.aligned.m8n8.x{group.count}{'.trans' if plan.transposed else ''}.shared.b16"
@@ -37,7 +37,7 @@ VARIANT = Variant("store", plan=plan, emit=emit, doc=__doc__, needs=(
     Need("no mask", lambda s: s.mask is None, gate=True),
     Need("sm_90 or later", lambda s: architecture(s.g.target) >= 90 or s.g.target, gate=True),
     Need("a tile whose elements are each in one thread",
-         lambda s: not (isinstance(s.tile, Tile) and s.tile.layout.replicas), gate=True),
+         lambda s: not (isinstance(s.tile, Tile) and layout_of(s.tile).replicas), gate=True),
     Need("a tile in matrices of 8 rows of 16 bytes, and shared memory with such rows in bounds",
          lambda s: plan(s) is not None),
 ))

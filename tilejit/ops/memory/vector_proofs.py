@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...dtypes import DType
 from ...ir.graph import Operand, Value
 from ...layout import register_table
-from ...types import Points, Region, Scalar, Tile
+from ...types import Points, Region, Scalar, Tile, domain_of, layout_of, strides_of
 from .partition import shared_runs
 
 
@@ -24,6 +24,13 @@ def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
     return most
 
 
+def _place_type(source: Value) -> Region | Points:
+    """The type of the place that a load, a store or an atomic operation accesses."""
+    t = source.type
+    assert isinstance(t, (Region, Points))
+    return t
+
+
 def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
              most: int | None = None) -> tuple[tuple[str, str], ...]:
     """Why an access moves only `vector` elements per instruction, if a thread holds enough elements for more.
@@ -31,8 +38,8 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
     Returns (bytes of the longer vector, its needs that do not hold, along the dimension with the fewest of them),
     or nothing.
     """
-    t = source.type
-    registers = len(register_table(tile.layout, tile.domain)) if isinstance(tile, Tile) else 1
+    t = _place_type(source)
+    registers = len(register_table(layout_of(tile), domain_of(tile))) if isinstance(tile, Tile) else 1
     wanted = min(most or widest_of(t.dtype), 1 << registers.bit_length() - 1)
     if vector >= wanted:
         return ()
@@ -50,7 +57,7 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
 
 def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Iterator[str]:
     """In words, the needs that do not hold of one access to each aligned run of `vector` elements along an axis."""
-    t = source.type
+    t = _place_type(source)
     if t.shape[axis] % vector:
         yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
         return
@@ -67,8 +74,10 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     else:
         yield from _askew(g, t, d, vector)
     if d is not None and not joint(g, source, d, vector):
-        found = ("the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d]
-                 else f"{t.buffer.shape[d]} is not")
+        if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+            found = "the window's are not known to be"
+        else:
+            found = f"{t.buffer.shape[d]} is not"
         known = ", or a region that is known to be inside" * isinstance(t, Region)
         yield f"needs bounds that are multiples of {vector}{known}: {found}"
     # Facts about the launch's scalars are asked last. Scalars change more often than arrays,
@@ -90,7 +99,7 @@ def _along(g, source: Value, axis: int, vector: int) -> int | None:
 
     The other indices are the same for all elements of a vector. None if this does not provably hold.
     """
-    t, indices = source.type, g.definition(source).args[1:]
+    t, indices = _place_type(source), g.definition(source).args[1:]
     d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
     if d is None:
         def first(i, step=1):
@@ -113,7 +122,7 @@ def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
     if not g.facts.ask("aligned", t.buffer.arg, nbytes):
         yield (f"needs an array that starts at a multiple of {nbytes} bytes: "
                f"{g.graph.params[t.buffer.arg].name} does not")
-    for k, s in enumerate(t.buffer.strides):
+    for k, s in enumerate(strides_of(t.buffer)):
         if (k != d
             and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector))):
             yield f"needs strides that are multiples of {vector}: {s} is not (pad the rows)"
@@ -121,13 +130,15 @@ def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
 
 def joint(g, source: Value, d: int, vector: int) -> bool:
     """Whether every vector along `d` is either wholly in bounds or wholly out of bounds."""
-    t, (_, *indices) = source.type, g.definition(source).args
+    t, (_, *indices) = _place_type(source), g.definition(source).args
     size = t.buffer.shape[d]
     if isinstance(t, Region) and is_inside(g, t, indices, d):
         return True
     if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
         return False
-    return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
+    if isinstance(size, int):
+        return size % vector == 0
+    return g.facts.ask("size_multiple", size.arg, size.dim, vector)
 
 
 def is_inside(g, t: Region, starts, d: int) -> bool:
@@ -142,12 +153,12 @@ def is_inside(g, t: Region, starts, d: int) -> bool:
 def _explain_gaps(g, source: Value, axis: int, vector: int) -> str:
     """In words, why the elements along an axis are not runs of adjacent elements that start at
     multiples of `vector`."""
-    t, d = source.type, _moving(g, source, axis, vector)
+    t, d = _place_type(source), _moving(g, source, axis, vector)
     if d is None:
         return (f"needs one index that increases by 1 along dimension {axis} of the tile while the others stay the "
                 "same: not known of these")
     if not _is_contiguous(t, d):
-        return f"needs contiguous neighbours in memory: the stride {t.buffer.strides[d]} is not 1"
+        return f"needs contiguous neighbours in memory: the stride {strides_of(t.buffer)[d]} is not 1"
     first = "start" if isinstance(t, Region) else "first index"
     return (f"needs a {first} that is a multiple of {vector}: not known along dimension {d} "
             f"(tile.assume({first.split()[0]} % {vector} == 0) promises it)")
@@ -156,13 +167,14 @@ def _explain_gaps(g, source: Value, axis: int, vector: int) -> str:
 def _moving(g, source: Value, axis: int, vector: int) -> int | None:
     """The dimension of the buffer whose index goes up by 1 along an axis of the tile, if only that index
     changes; otherwise None."""
-    t, (_, *indices) = source.type, g.definition(source).args
+    t, (_, *indices) = _place_type(source), g.definition(source).args
     if isinstance(t, Region):
         return t.kept[axis]
     ramps = [g.ramp(i, axis - len(t.shape), vector) for i in indices]
     moving = [d for d, ramp in enumerate(ramps) if ramp is None or ramp[0] != 0]
-    return moving[0] if len(moving) == 1 and ramps[moving[0]] is not None and ramps[moving[0]][0] == 1 else None
+    ramp = ramps[moving[0]] if len(moving) == 1 else None
+    return moving[0] if ramp is not None and ramp[0] == 1 else None
 
 
 def _is_contiguous(t: Region | Points, d: int) -> bool:
-    return t.buffer.scope != "global" or t.buffer.strides[d] == 1
+    return t.buffer.scope != "global" or strides_of(t.buffer)[d] == 1

@@ -20,7 +20,9 @@ def partition(site) -> Partition:
 
 
 def scalars(site) -> Partition:
-    return make_partition(site, [site.itemsize])
+    made = make_partition(site, [site.itemsize])
+    assert made is not None
+    return made
 
 
 def simulate(m, plan: Partition, dst, src, fill=None):
@@ -56,7 +58,7 @@ def emit(e, plan: Partition, dst, src, fill=None):
         groups, rest = 0, whole
     if groups:
         stride = plan.threads * IN_FLIGHT
-        e.counted(groups, lambda i: move([(i * stride + k * plan.threads, False) for k in range(IN_FLIGHT)]))
+        e.control.counted(groups, lambda i: move([(i * stride + k * plan.threads, False) for k in range(IN_FLIGHT)]))
     steps = [(f * plan.threads, f >= whole) for f in range(whole - rest, plan.outer)]
     for n in range(0, len(steps), IN_FLIGHT):
         move(steps[n:n + IN_FLIGHT])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import gcd, prod
 
 from ...dtypes import int32, integer_range
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand, Value
 from ...types import Buffer
@@ -44,28 +44,32 @@ def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple,
              divisor: Callable[[int, Operand | int], int]) -> Value:
     """The window of `offsets` and `extents`. ``divisor(d, x)`` is a known divisor of x,
     an offset or extent of dimension d."""
+    t = type_as(array, Buffer)
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
-        offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, array.type.shape[d])
+        offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, t.shape[d])
                           for x, what in ((offsets[d], "an offset"), (extents[d], "an extent")))
         if isinstance(extent, int) and extent < 0:
             raise g.error(f"the extent of a window is at least 0, not {extent}")
-        own = array.type.narrowed[d] if array.type.narrowed is not None else 0
+        own = t.narrowed[d] if t.narrowed is not None else 0
         if (isinstance(offset, int) and offset == 0
-            and (extent is None or not own and _is_size(g, extent, array.type.shape[d]))):
-            made.append((origin, size, low, count)), narrowed.append(own)
+            and (extent is None or not own and _is_size(g, extent, t.shape[d]))):
+            made.append((origin, size, low, count))
+            narrowed.append(own)
             continue
         begin, end = _sum(g, origin, offset), _sum(g, low, count)
         first = _extreme(g, "minimum", _extreme(g, "maximum", low, begin), end)
-        last = (end if extent is None
-                else _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent))))
+        if extent is None:
+            last = end
+        else:
+            last = _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent)))
         extent = _sum(g, size, offset, "-") if extent is None else extent
         made.append((begin, extent, first, _sum(g, last, first, "-")))
         steps = gcd(divisor(d, begin), 0 if extents[d] is None else divisor(d, extent), own)
         narrowed.append(min(steps, 1 << 20) or 1 << 20)
     if not any(narrowed):
         return array
-    base = array if array.type.narrowed is None else g.definitions[array].args[0]
+    base = array if t.narrowed is None else g.definitions[array].args[0]
     return g.call(window_, base, *(g.operand(x, int32) for group in zip(*made) for x in group),
                   narrowed=tuple(narrowed))
 
@@ -115,11 +119,12 @@ def _divisor(g: Builder, x: Operand | int, known: dict | None = None) -> int:
     """A divisor of an integer, derived from the operations that compute it (0 for the number 0).
     `known` caches those of operands."""
     if isinstance(x, (int, Const)):
-        return abs(int(getattr(x, "value", x)))
+        return abs(int(x.value if isinstance(x, Const) else x))
     known = {} if known is None else known
     if x not in known:
         call = g.definitions.get(x)
         op = call.op if call is not None else None
-        parts = [_divisor(g, a, known) for a in call.args] if op in (cast, *_KEEP_DIVISORS, ew.mul) else [1]
+        followed = call is not None and op in (cast, *_KEEP_DIVISORS, ew.mul)
+        parts = [_divisor(g, a, known) for a in call.args] if call is not None and followed else [1]
         known[x] = prod(parts) if op is ew.mul else gcd(*parts)
     return known[x]

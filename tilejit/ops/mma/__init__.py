@@ -11,7 +11,7 @@ from ...dtypes import DType, dtype_of, float16, float32, int32
 from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Value
+from ...ir.graph import Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
 from ...types import Buffer, Region, Scalar, Tile
@@ -92,8 +92,8 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     elements along k.
     """
     if getattr(type_of(acc), "scope", None) == "tmem":
-        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, _options(g, variant, negate),
-                               accumulate, kind, scale_a, scale_b, block)
+        return tcgen05.product(g, acc, a, b, tcgen05.Keywords(trans_a, trans_b, dtype, precision, accumulate, kind,
+                                                              scale_a, scale_b, block, _options(g, variant, negate)))
     if any(o is not None for o in (kind, scale_a, scale_b, block)):
         raise g.error("kind=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
@@ -101,8 +101,11 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
         raise g.error("a product into registers must be started by whole warpgroups: "
                       "leave out tile.elect() or tile.thread(..); one thread starts those into tensor memory, "
                       "whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
-    acc, condition = ((acc, ()) if accumulate is True else (None, ()) if accumulate is False
-                      else (acc, (_condition(g, acc, accumulate),)))
+    condition: tuple[Operand, ...] = ()
+    if accumulate is False:
+        acc = None
+    elif accumulate is not True:
+        condition = (_condition(g, acc, accumulate),)
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
     checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
@@ -111,7 +114,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
                   options=options)
 
 
-def _condition(g: Builder, acc, accumulate) -> Value:
+def _condition(g: Builder, acc, accumulate) -> Operand:
     """`accumulate` as a bool. CompilationError unless it is an integer condition, uniform over the scope, and there
     is an accumulator."""
     if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
@@ -202,7 +205,7 @@ def _(m, call, x):
 
 @renewed.emit
 def _(e, call, x):
-    return e.renew(call)
+    return e.mma.renew(call)
 
 
 @mma_commit.infer
@@ -220,12 +223,12 @@ def _(g, n):
 
 @mma_commit.simulate
 def _(m, call):
-    m.commit("wgmma")
+    m.engines.commit("wgmma")
 
 
 @mma_wait.simulate
 def _(m, call):
-    m.wait_groups("wgmma", call.attrs["n"])
+    m.engines.wait_groups("wgmma", call.attrs["n"])
 
 
 @mma_commit.emit

@@ -100,6 +100,12 @@ class Derived:
     ks: tuple[int, ...]
 
 
+def as_derived(found: Derived | Miss) -> Derived:
+    """A descriptor that a need has already seen to exist."""
+    assert isinstance(found, Derived), found
+    return found
+
+
 def offsets(digits: list[tuple[int, int]]) -> list[int]:
     """The byte offset of each element of a dimension, from its digits (extent, stride in bytes), outermost first."""
     at = [0]

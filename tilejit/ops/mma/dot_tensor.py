@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...dispatch import Miss, Need, Variant
+from ...dispatch import Miss, Need, Variant, result_of
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region, Tile
 from ..tmem.alloc import LANES
@@ -47,13 +47,13 @@ def left_shape(rows: int, bits: int) -> str | None:
 
 def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
     """(kind of the instruction, its element types), or a string that says why there is none."""
-    types = tuple(TYPES.get(t.dtype.name) for t in (s.a, s.b))
-    kind = natural(*types, False) if None not in types else None
-    if kind is None:
+    a, b = (TYPES.get(t.dtype.name) for t in (s.a, s.b))
+    kind = natural(a, b, False) if a is not None and b is not None else None
+    if a is None or b is None or kind is None:
         return f"{s.a.dtype} by {s.b.dtype}"
     if kind == "tf32" and s.precision != "tf32":
         return "they would be rounded to 10 bits"
-    return kind, types
+    return kind, (a, b)
 
 
 def sites(s: MmaSite) -> list[TensorSite] | str:
@@ -62,7 +62,8 @@ def sites(s: MmaSite) -> list[TensorSite] | str:
 
 
 def _sites(s: MmaSite) -> list[TensorSite] | str:
-    kind, types = kind_of(s)
+    kind, types = result_of(kind_of(s))
+    assert isinstance(s.b, Region)
     rows = min(s.m, LANES)
     acc = _place(s.dtype, (rows, s.n), sums_layout(rows, s.n, s.dtype))
     found = []
@@ -116,7 +117,8 @@ def _is_named(s: MmaSite) -> bool | str:
 
 
 def _shared_out(s: MmaSite) -> bool | Miss:
-    moved = [("the sums", _place(s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype)), None)]
+    moved: list[tuple[str, Region, str | None]] = [
+        ("the sums", _place(s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype)), None)]
     if isinstance(s.a, Tile):
         moved.append(("a", _place(s.a.dtype, s.a.shape, left_layout(s.m, s.k)), left_shape(s.m, s.a.dtype.bits)))
     for what, region, shape in moved:
@@ -129,7 +131,7 @@ def _shared_out(s: MmaSite) -> bool | Miss:
 
 def _of_each(need: Need) -> Need:
     """A need of a tcgen05 product as a need of the `dot`, which holds if it holds for each of the dot's products."""
-    def test(s: MmaSite) -> bool | str:
+    def test(s: MmaSite) -> bool | str | Miss:
         return next((found for found in map(need.test, sites(s)) if found is not True and found is not None), True)
     return Need(need.words, test, need.gate)
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...dispatch import Miss
 from ...errors import CompilationError
-from ...types import Region
+from ...layout import axis
+from ...types import Region, layout_of
 from ..moves.copy_async.tma.view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derive_descriptor, offsets
 
@@ -43,48 +44,67 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     a known divisor of a run-time start. PTX ISA, "Matrix descriptor": a matrix must start at a multiple of its
     swizzle's period, except that a step along k may start within a row of the atom.
     """
-    itemsize, layout = t.dtype.nbytes, t.buffer.layout
+    itemsize, layout = t.dtype.nbytes, layout_of(t.buffer)
     mode = swizzle_mode(layout, itemsize)
     if mode is None:
         return Miss(f"the swizzle {layout.swizzle}")
     if layout.replicas or any(name != "m" for name in layout.axes):
         return Miss(f"the layout {layout}")
-    try:
-        dims = layout.without_swizzle().dims(t.buffer.shape)
-    except CompilationError as error:  # its message is the reason
-        return Miss(error.message)
-    found = []
-    for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
-        made = _along([(n, stride * itemsize) for n, stride, _ in shards], getattr(start, "value", start), extent,
-                      divisor)
-        if made is None:
-            first = f"{start} " if isinstance(start, int) else ""
-            return Miss(f"elements {first}to +{extent} of dimension {d} cut across the layout's blocks")
-        found.append(made)
-    first, second = (found[d] for d in t.kept)
+    dimensions = _byte_offsets(t, starts, divisor)
+    if isinstance(dimensions, Miss):
+        return dimensions
+    first, second = (dimensions[d] for d in t.kept)
     rows, ks = (second, first) if k_first else (first, second)
     span = SPANS[mode]
     named = derive_descriptor(rows.at, ks.at, mn, itemsize, span)
     if isinstance(named, Miss):
         return _plain(t, rows, span) if named is PLAIN else named
+    within_row = span > 0 and named.descriptor.major == "k"
+    begins = gcd(layout.offset.get(axis.m, 0) * itemsize,
+                 *(x.common for x in dimensions if not (within_row and x is ks)))
+    along_k = [begin + k for begin in ks.begins for k in named.ks]
+    return _misaligned(named, begins, along_k, span, align, within_row) or named
+
+
+def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
+    """Each dimension of a region, or the reason why the offsets within one depend on its start."""
+    try:
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
+    except CompilationError as error:  # its message is the reason
+        return Miss(error.message)
+    made = []
+    for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
+        digits = [(n, stride * t.dtype.nbytes) for n, stride, _ in shards]
+        along = _along(digits, getattr(start, "value", start), extent, divisor)
+        if along is None:
+            first = f"{start} " if isinstance(start, int) else ""
+            return Miss(f"elements {first}to +{extent} of dimension {d} cut across the layout's blocks")
+        made.append(along)
+    return made
+
+
+def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, align: int,
+                within_row: bool) -> Miss | None:
+    """Why a matrix cannot begin where it does; None if it can. Its bytes begin at multiples of `begins`, and its parts
+    along k at `along_k`; with `within_row`, these are within a row of the swizzle's atom."""
     period = 8 * span if span else 16
-    inside = span > 0 and named.descriptor.major == "k"  # steps along k are within a row of the atom
-    begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
     if begins % period or align % period:
         what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {align}"
         return Miss(f"{what} bytes, and {period} are needed")
-    along_k = [begin + k for begin in ks.begins for k in named.ks]
-    if (any(r % period for r in named.rows)
-        or any(k % K_BYTES or k % period + K_BYTES > span if inside else k % period for k in along_k)):
-        where = f"neither at a multiple of {K_BYTES} bytes of a row of the swizzle nor" if inside else "not"
+    if within_row:
+        fits = all(k % K_BYTES == 0 and k % period + K_BYTES <= span for k in along_k)
+        where = f"neither at a multiple of {K_BYTES} bytes of a row of the swizzle nor"
+    else:
+        fits, where = not any(k % period for k in along_k), "not"
+    if not fits or any(r % period for r in named.rows):
         return Miss(f"a part of it begins {where} at one of {period} bytes")
-    return named
+    return None
 
 
 def innermost(t: Region) -> int | None:
     """The dimension of region `t` along which its elements are contiguous in memory; None if there is none."""
     try:
-        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+        dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
     except CompilationError:
         return None
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)
@@ -93,8 +113,9 @@ def innermost(t: Region) -> int | None:
 def report_miss(name: str, t: Region, found: Miss, columns: int) -> Miss:
     """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for
     the reason `found`."""
-    return (sideways(name, t, columns) if found is SIDEWAYS
-            else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}"))
+    if found is SIDEWAYS:
+        return sideways(name, t, columns)
+    return Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
 
 
 def sideways(name: str, t: Region, columns: int) -> Miss:
@@ -121,10 +142,11 @@ def _plain(t: Region, along: Along, span: int) -> Miss:
     width, lies = columns * t.dtype.nbytes, "is row-major without a swizzle in shared memory"
     if rows % 8 == 0 and width % 16 == 0:
         fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
-        instead = (f"{lies}; give its allocation layout=tile.auto" if fitting else
-                   f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
-                   "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
-                   "which TMA takes longer to fill")
+        instead = f"{lies}; give its allocation layout=tile.auto"
+        if not fitting:
+            instead = (f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, "
+                       "or give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, "
+                       "which TMA takes longer to fill")
         return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, "
                     f"{fitting}) of its allocation lays them", instead)
     fits = f"{rows} rows of {width} bytes are no multiple of 8 rows of 16 bytes; allocate a multiple of both"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...dispatch import Site
 from ...dtypes import DType, float32
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, element_type, extents_of, type_of
 from ...ir.graph import Value
 from ...types import Region, Tile
 from ..moves.copy_async.site import alignment
@@ -42,11 +42,12 @@ class MmaSite(Site):
     def of_call(g, call) -> MmaSite:
         _, a, b = call.args[:3]
         made = [g.definition(x) if isinstance(type_of(x), Region) else None for x in (a, b)]
-        starts = [c.args[1:] if c is not None else () for c in made]
-        aligned = [alignment(g, c) if c is not None else 0 for c in made]
-        t = call.attrs
-        return MmaSite(type_of(a), type_of(b), *starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
-                       g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), *aligned, g)
+        a_starts, b_starts = (c.args[1:] if c is not None else () for c in made)
+        a_align, b_align = (alignment(g, c) if c is not None else 0 for c in made)
+        a_type, b_type, t = type_of(a), type_of(b), call.attrs
+        assert isinstance(a_type, (Tile, Region)) and isinstance(b_type, (Tile, Region))
+        return MmaSite(a_type, b_type, a_starts, b_starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
+                       g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align, g)
 
     def __str__(self) -> str:
         return (f"{self.a.dtype}[{self.m}, {self.k}] in {_where(self.a)} by {self.b.dtype}[{self.k}, {self.n}] in "
@@ -89,22 +90,22 @@ def checked_precision(g: Builder, precision, a: Value, b: Value) -> None:
     if precision not in (None, "tf32"):
         raise g.error(f"precision is None or 'tf32', not {precision!r}")
     for name, x in (("a", a), ("b", b)):
-        if precision is not None and x.type.dtype != float32:
+        if precision is not None and element_type(x) != float32:
             raise g.error("precision='tf32' rounds operands of float32 to 10 bits of mantissa, "
-                          f"and {name} is {x.type.dtype}: leave it out")
+                          f"and {name} is {element_type(x)}: leave it out")
 
 
 def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool,
                   trans_b: bool) -> tuple[int, int, int]:
     """(m, n, k) of ``acc + a @ b``. CompilationError if the shapes do not match."""
-    m, k = a.type.shape[::-1] if trans_a else a.type.shape
-    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
+    m, k = extents_of(a)[::-1] if trans_a else extents_of(a)
+    k2, n = extents_of(b)[::-1] if trans_b else extents_of(b)
     if k != k2:
         raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], "
                       "trans_b=True takes b as [n, k])")
-    if acc is not None and acc.type.shape != (m, n):
+    if acc is not None and extents_of(acc) != (m, n):
         raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], "
-                      f"not {list(acc.type.shape)}")
+                      f"not {list(extents_of(acc))}")
     return m, n, k
 
 

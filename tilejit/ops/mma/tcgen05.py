@@ -9,11 +9,12 @@ accumulator, and half of the columns of B. PTX ISA, "tcgen05.mma".
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...dispatch import Miss, Need, Variant
 from ...dtypes import bool_
-from ...ir.builder import Builder, describe, type_of
-from ...ir.graph import Const, Value
+from ...ir.builder import Builder, describe, element_type, extents_of, type_of
+from ...ir.graph import Const, Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Buffer, Region, Scalar
@@ -22,7 +23,7 @@ from ..memory.packed import shape_of
 from ..memory.regions import whole_region
 from ..tmem.descriptor import SharedDescriptor
 from ..tmem.targets import TENSOR_MEMORY
-from .descriptor import Derived
+from .descriptor import Derived, as_derived
 from .shared_matrix import report_miss, shared_matrix
 from .site import checked_precision
 from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
@@ -76,7 +77,12 @@ def matrix(s: TensorSite, name: str) -> Derived | Miss:
 
 
 def _kind(s: TensorSite) -> Kind:
-    return KINDS[s.kind]
+    return KINDS[_kind_name(s)]
+
+
+def _kind_name(s: TensorSite) -> str:
+    assert s.kind is not None  # as the call has been checked
+    return s.kind
 
 
 def _types(s: TensorSite) -> bool | str:
@@ -106,7 +112,7 @@ def _rows(s: TensorSite) -> bool | str:
 
 def _columns(s: TensorSite) -> bool | str:
     transposed = s.b.dtype.nbytes == 1 and matrix_major(s, "b") == "mn"
-    return columns_allowed(s.kind, s.cta_group, s.columns, transposed)
+    return columns_allowed(_kind_name(s), s.cta_group, s.columns, transposed)
 
 
 def matrix_major(s: TensorSite, name: str) -> str:
@@ -155,15 +161,16 @@ def _scales(s: TensorSite) -> bool | str:
     kind = _kind(s)
     if kind.scales is None:
         return s.scales == (None, None) or f"scale_a= and scale_b= in kind::{s.kind}"
-    if None in s.scales:
+    scale_a, scale_b = s.scales
+    if scale_a is None or scale_b is None:
         return f"no scale_a= and scale_b= in kind::{s.kind}"
-    if s.block not in kind.scales:
+    if s.block is None or s.block not in kind.scales:
         return f"block={s.block} in kind::{s.kind}"
     if scale_type(s) not in kind.scales[s.block][2]:
         return f"factors of {scale_type(s)} for blocks of {s.block} in kind::{s.kind}"
-    if s.scales[0].dtype != s.scales[1].dtype:
-        return f"{s.scales[0].dtype} and {s.scales[1].dtype}"
-    for n, (t, rows) in enumerate(zip(s.scales, (s.m, -(-s.columns // 32) * 32))):
+    if scale_a.dtype != scale_b.dtype:
+        return f"{scale_a.dtype} and {scale_b.dtype}"
+    for n, (t, rows) in enumerate(zip((scale_a, scale_b), (s.m, -(-s.columns // 32) * 32))):
         name, chunks = ("scale_a", "scale_b")[n], s.k // s.block
         if t.shape != (rows, chunks):
             return f"{name} is {list(t.shape)}, and [{rows}, {chunks}] are needed"
@@ -176,7 +183,9 @@ def _scales(s: TensorSite) -> bool | str:
 
 
 def scale_type(s: TensorSite) -> str:
-    return SCALES[s.scales[0].dtype.name]
+    scale, _ = s.scales
+    assert scale is not None  # of a product with scale factors
+    return SCALES[scale.dtype.name]
 
 
 ONE_THREAD = Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()",
@@ -201,18 +210,21 @@ SCALE_FACTORS = Need("scale factors for block-scaled kinds, as tile.scale_layout
 
 def plan(s: TensorSite) -> Plan:
     kind, steps = _kind(s), s.k_bytes // K_BYTES
-    a = None if s.a.scope == "tmem" else matrix(s, "a")
-    b = matrix(s, "b")
-    ids, columns, qualifier = (), (), ""
+    a = None if s.a.scope == "tmem" else as_derived(matrix(s, "a"))
+    b = as_derived(matrix(s, "b"))
+    ids: tuple[tuple[int, int], ...] = ()
+    columns: tuple[tuple[int, int], ...] = ()
+    qualifier = ""
     if kind.scales:
+        assert s.block is not None  # the size of the blocks that have a factor
         per, qualifier, _ = kind.scales[s.block]
-        wide = s.m // 32, -(-s.columns // 32)
-        ids = tuple((step * per % 4,) * 2 for step in range(steps))
-        columns = tuple(tuple(step * per // 4 * w for w in wide) for step in range(steps))
-    instruction = Instruction(s.kind, s.rows, s.columns, *s.types, s.acc.dtype.name,
+        down, across = s.m // 32, -(-s.columns // 32)
+        ids = tuple((step * per % 4, step * per % 4) for step in range(steps))
+        columns = tuple((step * per // 4 * down, step * per // 4 * across) for step in range(steps))
+    instruction = Instruction(kind.name, s.rows, s.columns, *s.types, s.acc.dtype.name,
                               a is not None and a.descriptor.major == "mn",
                               b.descriptor.major == "mn", scale_type(s) if kind.scales else None, negated=s.negate)
-    return Plan(s.kind, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, columns)
+    return Plan(kind.name, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, columns)
 
 
 # -- emission ----------------------------------------------------------------------------------------------------------
@@ -226,20 +238,27 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None)
         inputs.append(v)
         return f"${len(inputs) - 1}"
 
-    d, y = operand(e.tensor_address(acc)), operand(e.descriptor(e.matrix_address(b), Plan.descriptor(plan.b).bits))
-    x = (operand(e.tensor_address(a)) if plan.a is None
-         else operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits)))
-    scales = [operand(e.tensor_address(s)) for s in (scale_a, scale_b) if s is not None]
-    constant = isinstance(call.args[3], Const)
-    first = None if constant else operand(accumulate)
+    d, y = operand(e.tmem.address(acc)), operand(e.mma.descriptor(e.mma.matrix_address(b),
+                                                                  Plan.descriptor(plan.b).bits))
+    if plan.a is None:
+        x = operand(e.tmem.address(a))
+    else:
+        x = operand(e.mma.descriptor(e.mma.matrix_address(a), Plan.descriptor(plan.a).bits))
+    scales = [operand(e.tmem.address(s)) for s in (scale_a, scale_b) if s is not None]
+    if not isinstance(call.args[3], Const):
+        first = operand(accumulate)
+    else:
+        first = "one" if call.args[3].value else "zero"
     lines = [".reg .pred one, zero; setp.ne.b32 one, 1, 0; setp.ne.b32 zero, 0, 0; .reg .b64 x, y; .reg .b32 t, u, v;"]
     head = (f"tcgen05.mma.cta_group::{plan.cta_group}.kind::{plan.kind}"
             + (f".block_scale.{plan.qualifier}" if plan.qualifier else ""))
     for step in range(plan.steps):
-        flag = "one" if step else first or ("one" if call.args[3].value else "zero")
+        flag = first if step == 0 else "one"
         left = "[t]" if plan.a is None else "x"
-        lines.append(f"add.u32 t, {x}, {step * plan.a_step};" if plan.a is None
-                     else f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
+        if plan.a is None:
+            lines.append(f"add.u32 t, {x}, {step * plan.a_step};")
+        else:
+            lines.append(f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
         lines.append(f"add.s64 y, {y}, {plan.b.ks[step] >> 4};")
         factors = ""
         if scales:
@@ -250,7 +269,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None)
 
 
 def simulate(m, plan: Plan, call, acc, a, b, accumulate, *scales):
-    m.tensor_product(plan, acc, a, b, accumulate, *scales)
+    m.tensor_products.issue(plan, acc, a, b, accumulate, *scales)
 
 
 VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(
@@ -282,7 +301,7 @@ def tensor_mma(acc: Writes, a: Reads, b: Reads, accumulate: Registers, scale_a: 
 
 
 @tensor_mma.infer
-def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b, kind, types, block, options):
+def _(g, *operands, **attrs):
     return None
 
 
@@ -294,9 +313,25 @@ tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call
 tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
 
 
-def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, accumulate, kind, scale_a, scale_b,
-            block):
+@dataclass(frozen=True)
+class Keywords:
+    """The keywords of ``tile.mma_async``, as the kernel gives them; `options` are those that choose a variant."""
+
+    trans_a: Any
+    trans_b: Any
+    dtype: Any
+    precision: Any
+    accumulate: Any
+    kind: str | None
+    scale_a: Any
+    scale_b: Any
+    block: int | None
+    options: dict[str, Any]
+
+
+def product(g: Builder, acc, a, b, given: Keywords):
     """Implement ``tile.mma_async`` for an accumulator in tensor memory; returns `acc`."""
+    options, trans_a, trans_b, block = given.options, given.trans_a, given.trans_b, given.block
     if options["variant"] not in (None, "tcgen05"):
         raise g.error(f"a product into tensor memory is the variant tcgen05, not {options['variant']!r}")
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
@@ -304,20 +339,21 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
     made, x, y = (_operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")),
                   _operand(g, b, "b", ("shared",)))
-    scales = _factors(g, scale_a, scale_b, block)
-    if dtype is not None and str(dtype) != str(made.type.dtype):
-        raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
-    checked_precision(g, precision, x, y)
+    scales = _factors(g, given.scale_a, given.scale_b, block)
+    if given.dtype is not None and str(given.dtype) != str(element_type(made)):
+        raise g.error(f"dtype={given.dtype} with an accumulator of {element_type(made)}: leave it out")
+    checked_precision(g, given.precision, x, y)
     types = _element_types(g, x, y)
-    kind = _kind_of(g, kind, types, (x, y), scales, block)
-    if kind == "tf32" and precision != "tf32":
+    kind = _kind_of(g, given.kind, types, (x, y), scales, block)
+    if kind == "tf32" and given.precision != "tf32":
         raise g.error("the tensor cores round float32 operands to TF32 (10 bits of mantissa); "
                       "pass precision='tf32' to accept that")
     _extents(g, made, x, y, trans_a, trans_b)
-    if KINDS[kind].scales and block is None:
-        block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
-    g.call(tensor_mma, made, x, y, _condition(g, accumulate), *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
-           types=types, block=block, options={name: option for name, option in options.items() if option})
+    by_block = KINDS[kind].scales
+    if by_block and block is None:
+        block = min(by_block) if kind == "mxf4nvf4" else 32
+    g.call(tensor_mma, made, x, y, _condition(g, given.accumulate), *scales, trans_a=trans_a, trans_b=trans_b,
+           kind=kind, types=types, block=block, options={name: option for name, option in options.items() if option})
     return acc
 
 
@@ -330,8 +366,8 @@ def _factors(g: Builder, scale_a, scale_b, block: int | None) -> list[Value]:
         raise g.error("block= is the number of elements along k that a scale factor applies to: "
                       "give scale_a= and scale_b= too, or leave it out")
     for s in scales:
-        if s.type.dtype.name not in SCALES:
-            raise g.error(f"scale factors are {' or '.join(SCALES)}, not {s.type.dtype}")
+        if element_type(s).name not in SCALES:
+            raise g.error(f"scale factors are {' or '.join(SCALES)}, not {element_type(s)}")
     return scales
 
 
@@ -339,8 +375,8 @@ def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tup
              block: int | None) -> str:
     """The instruction's kind: `kind`, or by default the one that follows from the element types and
     the scale factors."""
-    packed = all(v.type.dtype.name == "float4_e2m1fn" for v in operands)
-    by_16 = block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn"
+    packed = all(element_type(v).name == "float4_e2m1fn" for v in operands)
+    by_16 = block == 16 or bool(scales) and element_type(scales[0]).name == "float8_e4m3fn"
     kind = kind or natural(*types, bool(scales), packed, by_16)
     if kind in KINDS:
         return kind
@@ -351,7 +387,7 @@ def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tup
                   f"the kinds are {', '.join(KINDS)}, given as kind=")
 
 
-def _condition(g: Builder, accumulate) -> Const | Value:
+def _condition(g: Builder, accumulate) -> Operand:
     """`accumulate` as a bool operand, constant or not. CompilationError for anything but a condition."""
     if isinstance(accumulate, bool):
         return Const(accumulate, bool_)
@@ -377,30 +413,30 @@ def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
 def _element_types(g: Builder, a: Value, b: Value) -> tuple[str, str]:
     """The PTX names of the operands' element types. CompilationError for a dtype that the tensor
     cores do not multiply."""
-    own = tuple(TYPES.get(x.type.dtype.name) for x in (a, b))
-    if None in own:
-        dtype = (a, b)[own.index(None)].type.dtype
+    one, other = (TYPES.get(element_type(x).name) for x in (a, b))
+    if one is None or other is None:
+        dtype = element_type(a if one is None else b)
         raise g.error(f"tensor cores do not multiply {dtype}"
                       + (": they read it as tile.padded makes it" if dtype.packed else ""))
-    return own
+    return one, other
 
 
 def _extents(g: Builder, acc: Value, a: Value, b: Value, trans_a: bool, trans_b: bool) -> None:
     for x, name, across in ((a, "a", trans_a), (b, "b", not trans_b)):
-        if x.type.dtype.packed and across:
-            raise g.error(f"{name} of {x.type.dtype} has its k along the rows: "
+        if element_type(x).packed and across:
+            raise g.error(f"{name} of {element_type(x)} has its k along the rows: "
                           f"{'leave trans_a out' if x is a else 'give b as [n, k] and trans_b=True'}")
-    one, other = (shape_of(x.type.dtype, x.type.shape) for x in (a, b))
+    one, other = (shape_of(element_type(x), extents_of(x)) for x in (a, b))
     m, k = one[::-1] if trans_a else one
     k2, n = other[::-1] if trans_b else other
     if k != k2:
         raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], "
                       "trans_b=True takes b as [n, k])")
     group = g.state.get("cta_group", 1)
-    if acc.type.shape != (m, n * group):
+    if extents_of(acc) != (m, n * group):
         pair = ", with half of the columns of B in each CTA of the pair" if group == 2 else ""
         raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}]{pair}, so the accumulator is [{m}, {n * group}], "
-                      f"not {list(acc.type.shape)}")
+                      f"not {list(extents_of(acc))}")
 
 
 __all__ = ["Plan", "TensorSite", "VARIANT", "product", "tensor_mma"]

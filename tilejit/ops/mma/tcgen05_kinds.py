@@ -106,19 +106,19 @@ class Instruction:
         """Decode the 32 bits for an instruction of `kind`, or return a string that says what is illegal in them."""
         t = KINDS[kind]
         wide = 7 if kind not in ("mxf4", "mxf4nvf4") else 3
-        names = [next((name for name, code in t.types.items() if code == number), None)
-                 for number in (bits >> 7 & 7, bits >> 10 & wide)]
-        if None in names:
+        a, b = (next((name for name, code in t.types.items() if code == number), None)
+                 for number in (bits >> 7 & 7, bits >> 10 & wide))
+        if a is None or b is None:
             return f"the types {bits >> 7 & 7} and {bits >> 10 & wide} of an instruction descriptor of kind::{kind}"
         if bits >> 13 & 3 and not (t.negates and not bits >> 14 & 1):
             return f"the bits 13 and 14 of an instruction descriptor of kind::{kind}, {bits >> 13 & 3}"
         majors, n, negated = (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), (bits >> 17 & 63) << 3, bool(bits >> 13 & 1)
         if t.scales is None:
             accumulator = next((name for name, code in ACCUMULATORS.items() if code == bits >> 4 & 3), None)
-            if accumulator not in t.accumulators:
+            if accumulator is None or accumulator not in t.accumulators:
                 return f"the accumulator type {bits >> 4 & 3} of an instruction descriptor of kind::{kind}"
-            return Instruction(kind, (bits >> 24 & 31) << 4, n, *names, accumulator, *majors, negated=negated)
-        return Instruction(kind, (bits >> 27 & 3) << 7, n, *names, "float32", *majors,
+            return Instruction(kind, (bits >> 24 & 31) << 4, n, a, b, accumulator, *majors, negated=negated)
+        return Instruction(kind, (bits >> 27 & 3) << 7, n, a, b, "float32", *majors,
                            "ue8m0" if bits >> 23 & 1 else "ue4m3", (bits >> 29 & 3, bits >> 4 & 3), negated)
 
 

@@ -6,10 +6,11 @@ PTX ISA, "Data Path Layout Organization" and "Block Scaling" (9.7.16.10.5, 9.7.1
 
 from __future__ import annotations
 
+from ...dispatch import result_of
 from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
 from ...layout.axes import as_whole_number
-from ...types import Region
+from ...types import Region, layout_of
 from ..tmem.fragments import digits_of
 from ..tmem.multiples import Multiple
 
@@ -27,7 +28,10 @@ def scale_layout(rows: int, chunks: int) -> TileLayout:
                                f"not {rows} and {chunks}")
     columns = rows // 32
     shards = [(columns, 4, axis.TCol), (32, 1, axis.TLane)]
-    along = [(chunks // 4, 4 * columns, axis.TCol), (4, 1, axis.TCol)] if chunks > 4 else [(chunks, 1, axis.TCol)]
+    if chunks > 4:
+        along = [(chunks // 4, 4 * columns, axis.TCol), (4, 1, axis.TCol)]
+    else:
+        along = [(chunks, 1, axis.TCol)]
     return TileLayout(shards + along, replicas=[(4, 32, axis.TLane)])
 
 
@@ -66,11 +70,12 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
     if isinstance(mine, str):
         return mine
     whole = Region(type(t.buffer)(t.dtype, t.shape, "tmem", layout), t.shape, (0, 1))
-    wanted, offset = places(whole, (0, 0), divisor)
+    wanted, offset = result_of(places(whole, (0, 0), divisor))
     if mine[0] != wanted:
         return f"its layout is {t.buffer.layout}, and that of {what} is {layout}"
-    if t.buffer.layout.replicas != layout.replicas:
-        return f"its replicas are {t.buffer.layout.replicas or 'none'}, and those of {what} {layout.replicas or 'none'}"
+    replicas = layout_of(t.buffer).replicas
+    if replicas != layout.replicas:
+        return f"its replicas are {replicas or 'none'}, and those of {what} {layout.replicas or 'none'}"
     lane, column = mine[1].get("TLane", 0), mine[1].get("TCol", 0)
     if (not isinstance(lane, int) or lane not in (0, 16)
         or (lane == 16 and max(wanted["TLane"][0] + wanted["TLane"][1]) > 111)):
@@ -82,7 +87,8 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
 
 def first_lane(t: Region, starts: tuple, divisor) -> int:
     """The lane in which a region starts that `lies_as` has accepted."""
-    return digits_of(t, starts, divisor)[1].get("TLane", 0)
+    _, at = result_of(digits_of(t, starts, divisor))
+    return at.get("TLane", 0)
 
 
 def accumulator_layout(datapath: str, columns: int, dtype) -> TileLayout:

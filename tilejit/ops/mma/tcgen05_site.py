@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...dispatch import Site
-from ...ir.builder import type_of
+from ...ir.builder import type_as
 from ...types import Region
 from ..moves.copy_async.site import alignment
 from ..tmem.alloc import allocation
@@ -47,11 +47,10 @@ class TensorSite(Site):
         regions = {"acc": acc, "a": a, "b": b} | {f"scale{i}": s for i, s in enumerate(scales) if s is not None}
         made = {name: g.definition(x) for name, x in regions.items()}
         group = allocation(g.definitions, made["acc"].args[0]).attrs["cta_group"]
-        kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
-        return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"],
-                          t["trans_b"],
-                          t["kind"], t["types"],
-                          t["block"], g.scope.kind, g.scope.threads, g.target, group,
+        scale_a, scale_b = (type_as(s, Region) if s is not None else None for s in (*scales, None, None)[:2])
+        return TensorSite(acc.type, a.type, b.type, (scale_a, scale_b), {n: c.args[1:] for n, c in made.items()},
+                          t["trans_a"], t["trans_b"], t["kind"], t["types"], t["block"], g.scope.kind, g.scope.threads,
+                          g.target, group,
                           {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g,
                           t["options"].get("negate", False))
 
@@ -71,6 +70,7 @@ class TensorSite(Site):
 
     @property
     def k(self) -> int:
+        assert self.kind is not None
         return self.k_bytes * 2 if KINDS[self.kind].k == 64 else self.k_bytes // self.a.dtype.nbytes
 
     @property
@@ -86,4 +86,3 @@ class TensorSite(Site):
     def rows(self) -> int:
         """The rows of the whole product, in both CTAs of a pair."""
         return self.m * self.cta_group
-

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...dispatch import Variant
+from ...ir.builder import extents_of, type_as
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 from ..memory.regions import coordinates
 from ..tiles.casts import cast_array
 
@@ -36,14 +37,14 @@ class Plan:
     instructions: int
 
 
-thread_product.rules.plan = lambda g, call: Plan(call.result.type.layout.span("reg")
-                                                 * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
+thread_product.rules.plan = lambda g, call: Plan(layout_of(type_as(call.result, Tile)).span("reg")
+                                                 * extents_of(call.args[1])[0 if call.attrs["trans_a"] else 1])
 thread_product.rules.layout = _layout
 
 
 @thread_product.simulate
 def _(m, call, acc, a, b):
-    m.collective("dot")
+    m.sync.collective("dot")
     t = call.result.type
     x, y = (cast_array(m.read(side.buffer, coordinates(m, side), region=side), arg.type.dtype,
                        t.dtype) for side, arg in zip((a, b), call.args[1:]))
@@ -58,8 +59,8 @@ def _(e, call, acc, a, b):
     """For each k, load the thread's elements of that column of a and that row of b,
     then multiply and add for each sum."""
     t = call.result.type
-    thread = [e.thread_coordinate(t, d) for d in (0, 1)]
-    at = [e.register_coordinates(t, r) for r in range(e.registers(t))]
+    thread = [e.tiles.thread_coordinate(t, d) for d in (0, 1)]
+    at = [e.tiles.register_coordinates(t, r) for r in range(e.tiles.registers(t))]
     acc = list(acc)
     k_extent = call.args[1].type.shape[0 if call.attrs["trans_a"] else 1]
     for k in range(k_extent):
@@ -80,7 +81,7 @@ def _element(e, region, k_first: bool, i, k: int, t: Tile, dim: int):
     for d, c in zip(region.type.kept, places):
         full[d] = full[d] + c
     address, offset = e.shared_address(region.buffer, full)
-    inside = e.in_bounds(i, t.shape[dim]) if t.domain[dim] > t.shape[dim] else None
+    inside = e.in_bounds(i, t.shape[dim]) if domain_of(t)[dim] > t.shape[dim] else None
     loaded, = e.vector_load("shared", address, offset, source, [e.const(0, source)], inside, None)
     return e.cast(loaded, t.dtype)
 

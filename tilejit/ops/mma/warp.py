@@ -16,7 +16,7 @@ from ...ir.op import op
 from ...ir.op_traits import Traits
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
-from ...types import Tile
+from ...types import Tile, domain_of
 from .site import MmaSite
 
 # bits of an operand's elements -> (shape of the instruction; its m, n and k)
@@ -80,12 +80,13 @@ def arrangement(shape: tuple[int, int], warps: int, bits: int, rows: bool) -> tu
     `rows` prefers whole rows in a warp if that takes no more instructions.
     """
     _, m, n, _ = SHAPES[bits]
-    best = None
+    best: tuple[tuple[int, bool, int, int], tuple[int, int]] | None = None
     for down in (w for w in range(1, warps + 1) if warps % w == 0):
         high, wide = -(-shape[0] // (m * down)), -(-shape[1] // (n * (warps // down)))
         cost = high * wide, rows and down != warps, high * m + wide * n, -down
         if best is None or cost < best[0]:
             best = cost, (down, warps // down)
+    assert best is not None
     return best[1]
 
 
@@ -168,11 +169,11 @@ mma_.rules.plan = _plan
 
 @mma_.simulate
 def _(m, call, acc, a, b):
-    m.collective("mma")
+    m.sync.collective("mma")
     t = call.attrs
     a, b = (a.swapaxes(1, 2) if t["trans_a"] else a), (b.swapaxes(1, 2) if t["trans_b"] else b)
     a, b = a[:, :, t["a_at"]:t["a_at"] + t["k"]], b[:, t["b_at"]:t["b_at"] + t["k"]]
-    return m.multiply(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
+    return m.tensor_cores.multiply(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
 
 
 @mma_.emit
@@ -184,7 +185,7 @@ def _(e, call, acc, a, b):
     right = _words(e, call.args[2].type, _without_ghosts(e, call.args[2].type, b, 1 if call.attrs["trans_b"] else 0))
     count = words_of(call.args[1].type.dtype.bits, t.dtype.bits)
     zero = e.const(0, t.dtype)
-    words = list(_words(e, t, acc if acc is not None else [zero] * e.registers(t), operand=False))
+    words = list(_words(e, t, acc if acc is not None else [zero] * e.tiles.registers(t), operand=False))
     multiply = _multiplied_halves if _of_halves(e, call) else _emit_mma
     for step in range(plan.steps):
         for i in range(plan.m_tiles):
@@ -194,7 +195,7 @@ def _(e, call, acc, a, b):
                 d = (i * plan.n_tiles + j) * count["d"]
                 words[d:d + count["d"]] = multiply(e, call, left[x:x + count["a"]], right[y:y + count["b"]],
                                                    words[d:d + count["d"]])
-    return e.unpacked_words(words, t.dtype) if t.dtype == float16 else words
+    return e.mma.unpacked_words(words, t.dtype) if t.dtype == float16 else words
 
 
 def _emit_mma(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
@@ -239,18 +240,18 @@ def _float16_pairs(e, word, name: str) -> list:
 def _words(e, t: Tile, values: list, operand: bool = True) -> list:
     """The registers of a tile as the instruction takes them: packed to 32-bit words, except float64 and 32-bit
     results, which stay."""
-    return values if t.dtype.bits == 64 or not operand and t.dtype.bits == 32 else e.packed_words(values)
+    return values if t.dtype.bits == 64 or not operand and t.dtype.bits == 32 else e.mma.packed_words(values)
 
 
 def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
     """The registers of an operand, with zeros for elements beyond the tile's extent along k, its dimension `dim`."""
-    if t.domain[dim] == t.shape[dim]:
+    if domain_of(t)[dim] == t.shape[dim]:
         return values
     zero, kept = e.const(0, t.dtype), []
     for r, v in enumerate(values):
-        at = e.register_coordinates(t, r)[dim]
+        at = e.tiles.register_coordinates(t, r)[dim]
         inside = e.memoize_for_region(("along k", t, dim, at),
-                                      lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
+                                      lambda: e.in_bounds(e.tiles.thread_coordinate(t, dim) + at, t.shape[dim]))
         kept.append(e.select(inside, v, zero))
     return kept
 

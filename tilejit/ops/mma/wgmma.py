@@ -17,7 +17,7 @@ from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
 from ...types import Region, Tile
-from .descriptor import K_BYTES, Derived
+from .descriptor import K_BYTES, Derived, as_derived
 from .shared_matrix import innermost, report_miss, shared_matrix, sideways
 from .site import MmaSite, bare
 
@@ -55,7 +55,10 @@ class Plan:
 def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of an accumulator with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
-        return Tile(dtype, shape, *wgmma_accumulator(*shape, threads // 128)) if threads % 128 == 0 else None
+        if threads % 128:
+            return None
+        rows, columns = shape
+        return Tile(dtype, shape, *wgmma_accumulator(rows, columns, threads // 128))
     except CompilationError:
         return None
 
@@ -63,8 +66,10 @@ def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of A in registers with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
-        return (Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128)) if threads % 128 == 0
-                else None)
+        if threads % 128:
+            return None
+        rows, k = shape
+        return Tile(dtype, shape, *wgmma_a_registers(rows, k, dtype.bits, threads // 128))
     except CompilationError:
         return None
 
@@ -73,9 +78,13 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 
 def matrix(s: MmaSite, name: str) -> Derived | Miss:
     """The matrix descriptor of operand `name` in shared memory, or the reason why there is none."""
-    t, starts, k_first, mn, align = ((s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a"
-                                     else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align))
-    return s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    if name == "a":
+        t, starts, k_first, mn, align = s.a, s.a_starts, s.trans_a, ROWS, s.a_align
+    else:
+        t, starts, k_first, mn, align = s.b, s.b_starts, not s.trans_b, s.n, s.b_align
+    assert isinstance(t, Region)
+    found: Derived | Miss = s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    return found
 
 
 def instruction(s: MmaSite) -> str:
@@ -115,10 +124,11 @@ def _major(s: MmaSite) -> bool | Miss:
 
 
 def plan(s: MmaSite) -> Plan:
-    a = None if isinstance(s.a, Tile) else matrix(s, "a")
+    a = None if isinstance(s.a, Tile) else as_derived(matrix(s, "a"))
     tiles = s.m // (ROWS * s.warpgroups)
     a_rows = a.rows[tiles] if a is not None and s.warpgroups > 1 else 0
-    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None,
+    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, as_derived(matrix(s, "b")), a_rows,
+                a is None,
                 -1 if s.negate else 1)
 
 
@@ -126,7 +136,7 @@ def _blocks_in_line(s: MmaSite) -> bool | str:
     """Whether the parts of A of consecutive warpgroups are equally spaced and have the same offsets within them."""
     if isinstance(s.a, Tile) or s.warpgroups == 1:
         return True
-    rows, tiles = matrix(s, "a").rows, s.m // (ROWS * s.warpgroups)
+    rows, tiles = as_derived(matrix(s, "a")).rows, s.m // (ROWS * s.warpgroups)
     step = rows[tiles]
     return (all(rows[w * tiles + t] == rows[t] + w * step for w in range(s.warpgroups) for t in range(tiles))
             or "they do not")
@@ -140,7 +150,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     The descriptors of all instructions are computed inside the asm statement, before the first instruction. LLVM
     would turn the additions into `or`, for which ptxas reuses the same uniform registers again and again.
     """
-    pins, zero = e.accumulate(call)
+    pins, zero = e.mma.accumulate(call)
     inputs: list = []
     advanced: dict[tuple[str, int], str] = {}
 
@@ -151,14 +161,14 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     def moved(matrix: str, nbytes: int) -> str:
         return advanced.setdefault((matrix, nbytes), f"{matrix}{len(advanced)}")
 
-    words = None if plan.a is not None else e.packed_words(a)
+    words: list = [] if plan.a is not None else e.mma.packed_words(a)
     starts = {}
     if plan.a is not None:
-        origin = e.matrix_address(a)
+        origin = e.mma.matrix_address(a)
         if plan.a_rows:
             origin = origin + (e.scope_warp() >> 2) * plan.a_rows
-        starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
-    starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
+        starts["x"] = operand(e.mma.descriptor(origin, plan.a.descriptor.bits))
+    starts["y"] = operand(e.mma.descriptor(e.mma.matrix_address(b), plan.b.descriptor.bits))
     if zero:
         scale = "z"
     else:
@@ -169,8 +179,10 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
         d = pins.part(tile, plan.tiles)
         for step in range(plan.steps):
             at = tile * plan.steps + step
-            left = ([operand(w) for w in words[at * per:at * per + per]] if words
-                    else moved("x", plan.a.rows[tile] + plan.a.ks[step]))
+            if plan.a is None:
+                left: list[str] | str = [operand(w) for w in words[at * per:at * per + per]]
+            else:
+                left = moved("x", plan.a.rows[tile] + plan.a.ks[step])
             bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
@@ -193,10 +205,10 @@ def _constants(form, plan: Plan) -> dict:
 def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
     """Simulate the product of the bytes that the descriptors address. They are read at once; for the detection of
     races, until the wait."""
-    m.collective("mma_async")
+    m.sync.collective("mma_async")
     if accumulate is not None:
         acc = np.where(accumulate[:, :1, None], acc, 0).astype(acc.dtype)
-    return m.wgmma(plan, call, acc, a, b)
+    return m.tensor_cores.wgmma(plan, call, acc, a, b)
 
 
 NEEDS = (

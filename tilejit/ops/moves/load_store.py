@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import bool_
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, as_value, describe, memory_type, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...types import Buffer, Points, Region, Scalar, Tile
@@ -25,9 +25,10 @@ def _memory(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:
-        how = ("a peer's is read element by element with tile.ptx.ld.shared_cluster.b32(buf.peer(rank)[i]), "
-               "or the peer sends it"
-               if what == "load" else "a peer's is written")
+        how = "a peer's is written"
+        if what == "load":
+            how = ("a peer's is read element by element with tile.ptx.ld.shared_cluster.b32(buf.peer(rank)[i]), "
+                   "or the peer sends it")
         raise g.error(f"{what} reaches the CTA's own shared memory; {how} with tile.copy_async(buf.peer(rank), ..., "
                       "mbar=bar) from shared memory, and with tile.store_async(buf.peer(rank), value, "
                       "mbar=bar) from registers")
@@ -45,8 +46,8 @@ def _plain_move(g: Builder, name: str, x: Value, *options) -> None:
 def _checked_cache(g: Builder, name: str, place: Value, cache, kinds=CACHE):
     if cache not in kinds:
         raise g.error(f"cache is one of {', '.join(str(c) for c in kinds)}, not {cache!r}")
-    if cache is not None and place.type.scope != "global":
-        g.warn(f"cache={cache!r} applies to global memory only, and this {name} of {place.type.scope} memory ignores "
+    if cache is not None and (scope := memory_type(place).scope) != "global":
+        g.warn(f"cache={cache!r} applies to global memory only, and this {name} of {scope} memory ignores "
                "it: leave it out")
     return cache
 
@@ -80,8 +81,8 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
                       "pass a mask by its name, as in tile.load(x[...], mask=...)")
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
     mask = as_mask(g, mask, t.shape)
-    if (isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value)
-        and type_of(value).uniform < g.scope.uniformity):
+    if (isinstance(shaped, Tile) and isinstance(value, Value)
+        and isinstance(value.type, Scalar) and value.type.uniform < g.scope.uniformity):
         raise g.error("`other` is a number, a uniform scalar or a tile")
     cache = _checked_cache(g, "load", source, cache)
     scope = ordered.checked_order(g, "load", source, sem, scope, cache)
@@ -111,7 +112,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     t = target.type
     if t.dtype.packed:
         packed.check_packed_access(g, "store", t.dtype, mask)
-        value = packed.pack(g, coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape))))
+        value = packed.pack(g, as_value(coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape)))))
         store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
         return
     if t.shape != ():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, as_value, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers, Signals, Writes
@@ -106,21 +106,22 @@ remote_.rules.by_threads = lambda call: ()  # of another CTA, whose threads lear
 def _(e, call, place, value, mbar):
     plan: Plan = call.choice.plan
     t, rank = type_of(call.args[1]), place.buffer.rank
-    barrier = e.map_to_rank(mbar.address, mbar.offset, rank)
+    barrier = e.bulk.map_to_rank(mbar.address, mbar.offset, rank)
     # In the shared::cluster window, an address of the peer is at a constant distance from the same address of this CTA.
-    away = e.map_to_rank(e.shared_base(), 0, rank) - e.shared_base()
+    away = e.bulk.map_to_rank(e.shared_base(), 0, rank) - e.shared_base()
     if isinstance(t, Scalar):
         access = Access(e, place, None, plan.access)
         base, offset = access.address(0)
         predicate = None if call.attrs["each_thread"] else e.first_thread()
-        e.remote((base + away, offset), place.type.dtype, [value], barrier, predicate, call.attrs["kind"], plan.type)
+        e.bulk.store_remote((base + away, offset), place.type.dtype, [value], barrier, predicate, call.attrs["kind"],
+                            plan.type)
         return
     access = Access(e, place, t, plan.access)
     for run in plan.access.groups(t):
         base, offset = access.address(run[0])
         predicate = access.predicate(run[0], None, owned=True)
-        e.remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate,
-                 call.attrs["kind"], plan.type)
+        e.bulk.store_remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate,
+                            call.attrs["kind"], plan.type)
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def _(m, call, place, value, mbar):
         owner = m.owners(t)
     elif not call.attrs["each_thread"]:
         coords, value = tuple(c[:, :1] for c in coords), np.asarray(value)[:, :1]
-    m.remote(place.buffer, coords, value, mbar, owner=owner, kind=call.attrs["kind"])
+    m.remote.store(place.buffer, coords, value, mbar, owner=owner, kind=call.attrs["kind"])
 
 
 # -- user functions ----------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
         g.shared(f"this {what}", *g.definitions[place].args[1:])
     if t.dtype.packed:
         check_packed_access(g, what, t.dtype, None)
-        value = pack(g, coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape))))
+        value = pack(g, as_value(coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape)))))
         place = as_bytes(g, place)
         t = place.type
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))

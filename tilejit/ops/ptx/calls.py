@@ -30,11 +30,11 @@ from ...dtypes import (
     uint64,
 )
 from ...errors import SimulationError
-from ...ir.builder import Builder, describe, source_text, type_of
+from ...ir.builder import Builder, describe, element_type, extents_of, number_type, source_text, type_of
 from ...ir.graph import Call, Const, Operand, Value
+from ...ir.machine_protocol import Wait
 from ...ir.op import Op, op
 from ...ir.op_traits import Traits, Writes
-from ...ir.protocols import Wait
 from ...lazy import Lazy
 from ...types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
 from ..language.promotion import broadcast_shape, fit_constant, number, spread
@@ -121,7 +121,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
             or len(form.results) != 1):
             raise g.error(f"{form.name} takes scalars, one in each thread: "
                           "of tiles only what computes element by element can be taken")
-        shape = broadcast_shape(g, *(type_of(x) for x in operands))
+        shape = broadcast_shape(g, *(number_type(x) for x in operands))
         operands = [spread(g, x, shape) for x in operands]
     declared = OPS[form.effect]
     results = g.call(declared, *operands, form=form.name, slots=tuple(slots), imm=tuple(imm), simulate=simulate,
@@ -167,8 +167,10 @@ def _check_scope(g: Builder, form) -> None:
     together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
     if together and (g.scope.partial is not None or g.scope.threads < threads):
-        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
-               else f"this scope has {g.scope.threads}")
+        if g.scope.partial is not None:
+            few = f"the condition {source_text(g.scope.partial)} differs between them"
+        else:
+            few = f"this scope has {g.scope.threads}"
         raise g.error(f"{form.name} is executed by all {threads} threads of a "
                       f"{'warpgroup' if threads == 128 else 'warp'} together, and {few}")
 
@@ -287,7 +289,7 @@ def _place_of_map(g: Builder, form, operand, x, wrong) -> Operand:
 
 
 def _first_element(g: Builder, x: Value) -> Value:
-    return index(g, x, (0,) * len(x.type.shape))
+    return index(g, x, (0,) * len(extents_of(x)))
 
 
 def _written_places(call: Call, _mapped: bool) -> tuple[Value, ...]:
@@ -295,9 +297,14 @@ def _written_places(call: Call, _mapped: bool) -> tuple[Value, ...]:
     there, and for a tensor store the map."""
     if _form(call.attrs["form"]).effect not in ("writes", "syncs"):
         return ()
-    return tuple(x for operand, x in _addresses(call) if operand.access != "r" and (
-        isinstance(type_of(x), TensorMap) and _stores_by_map(call) if operand.space == "map"
-        else isinstance(type_of(x), Region)))
+    return tuple(x for operand, x in _addresses(call) if operand.access != "r" and _may_write(call, operand, x))
+
+
+def _may_write(call: Call, operand, x: Operand) -> bool:
+    """Whether an instruction may write through an address: that of memory, or of the map of a tensor store."""
+    if operand.space == "map":
+        return isinstance(type_of(x), TensorMap) and _stores_by_map(call)
+    return isinstance(type_of(x), Region)
 
 
 def _addresses(call: Call) -> Iterator[tuple]:
@@ -372,8 +379,9 @@ def _infer(g: Builder, *operands, form, slots, imm, simulate):
     if not dtypes:
         return None
     if any(isinstance(type_of(x), Tile) for x in operands):
-        return (tuple(result_type(g, d, *operands) for d in dtypes) if len(dtypes) > 1
-                else result_type(g, dtypes[0], *operands))
+        if len(dtypes) > 1:
+            return tuple(result_type(g, d, *operands) for d in dtypes)
+        return result_type(g, dtypes[0], *operands)
     uniform = _uniformity(row, operands)
     types = tuple(Scalar(d, uniform) for d in dtypes)
     return types if len(types) > 1 else types[0]
@@ -395,10 +403,10 @@ def _uniformity(row, operands) -> Uniformity:
 # -- simulation --------------------------------------------------------------------------------------------------------
 
 def _simulate(m, call: Call, *values):
-    row, given, values = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(values)
+    row, given, left = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(values)
     for name, count in call.attrs["slots"]:
         operand = row.operand(name)
-        parts = [_canonical(operand, next(values)) for _ in range(count)]
+        parts = [_canonical(operand, next(left)) for _ in range(count)]
         if operand.type == "b128":
             parts = [tuple(parts[i:i + 2]) for i in range(0, count, 2)]
         given[name] = tuple(parts) if operand.count is not None else parts[0]
@@ -416,7 +424,7 @@ def _simulate(m, call: Call, *values):
     if len(flat) != len(call.results):
         raise SimulationError(f"{row.name} has {len(call.results)} results, and simulate= returned {len(flat)}",
                               call.loc)
-    typed = tuple(_as_dtype(x, r.type.dtype) for x, r in zip(flat, call.results))
+    typed = tuple(_as_dtype(x, element_type(r)) for x, r in zip(flat, call.results))
     return typed if len(typed) > 1 else typed[0]
 
 
@@ -464,12 +472,12 @@ def _emit_one(e, call: Call, args) -> list:
     for name, count in call.attrs["slots"]:
         operand, parts = row.operand(name), [next(values) for _ in range(count)]
         if operand.kind == "address":
-            address, offset = e.ptx_address(operand, parts[0])
+            address, offset = e.ptx.address(operand, parts[0])
             registers[name], offsets[name] = [address], offset
         else:
-            parts = [e.ptx_wide(*parts[i:i + 2]) for i in range(0, count, 2)] if operand.type == "b128" else parts
-            registers[name] = [e.ptx_register(operand, x) for x in parts]
-    dtypes = [e.ptx_dtype(o) for o in row.results for _ in range(o.registers)]
+            parts = [e.ptx.wide(*parts[i:i + 2]) for i in range(0, count, 2)] if operand.type == "b128" else parts
+            registers[name] = [e.ptx.register(operand, x) for x in parts]
+    dtypes = [e.ptx.dtype(o) for o in row.results for _ in range(o.registers)]
     tied = [o for o in row.results if o.role == "inout"]
     first = {o.name: n for o, n in zip(row.results, np.cumsum([0, *(o.registers for o in row.results)]))}
     ties = {int(first[o.name]) + i: v for o in tied for i, v in enumerate(registers[o.name])}
@@ -479,7 +487,7 @@ def _emit_one(e, call: Call, args) -> list:
     results = []
     for operand in row.results:
         for _ in range(operand.registers):
-            results += e.ptx_result(operand, next(outs), DTYPES[operand.type][0])
+            results += e.ptx.result(operand, next(outs), DTYPES[operand.type][0])
     return results
 
 

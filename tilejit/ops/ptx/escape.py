@@ -38,8 +38,7 @@ def _(g, *operands, text, dtypes, simulate):
 
 
 asm_.rules.by_threads = lambda call: (ANYWHERE,) if re.search(BY_THREADS, call.attrs["text"]) else ()
-asm_.rules.by_engines = (lambda call: ((ANYWHERE,), (ANYWHERE,)) if re.search(BY_ENGINES, call.attrs["text"])
-                         else ((), ()))
+asm_.rules.by_engines = lambda call: ((ANYWHERE,),) * 2 if re.search(BY_ENGINES, call.attrs["text"]) else ((), ())
 
 
 @asm_.simulate

@@ -56,7 +56,7 @@ def _(m, call, x, operand):
 
 @shuffle_.emit
 def _(e, call, x, operand):
-    return e.shuffle(call.attrs["kind"], x, operand)
+    return e.warp.shuffle(call.attrs["kind"], x, operand)
 
 
 @op("syncs", attrs=("kind",))
@@ -78,7 +78,7 @@ def _(m, call, condition):
 
 @vote.emit
 def _(e, call, condition):
-    return e.vote(call.attrs["kind"], condition)
+    return e.warp.vote(call.attrs["kind"], condition)
 
 
 @op("syncs")
@@ -100,7 +100,7 @@ def _(m, call, x):
 
 @match.emit
 def _(e, call, x):
-    return e.match(x)
+    return e.warp.match(x)
 
 
 def _word(n: int) -> np.ndarray:
@@ -111,7 +111,9 @@ def _run(m, name: str, operands: dict[str, np.ndarray]) -> np.ndarray:
     """The result of the instruction form `name`, executed by the lanes of the scope."""
     mask = (1 << m.threads) - 1 << m.low % LANES if m.threads < LANES else (1 << LANES) - 1
     form = ptx.form(name)
-    return meaning(form)(m, form, {**operands, "membermask": _word(mask)})
+    compute = meaning(form)
+    assert compute is not None  # exchanges have one
+    return compute(m, form, {**operands, "membermask": _word(mask)})
 
 
 # -- what kernels call -------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DType, bool_
+from ...dtypes import DType, bool_, integer_range
 from ...errors import CompilationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import apply
 from ...ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
+from ...ir.op_rules import required
 from ...ir.printer import function_text
 from ...types import Scalar, Uniformity
 from ..language.promotion import convert
@@ -47,13 +48,18 @@ class Combine:
 
 # -- known operations --------------------------------------------------------------------------------------------------
 
+def identity_of(combine: Combine) -> tuple:
+    """The identity element of an operation that is known to have one."""
+    assert combine.identity is not None
+    return combine.identity
+
+
 def _extreme(dtype: DType, largest: bool):
     if dtype.kind == "bool":
         return largest
     if dtype.is_float:
         return float("inf") if largest else -float("inf")
-    low, high = ((-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int"
-                 else (0, (1 << dtype.bits) - 1))
+    low, high = integer_range(dtype)
     return high if largest else low
 
 
@@ -81,6 +87,8 @@ def _ones(dtype: DType) -> int:
 class Known(Combine):
     """One of the operations of KNOWN on one tile of `dtype`."""
 
+    identity: tuple
+
     def __init__(self, name: str, dtype: DType):
         self.name, self.dtype = name, dtype
         self.op, identity, self.word = KNOWN[name]
@@ -104,11 +112,13 @@ class Known(Combine):
         """The operation of the instruction that reduces a whole warp (redux), if the target has it for this dtype."""
         d, word = self.dtype, self.word
         if d.kind == "bool":
-            return word if word in ("and", "or") else {"max": "or", "min": "and"}.get(word)
+            return word if word in ("and", "or") else {"max": "or", "min": "and"}.get(word or "")
         if d.is_int:
             narrow = d.bits < 32 and word == "add"
             return word if d.bits <= 32 and not narrow else None
-        return word if d.name == "float32" and word in ("max", "min") and target in ("sm_100a", "sm_103a") else None
+        if d.name == "float32" and word in ("max", "min") and target in ("sm_100a", "sm_103a"):
+            return word
+        return None
 
 
 _UFUNC = {"sum": np.add, "prod": np.multiply, "max": extreme_of_arrays("max"), "min": extreme_of_arrays("min"),
@@ -276,7 +286,7 @@ class _Run:
         for node in block.nodes:
             match node:
                 case Call():
-                    self.env[node.result] = node.op.rules.simulate(self.m, node, *map(self.value, node.args))
+                    self.env[node.result] = required(node.op.rules.simulate)(self.m, node, *map(self.value, node.args))
                 case If():
                     self._if(node, active)
                 case For():
@@ -308,7 +318,7 @@ class _Run:
             self.env[node.index] = index
             self.block(node.body, active)
             self._carry(node, active)
-            before, index = index, (index + step).astype(node.index.type.dtype.np)
+            before, index = index, (index + step).astype(type_as(node.index, Scalar).dtype.np)
             active = active & ((index > before) == (step > 0))  # the loop ends when its index wraps
         for carry in node.carried:
             self.env[carry.result] = self.env[carry.inner]

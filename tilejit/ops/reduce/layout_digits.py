@@ -88,5 +88,6 @@ def test_inside(e, t: Tile, reg: int, axes: tuple[int, ...]):
         reach = sum((digit.extent - 1) * digit.weight for digit in digits(t.layout, t.domain)[d] if digit.axis != "reg")
         if at[d] + reach >= t.shape[d]:
             key = ("inside", t.layout, t.domain, t.shape, d, at[d], e.scope_key())
-            tests.append(e.memoize_for_region(key, lambda: e.in_bounds(e.thread_coordinate(t, d) + at[d], t.shape[d])))
+            tests.append(e.memoize_for_region(
+                key, lambda: e.in_bounds(e.tiles.thread_coordinate(t, d) + at[d], t.shape[d])))
     return e.all_of(tests)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...dtypes import DType, integer_range
-from ...ir.builder import Builder, Warning_, type_of
+from ...ir.builder import Builder, Warning_, as_value, element_type, extents_of, type_as, type_of
 from ...ir.graph import Call, Const, Operand, Value
+from ...ir.op_rules import required
 from ...types import Region, Sym, Tile
 from ..tiles import casts, elementwise as ew, generate
 from ..tiles.arrange import broadcast, reshape_, transpose_
@@ -25,6 +26,8 @@ from .reduce import reduce_
 Axes = frozenset[int]
 
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
+LARGEST_FIRST = ("max", "argmax", "topk", "descending sort", "descending argsort")
+SMALLEST_FIRST = ("min", "argmin", "sort", "argsort")
 # elements that do not affect a reduction
 NEUTRAL = {"sum": 0, "cumsum": 0, "any": 0, "prod": 1, "cumprod": 1, "all": 1}
 
@@ -83,15 +86,15 @@ def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: 
     if reverse or not all(load.at_end for load in found):
         g.warn(message)
         return
-    along = ((load.region, load.region.type.kept[a]) for load in found for a in load.axes)
-    loads = tuple((g.definitions[region].args[1 + d], region.type.buffer.shape[d]) for region, d in along)
+    places = ((load.region, type_as(load.region, Region), a) for load in found for a in load.axes)
+    loads = tuple((g.definitions[place].args[1 + t.kept[a]], t.buffer.shape[t.kept[a]]) for place, t, a in places)
     g.state.setdefault("tails", []).append(Tail(scanned, axis, loads, Warning_(message, g.loc)))
 
 
 def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
-    return (f"{what} over a load that may read out of bounds of {g.definitions[found.region].args[0].name}, "
+    return (f"{what} over a load that may read out of bounds of {as_value(g.definitions[found.region].args[0]).name}, "
             "where its elements are 0: "
-            + _remedy(what, x.type.dtype, found.direct))
+            + _remedy(what, element_type(x), found.direct))
 
 
 def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragged]:
@@ -100,27 +103,32 @@ def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragge
         and _value_outside(g, x, axes) == NEUTRAL.get(what, 0)):
         return
     clean = g.state.setdefault("not_ragged", set())  # what earlier searches found to come from no such load
-    seen, found, queue = set(), False, [(x, axes, True, True)]
+    seen: set[tuple[Value, Axes, bool]] = set()
+    found, queue = False, [(x, axes, True, True)]
     while queue:
         value, axes, at_end, direct = queue.pop()
         if not axes or (value, axes) in clean or (value, axes, at_end) in seen:
             continue
         seen.add((value, axes, at_end))
         call = g.definitions.get(value)
-        if _reads_outside(g, value, axes):
+        if call is not None and _reads_outside(g, value, axes):
             found = True
-            region = call.args[0]
-            bounds = region.type.buffer.narrowed
-            yield Ragged(region, axes,
-                         at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
+            region = as_value(call.args[0])
+            yield Ragged(region, axes, at_end and _ends_with_array(type_as(region, Region), axes), direct)
         elif call is not None and (call.op.rules.element is not None or call.op in (*MOVED, reduce_)):
             before = _axes_before(call, axes)
-            kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a]
-                                                     for a in before) == sorted(value.type.shape[a] for a in axes)
-            queue += [(a, before, at_end and kept, direct and call.op in MOVED)
+            kept = (call.op is not reshape_ or sorted(extents_of(call.args[0])[a] for a in before)
+                    == sorted(extents_of(value)[a] for a in axes))
+            queue += [(as_value(a), before, at_end and kept, direct and call.op in MOVED)
                       for a in call.args if isinstance(type_of(a), Tile)]
     if not found:
         clean.update((value, axes) for value, axes, _ in seen)
+
+
+def _ends_with_array(t: Region, axes: Axes) -> bool:
+    """Whether the bounds of a region's buffer along `axes` are those of its array, and not a window's."""
+    bounds = t.buffer.narrowed
+    return bounds is None or not any(bounds[t.kept[a]] for a in axes)
 
 
 def _axes_before(call: Call, axes: Axes) -> Axes:
@@ -129,11 +137,11 @@ def _axes_before(call: Call, axes: Axes) -> Axes:
         return frozenset(call.attrs["axes"][a] for a in axes)
     if call.op not in (broadcast, reshape_, reduce_):
         return axes
-    shape = type_of(call.args[0]).shape
+    shape = extents_of(call.args[0])
     if call.op is broadcast:
-        return frozenset(a for a in axes if shape[a] == call.result.type.shape[a])
+        return frozenset(a for a in axes if shape[a] == extents_of(call.result)[a])
     if call.op is reshape_:
-        return _before_reshape(shape, call.result.type.shape, axes)
+        return _before_reshape(shape, extents_of(call.result), axes)
     kept = [d for d in range(len(shape)) if d not in call.attrs["axes"]]
     return axes.intersection(kept) if call.attrs["keepdims"] else frozenset(kept[a] for a in axes)
 
@@ -155,7 +163,8 @@ def _before_reshape(source: tuple[int, ...], target: tuple[int, ...], axes: Axes
 def _reads_outside(g: Builder, value: Value, axes: Axes) -> bool:
     """Whether a value is a load without `other` and mask that may be partly out of bounds along one of `axes`."""
     call = g.definitions.get(value)
-    return value in g.state.get("implicit_other", ()) and call.args[2] is None and _may_be_ragged(g, call.args[0], axes)
+    return (call is not None and value in g.state.get("implicit_other", ()) and call.args[2] is None
+            and _may_be_ragged(g, as_value(call.args[0]), axes))
 
 
 def _may_be_ragged(g: Builder, source: Value, axes: Axes) -> bool:
@@ -179,7 +188,9 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
                 and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop)))
     if any(c % extent for c in terms.values()):
         return False
-    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
+    if isinstance(size, int):
+        return size % extent == 0
+    return g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
 # -- values of a tile out of bounds ------------------------------------------------------------------------------------
@@ -198,9 +209,11 @@ def _value_outside(g: Builder, x: Value, axes: Axes) -> bool | int | float | Non
             queue.pop()
             continue
         call = g.definitions.get(value)
-        operands = ([(a, _axes_before(call, at)) for a in call.args] if call is not None and _computes(call)
-                    and not _reads_outside(g, value, at) else [])
-        waiting = [o for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
+        if call is not None and _computes(call) and not _reads_outside(g, value, at):
+            operands = [(a, _axes_before(call, at)) for a in call.args]
+        else:
+            operands = []
+        waiting = [(as_value(o[0]), o[1]) for o in operands if o not in found and isinstance(type_of(o[0]), Tile)]
         queue += waiting
         if not waiting:
             found[queue.pop()] = _computed_outside(g, *key, [found.get(o, _fill_number(g, o[0])) for o in operands])
@@ -217,8 +230,11 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     call, known = g.definitions.get(value), _fill_number(g, value)
     if _reads_outside(g, value, axes) or known is not None or not numbers:
         return 0 if _reads_outside(g, value, axes) else known
+    assert call is not None  # since it has operands
     if call.op is casts.cast:
-        return None if numbers[0] is None else casts.cast_number(numbers[0], call.args[0].type.dtype, value.type.dtype)
+        if numbers[0] is None:
+            return None
+        return casts.cast_number(numbers[0], element_type(call.args[0]), element_type(value))
     if call.op in MOVED:
         return numbers[0]
     if call.op is reduce_:
@@ -230,8 +246,8 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
         return y if test is not None else None
     if None not in numbers:
         with np.errstate(all="ignore"):
-            return call.op.rules.simulate(None, call, *(np.array([n]).astype(a.type.dtype.np)
-                                                        for n, a in zip(numbers, call.args))).item()
+            operands = (np.array([n]).astype(element_type(a).np) for n, a in zip(numbers, call.args))
+            return required(call.op.rules.simulate)(None, call, *operands).item()
     if call.op in (ew.mul, ew.bit_and):
         return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
     return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None
@@ -245,10 +261,11 @@ def _known_reduction(call: Call) -> bool:
 
 def _not_negative(g: Builder, x: Value) -> bool:
     """Whether no element of a tile can be negative, whatever is loaded."""
-    seen, queue = set(), [x]
+    seen: set[Operand] = set()
+    queue: list[Operand] = [x]
     while queue:
         value = queue.pop()
-        known, dtype = _fill_number(g, value), type_of(value).dtype
+        known, dtype = _fill_number(g, value), element_type(value)
         if value in seen or dtype.kind in ("uint", "bool") or known is not None and known >= 0:
             continue
         seen.add(value)
@@ -258,7 +275,7 @@ def _not_negative(g: Builder, x: Value) -> bool:
         if dtype.is_float and (call.op is ew.abs_ or call.op is ew.mul and call.args[0] is call.args[1]):
             continue
         if not (call.op in MOVED
-                and (dtype.is_float or dtype.bits >= type_of(call.args[0]).dtype.bits + (call.op is casts.cast))
+                and (dtype.is_float or dtype.bits >= element_type(call.args[0]).bits + (call.op is casts.cast))
                 or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call))
                 or call.op is ew.maximum):
             return False
@@ -275,8 +292,9 @@ def _fill_number(g: Builder, value):
     if call is None or call.op not in (generate.splat, casts.cast, reshape_, broadcast):
         return None
     n = _fill_number(g, call.args[0])
-    return (casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast
-            else n)
+    if n is not None and call.op is casts.cast:
+        return casts.cast_number(n, element_type(call.args[0]), element_type(value))
+    return n
 
 
 # -- the message -------------------------------------------------------------------------------------------------------
@@ -289,11 +307,12 @@ def _remedy(what: str, dtype: DType, direct: bool) -> str:
                 "or accept it by tile.load(..., other=0)")
     if not direct:
         return "give them a value by tile.load(..., other=...), one that leaves the result as it should be"
-    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "..."}.get(what, "0")
-    if what in ("max", "argmax", "min", "argmin"):
+    neutral = {"prod": "1", "cumprod": "1", "all": "True", "reduce": "...", "scan": "...",
+               "histogram": "-1" if dtype.signed else "..."}.get(what, "0")
+    if what in LARGEST_FIRST or what in SMALLEST_FIRST:
         if dtype.is_float:
             least, most = '-float("inf")', 'float("inf")'
         else:
-            least, most = integer_range(dtype) if dtype.is_int else (False, True)
-        neutral = least if what.endswith("max") else most
+            least, most = map(str, integer_range(dtype) if dtype.is_int else (False, True))
+        neutral = least if what in LARGEST_FIRST else most
     return f"give them a value that changes nothing, as in tile.load(..., other={neutral})"

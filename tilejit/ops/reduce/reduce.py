@@ -19,13 +19,13 @@ from math import prod
 import numpy as np
 
 from ...dtypes import DType, bool_
-from ...ir.builder import Builder, type_of
-from ...ir.graph import Call
+from ...ir.builder import Builder, element_type, type_as, type_of
+from ...ir.graph import Call, choice_of
 from ...ir.op import op
 from ...layout import collapse, drop_dim
-from ...types import Scalar, Tile
+from ...types import Scalar, Tile, domain_of, layout_of
 from ..language.promotion import collective
-from .combine import Combine, Guarded, Known
+from .combine import Combine, Guarded, Known, identity_of
 from .layout_digits import Digit, crossable, digits, lane_masks, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .reduce_in_order import InOrder, Step, scratch_in_order, simulate_in_order, steps_in_order
@@ -91,7 +91,7 @@ def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
 
     The result's layout is that of the operands without the reduced dimensions.
     """
-    first = call.args[0].type
+    first = type_as(call.args[0], Tile)
     base = next((t for t in types if t is not None), None)
     axes, keepdims = call.attrs["axes"], call.attrs["keepdims"]
     if base is None or not crossable(base, axes):
@@ -101,14 +101,14 @@ def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
         layout, domain = collapse(layout, domain, d)
     for d in () if keepdims else sorted(axes, reverse=True):
         layout, domain = drop_dim(layout, domain, d)
-    needs = tuple(Tile(a.type.dtype, first.shape, base.layout, base.domain) for a in call.args)
+    needs = tuple(Tile(element_type(a), first.shape, base.layout, base.domain) for a in call.args)
     made = tuple(Tile(r.type.dtype, r.type.shape, layout, domain) if isinstance(r.type, Tile) else None
                  for r in call.results)
     return needs, made
 
 
 def _plan(context, call: Call) -> ReducePlan:
-    return plan_reduce(type_of(call.args[0]), call.attrs["axes"], call.attrs["combine"], context.target)
+    return plan_reduce(type_as(call.args[0], Tile), call.attrs["axes"], call.attrs["combine"], context.target)
 
 
 def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -> ReducePlan:
@@ -119,17 +119,18 @@ def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -
     along = tuple(d for a in axes for d in digits(t.layout, t.domain)[a])
     masks = lane_masks(along)
     warps = tuple(sorted((d for d in along if d.axis == "warpid"), key=lambda d: -d.stride))
-    replicas = tuple((n, s, str(a)) for n, s, a in t.layout.replicas if n > 1 and a != "reg")
-    padding = any(t.domain[d] > t.shape[d] for d in axes)
+    replicas = tuple((n, s, str(a)) for n, s, a in layout_of(t).replicas if n > 1 and a != "reg")
+    padding = any(domain_of(t)[d] > t.shape[d] for d in axes)
     of_warp = combine.of_warp(target) if isinstance(combine, Known) and sum(masks) == 31 else None
     return ReducePlan(axes, _by_result_register(t, axes, groups), masks, warps, replicas, of_warp,
-                      padding and combine.identity is None, tuple(n for d, n in enumerate(t.domain) if d not in axes),
+                      padding and combine.identity is None,
+                      tuple(n for d, n in enumerate(domain_of(t)) if d not in axes),
                       steps_in_order(t, axes) if combine.in_order else ())
 
 
 def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], ...]:
     """The groups in the order of the result's registers, which `collapse` renumbers without gaps in the same order."""
-    layout, domain = t.layout, t.domain
+    layout, domain = layout_of(t), domain_of(t)
     for d in axes:
         layout, domain = collapse(layout, domain, d)
     return tuple(tuple(groups[tuple(c for d, c in enumerate(at) if d not in axes)])
@@ -137,8 +138,8 @@ def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], .
 
 
 def _scratch(call: Call) -> int:
-    plan: ReducePlan = call.choice.plan
-    dtypes = tuple(a.type.dtype for a in call.args) + ((bool_,) if plan.guarded else ())
+    plan: ReducePlan = choice_of(call).plan
+    dtypes = tuple(element_type(a) for a in call.args) + ((bool_,) if plan.guarded else ())
     if plan.in_order:
         return scratch_in_order(plan.in_order, dtypes)
     return plan.offsets(dtypes)[-1] if plan.warps else 0
@@ -179,9 +180,9 @@ def _(m, call, *xs):
 def _results(call: Call, t: Tile, plan: ReducePlan, parts: tuple) -> tuple:
     """The parts of the padded domain's remaining elements, as the call's results."""
     kept = tuple(n for d, n in enumerate(t.shape) if d not in plan.axes)
-    results = []
+    results, cut = [], (slice(None), *(slice(n) for n in kept))
     for part, result in zip(parts, call.results):
-        whole = part.reshape(-1, *plan.kept)[(slice(None), *(slice(n) for n in kept))]
+        whole = part.reshape(-1, *plan.kept)[cut]
         results.append(whole.reshape(-1, *result.type.shape) if isinstance(result.type, Tile) else whole.reshape(-1, 1))
     return tuple(results)
 
@@ -196,7 +197,7 @@ def _arrange_digits(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarra
     """An array (B, *shape) as (*registers, *lanes, *warps, B, *remaining): digits along the reduced axes, batch,
     digits of the others."""
     all_digits = [d for dim in digits(t.layout, t.domain) for d in dim]
-    x = pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in all_digits))
+    x = pad_to_domain(x, t.shape, domain_of(t), fill).reshape(x.shape[0], *(d.extent for d in all_digits))
     place = {d: n + 1 for n, d in enumerate(all_digits)}
     first = [place[d] for axis in ("reg", "laneid", "warpid") for d in _along(t, plan, axis)]
     return x.transpose(*first, 0, *(place[d] for d in all_digits if d.dim not in plan.axes))
@@ -212,8 +213,10 @@ def _tree(m, combine: Combine, parts: tuple) -> tuple:
     while (n := len(parts[0])) > 1:
         low, step = n // 2, n - n // 2
         joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:] for p in parts))
-        parts = joined if step == low else tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))])
-                                                 for j, p in zip(joined, parts))
+        if step > low:  # the element in the middle is left over
+            joined = tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))])
+                           for j, p in zip(joined, parts))
+        parts = joined
     return tuple(p[0] for p in parts)
 
 
@@ -244,7 +247,7 @@ def _element(e, t: Tile, plan: ReducePlan, combine: Combine, reg: int, values: t
         return (*values, e.const(True, bool_) if test is None else test)
     if test is None:
         return values
-    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, combine.identity))
+    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, identity_of(combine)))
 
 
 def emit_tree(e, combine: Combine, items: list[tuple]) -> tuple:
@@ -257,13 +260,13 @@ def emit_tree(e, combine: Combine, items: list[tuple]) -> tuple:
 
 def _across_lanes(e, plan: ReducePlan, combine: Combine, item: tuple) -> tuple:
     if plan.of_warp is not None:
-        return (e.redux(plan.of_warp, item[0]),)
+        return (e.warp.redux(plan.of_warp, item[0]),)
     for mask in plan.masks:
-        item = combine.emit(e, item, tuple(e.shuffle("bfly", v, mask) for v in item))
+        item = combine.emit(e, item, tuple(e.warp.shuffle("bfly", v, mask) for v in item))
     # the lanes combined in different orders: all take the result of the first one
     if plan.masks and not combine.commutative:
         first = e.memoize_for_region(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
-        item = tuple(e.shuffle("idx", v, first) for v in item)
+        item = tuple(e.warp.shuffle("idx", v, first) for v in item)
     return item
 
 
@@ -274,15 +277,15 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
     digit, tests = 0, [("laneid", 2, mask)
                        for mask in plan.masks] + [(axis, n, stride) for n, stride, axis in plan.replicas]
     for d in plan.warps:
-        digit = digit * d.extent + e.digit("warpid", d.extent, d.stride)
-    first = e.all_of([e.as_test(e.digit(axis, n, stride)) for axis, n, stride in tests])
+        digit = digit * d.extent + e.warp.digit("warpid", d.extent, d.stride)
+    first = e.all_of([e.warp.as_test(e.warp.digit(axis, n, stride)) for axis, n, stride in tests])
     places = [_kept_index(e, t, plan, group[0]) for group in plan.registers]
     e.begin_scratch(call)
     for place, part in zip(places, parts):
         for k, (value, dtype) in enumerate(zip(part, dtypes)):
             address, offset = e.scratch_address(call, (place * count + digit) * dtype.nbytes)
             e.vector_store("shared", address, offsets[k] + offset, dtype, [value], first, None)
-    e.sync()
+    e.sync.scope()
     result = []
     for place in places:
         columns = []
@@ -296,7 +299,7 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
 def _kept_index(e, t: Tile, plan: ReducePlan, reg: int):
     """Emit the row-major index of a register's element over the remaining dimensions of the (padded) domain."""
     at, index = register_coordinates(t.layout, t.domain)[reg], 0
-    for d, n in enumerate(t.domain):
+    for d, n in enumerate(domain_of(t)):
         if d not in plan.axes:
-            index = index * n + (e.thread_coordinate(t, d) + at[d])
+            index = index * n + (e.tiles.thread_coordinate(t, d) + at[d])
     return index

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...dtypes import DType
 from ...ir.graph import Call
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 from .combine import Combine
 from .layout_digits import Digit, digits, pad_to_domain
 from .partials import behind_each_other, load_run
@@ -76,7 +76,7 @@ def scratch_in_order(steps: tuple[Step, ...], dtypes: tuple[DType, ...]) -> int:
 def simulate_in_order(m, combine: Combine, t: Tile, steps: tuple[Step, ...], xs: tuple, fills: tuple) -> tuple:
     """Arrays (B, *shape) as reduced arrays (B, *digits of the remaining dimensions)."""
     left: list = [None, *(d for dim in digits(t.layout, t.domain) for d in dim)]
-    parts = tuple(pad_to_domain(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in left[1:]))
+    parts = tuple(pad_to_domain(x, t.shape, domain_of(t), fill).reshape(x.shape[0], *(d.extent for d in left[1:]))
                   for x, fill in zip(xs, fills))
     for step in steps:
         front = [left.index(d) for d in step.digits]
@@ -91,8 +91,10 @@ def _joined_neighbours(m, combine: Combine, parts: tuple) -> tuple:
     """Combine along the leading dimension, by a tree of neighbours."""
     while (n := len(parts[0])) > 1:
         joined = combine.simulate(m, tuple(p[0:n - 1:2] for p in parts), tuple(p[1::2] for p in parts))
-        parts = joined if n % 2 == 0 else tuple(
-            np.concatenate([j, np.broadcast_to(p[n - 1:], (1, *j.shape[1:]))]) for j, p in zip(joined, parts))
+        if n % 2:  # the last element is left over
+            joined = tuple(np.concatenate([j, np.broadcast_to(p[n - 1:], (1, *j.shape[1:]))])
+                           for j, p in zip(joined, parts))
+        parts = joined
     return tuple(p[0] for p in parts)
 
 
@@ -134,7 +136,7 @@ class InOrder:
         masks = [d.stride << bit for d in reversed(step.digits) for bit in range(d.extent.bit_length() - 1)]
         for b, item in self.totals.items():
             for mask in masks:
-                item = self.combine.emit(self.e, item, tuple(self.e.shuffle("bfly", v, mask) for v in item))
+                item = self.combine.emit(self.e, item, tuple(self.e.warp.shuffle("bfly", v, mask) for v in item))
             self.totals[b] = item
         self.split += masks
         self.done += step.digits
@@ -143,14 +145,14 @@ class InOrder:
         """Give all lanes the result of the first of those that share it."""
         mask = sum(self.split)
         first = self.e.memoize_for_region(("first lane", mask), lambda: self.e.lane_id() & (31 & ~mask))
-        self.totals = {b: tuple(self.e.shuffle("idx", v, first) for v in item) for b, item in self.totals.items()}
+        self.totals = {b: tuple(self.e.warp.shuffle("idx", v, first) for v in item) for b, item in self.totals.items()}
 
     def warps(self, step: Step) -> None:
         """Exchange the blocks' partial results, as many at a time as scratch memory holds."""
         e = self.e
         dtypes = tuple(v.dtype for v in next(iter(self.totals.values())))
-        replicas = [(str(axis), n, stride) for n, stride, axis in self.t.layout.replicas if n > 1 and axis != "reg"]
-        writes = e.all_of([e.as_test(e.digit(*at))
+        replicas = [(str(axis), n, stride) for n, stride, axis in layout_of(self.t).replicas if n > 1 and axis != "reg"]
+        writes = e.all_of([e.warp.as_test(e.warp.digit(*at))
                            for at in [(d.axis, d.extent, d.stride) for d in self.done] + replicas])
         count = step.together(dtypes)
         offsets = step.offsets(count, dtypes)
@@ -163,7 +165,7 @@ class InOrder:
                 for value, dtype, offset in zip(self.totals[b], dtypes, offsets):
                     address, constant = e.scratch_address(self.call, (place + position) * dtype.nbytes)
                     e.vector_store("shared", address, offset + constant, dtype, [value], writes, None)
-            e.sync()
+            e.sync.scope()
             for b, place in batch:
                 self.totals[b] = self.neighbours(list(zip(*self.columns(place, dtypes, offsets, step.extent))))
         self.done += step.digits
@@ -171,7 +173,7 @@ class InOrder:
 
     def begin(self) -> None:
         if self.exchanged:
-            self.e.sync()
+            self.e.sync.scope()
         else:
             self.e.begin_scratch(self.call)
         self.exchanged = True
@@ -185,5 +187,5 @@ class InOrder:
         """The number that digits make, the first the most significant."""
         number = 0
         for d in found:
-            number = number * d.extent + self.e.digit(d.axis, d.extent, d.stride)
+            number = number * d.extent + self.e.warp.digit(d.axis, d.extent, d.stride)
         return number

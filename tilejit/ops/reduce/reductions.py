@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ...dtypes import DType, bool_, dtype_of, float32, int32, uint32
-from ...ir.builder import Builder, describe, flag, type_of
+from ...ir.builder import Builder, describe, element_type, flag, number_type, type_of
 from ...ir.builtin import builtin, method
 from ...ir.graph import Const, Operand, Value
 from ...types import Scalar, Tile
@@ -57,8 +57,8 @@ def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
 
 def reduce_by_name(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
     """`x` cast to `dtype` and reduced by a known operation."""
-    x, t, keepdims = convert(g, x, dtype), type_of(x), flag(g, "keepdims", keepdims)
-    if not axes:
+    x, t, keepdims = convert(g, x, dtype), number_type(x), flag(g, "keepdims", keepdims)
+    if not axes or not isinstance(t, Tile):
         return x
     combine = Known(name, dtype)
     if math.prod(t.shape[a] for a in axes) == 0:
@@ -104,7 +104,7 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
         raise g.error(f"a mean is a float, not {target}")
     total = reduce_by_name(g, "sum", x, axes, keepdims, wide(target))
     count = math.prod(t.shape[a] for a in axes) if axes else 1
-    s = type_of(total)
+    s = number_type(total)
     divisor = Const(float(count), s.dtype)
     divided = g.call(ew.div, total,
                      divisor if isinstance(s, Scalar) else g.call(generate.splat, divisor, shape=s.shape))
@@ -159,14 +159,14 @@ def _single(g: Builder, name: str, axis, x: Operand) -> int:
 
 def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], keepdims: bool) -> Operand:
     """The smallest index of an element that equals the extreme (or is NaN), by two reductions."""
-    t = type_of(x)
-    if not axes:
+    t = number_type(x)
+    if not axes or not isinstance(t, Tile):
         return g.call(generate.constant, Const(0, int32))
     if math.prod(t.shape[a] for a in axes) == 0:
         raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
     if t.dtype.is_float and t.dtype.bits == 8:
         x = g.call(casts.cast, x, dtype=float32)
-    extreme = g.call(broadcast, reduce_by_name(g, which, x, axes, True, type_of(x).dtype), shape=t.shape)
+    extreme = g.call(broadcast, reduce_by_name(g, which, x, axes, True, element_type(x)), shape=t.shape)
     hit = g.call(ew.eq, x, extreme)
     if t.dtype.is_float:
         hit = g.call(ew.bit_or, hit, g.call(elementary.isnan, x))
@@ -176,7 +176,8 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
 
 def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
     """An int32 tile of `shape` that holds each element's row-major index over `axes`."""
-    total, weight = None, 1
+    total: Value | None = None
+    weight = 1
     for a in reversed(axes):
         ramp = g.call(generate.iota, start=0, stop=shape[a], axis=0)
         if len(shape) > 1:
@@ -187,6 +188,7 @@ def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Val
             ramp = g.call(ew.mul, ramp, g.call(generate.splat, Const(weight, int32), shape=shape))
         total = ramp if total is None else g.call(ew.add, ramp, total)
         weight *= shape[a]
+    assert total is not None  # there is an axis
     return total
 
 
@@ -220,8 +222,10 @@ def reduce(g: Builder, x, axis, combine, keepdims=False, commutative=False):
     traced: Combine = trace(g, combine, x, "reduce", in_order=not flag(g, "commutative", commutative))
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
-    results = (g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce")
-               if axes else xs)
+    if axes:
+        results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce")
+    else:
+        results = xs
     return group_parts(x, results)
 
 

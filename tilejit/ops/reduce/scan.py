@@ -21,14 +21,14 @@ from math import prod
 import numpy as np
 
 from ...dtypes import DType, bool_, dtype_of
-from ...ir.builder import Builder, describe, flag, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, flag, type_as, type_of
 from ...ir.builtin import builtin, method
-from ...ir.graph import Call
+from ...ir.graph import Call, choice_of
 from ...ir.op import op
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 from ..language.promotion import collective, convert
 from ..language.shape import checked_axis, tile_operand
-from .combine import Combine, Guarded, Known, group_parts, trace
+from .combine import Combine, Guarded, Known, group_parts, identity_of, trace
 from .layout_digits import Digit, crossable, digits, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .ragged_warnings import warn_if_scanned_ragged
@@ -71,29 +71,29 @@ def _(g: Builder, *xs, axis, reverse, combine):
 def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
     """Operands and results keep the operands' layout, if its lane digits are powers of two;
     otherwise they take the default one."""
-    first = call.args[0].type
+    first = type_as(call.args[0], Tile)
     base = next((t for t in types if t is not None), None)
     if base is None or not crossable(base, (call.attrs["axis"],)):
         base = assigner.default(first.shape, first.dtype)
-    needs = tuple(Tile(a.type.dtype, first.shape, base.layout, base.domain) for a in call.args)
-    return needs, tuple(Tile(r.type.dtype, first.shape, base.layout, base.domain) for r in call.results)
+    needs = tuple(Tile(element_type(a), first.shape, base.layout, base.domain) for a in call.args)
+    return needs, tuple(Tile(element_type(r), first.shape, base.layout, base.domain) for r in call.results)
 
 
 def plan_scan(t: Tile, axis: int, reverse: bool, combine: Combine) -> ScanPlan:
     """The plan for a tile whose layout is known."""
-    padding = reverse and t.domain[axis] > t.shape[axis]
-    replicas = tuple((n, s, str(a)) for n, s, a in t.layout.replicas if n > 1 and a != "reg")
+    padding = reverse and domain_of(t)[axis] > t.shape[axis]
+    replicas = tuple((n, s, str(a)) for n, s, a in layout_of(t).replicas if n > 1 and a != "reg")
     return ScanPlan(axis, reverse, digits(t.layout, t.domain)[axis][::-1], padding,
-                    padding and combine.identity is None, t.domain, replicas)
+                    padding and combine.identity is None, domain_of(t), replicas)
 
 
 def _plan(context, call: Call) -> ScanPlan:
-    return plan_scan(type_of(call.args[0]), call.attrs["axis"], call.attrs["reverse"], call.attrs["combine"])
+    return plan_scan(type_as(call.args[0], Tile), call.attrs["axis"], call.attrs["reverse"], call.attrs["combine"])
 
 
 def _scratch(call: Call) -> int:
-    plan: ScanPlan = call.choice.plan
-    dtypes = tuple(a.type.dtype for a in call.args) + ((bool_,) if plan.guarded else ())
+    plan: ScanPlan = choice_of(call).plan
+    dtypes = tuple(element_type(a) for a in call.args) + ((bool_,) if plan.guarded else ())
     return max((plan.offsets(d, dtypes)[-1] for d in plan.digits if d.axis == "warpid"), default=0)
 
 
@@ -120,13 +120,14 @@ def _(m, call, *xs):
 
 def _arrange_for_scan(x: np.ndarray, t: Tile, plan: ScanPlan, fill) -> np.ndarray:
     """An array (B, *shape), padded, as (B, ..., axis) in the order of the scan."""
-    x = np.moveaxis(pad_to_domain(x, t.shape, t.domain, fill), plan.axis + 1, -1)
+    x = np.moveaxis(pad_to_domain(x, t.shape, domain_of(t), fill), plan.axis + 1, -1)
     return np.array(x[..., ::-1] if plan.reverse else x)
 
 
 def _restore_order(x: np.ndarray, t: Tile, plan: ScanPlan) -> np.ndarray:
     x = np.moveaxis(x[..., ::-1] if plan.reverse else x, -1, plan.axis + 1)
-    return np.ascontiguousarray(x[(slice(None), *(slice(n) for n in t.shape))])
+    cut = slice(None), *(slice(n) for n in t.shape)
+    return np.ascontiguousarray(x[cut])
 
 
 def _scan_digits(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
@@ -194,7 +195,7 @@ def _element(e, t: Tile, plan: ScanPlan, combine: Combine, reg: int, values: tup
         return (*values, e.const(True, bool_) if test is None else test)
     if test is None:
         return values
-    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, combine.identity))
+    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, identity_of(combine)))
 
 
 class _Scan:
@@ -247,24 +248,24 @@ class _Scan:
         `last` needs no total."""
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
-        position = e.digit("laneid", digit.extent, digit.stride)
+        position = e.warp.digit("laneid", digit.extent, digit.stride)
         def after(n):
-            return position.is_below(digit.extent - n) if back else e.not_below(position, n)
+            return position.is_below(digit.extent - n) if back else e.warp.not_below(position, n)
         for block, total in list(self.totals.items()):
             distance = 1
             while distance < digit.extent:
-                other = tuple(e.shuffle(kind, v, distance * digit.stride) for v in total)
+                other = tuple(e.warp.shuffle(kind, v, distance * digit.stride) for v in total)
                 total = self.choose(after(distance), self.join(other, total), total)
                 distance *= 2
             if first:
                 self.values[block] = total
             else:
-                before = tuple(e.shuffle(kind, v, digit.stride) for v in total)
+                before = tuple(e.warp.shuffle(kind, v, digit.stride) for v in total)
                 for r in self.members(block):
                     self.values[r] = self.choose(after(1), self.join(before, self.values[r]), self.values[r])
             if not last:
                 lane = e.lane_id() & (31 & ~mask) if back else e.lane_id() | mask
-                total = tuple(e.shuffle("idx", v, lane) for v in total)
+                total = tuple(e.warp.shuffle("idx", v, lane) for v in total)
             self.totals[block] = total
 
     def warps(self, digit: Digit) -> None:
@@ -274,19 +275,19 @@ class _Scan:
         dtypes = tuple(v.dtype for v in self.values[0])
         offsets = plan.offsets(digit, dtypes)
         inner = [(d.axis, d.extent, d.stride) for d in plan.digits if d.weight < digit.weight and d.axis != "reg"]
-        mine = e.all_of([e.as_test(e.digit(axis, n, s))
+        mine = e.all_of([e.warp.as_test(e.warp.digit(axis, n, s))
                          for axis, n, s in inner + [(a, n, s) for n, s, a in plan.replicas]])
-        position = e.digit("warpid", extent, digit.stride)
+        position = e.warp.digit("warpid", extent, digit.stride)
         places = {block: self.line(block, digit) for block in self.totals}
         if digit is next(d for d in plan.digits if d.axis == "warpid"):
             e.begin_scratch(self.call)
         else:
-            e.sync()
+            e.sync.scope()
         for block, total in self.totals.items():
             for value, dtype, offset in zip(total, dtypes, offsets):
                 address, constant = e.scratch_address(self.call, (places[block] * extent + position) * dtype.nbytes)
                 e.vector_store("shared", address, offset + constant, dtype, [value], mine, None)
-        e.sync()
+        e.sync.scope()
         for block in self.totals:
             columns = []
             for dtype, offset in zip(dtypes, offsets):
@@ -301,7 +302,7 @@ class _Scan:
         for i in order[1:]:
             before = running if before is running else self.choose(position.equals(i), running, before)
             running = self.join(running, totals[i])
-        later = self.e.not_below(position, 1) if not self.plan.reverse else position.is_below(len(totals) - 1)
+        later = self.e.warp.not_below(position, 1) if not self.plan.reverse else position.is_below(len(totals) - 1)
         for r in self.members(block):
             self.values[r] = self.choose(later, self.join(before, self.values[r]), self.values[r])
         return running
@@ -312,14 +313,14 @@ class _Scan:
         t, index = self.t, 0
         at = register_coordinates(t.layout, t.domain)[block]
         unit = digit.weight * digit.extent
-        for d, n in enumerate(t.domain):
+        for d, n in enumerate(domain_of(t)):
             if d != self.plan.axis:
-                index = index * n + (self.e.thread_coordinate(t, d) + at[d])
+                index = index * n + (self.e.tiles.thread_coordinate(t, d) + at[d])
                 continue
             index = index * (n // unit) + at[d] // unit
             for outer in self.plan.digits:
                 if outer.weight >= unit and outer.axis != "reg":
-                    index = index + self.e.digit(outer.axis, outer.extent, outer.stride) * (outer.weight // unit)
+                    index = index + self.e.warp.digit(outer.axis, outer.extent, outer.stride) * (outer.weight // unit)
         return index
 
 
@@ -332,9 +333,9 @@ def _running(name: str, which: str, word: str):
         axis = checked_axis(g, axis, len(x.type.shape))
         reverse, scanned = flag(g, "reverse", reverse), convert(g, x, wide(target))
         if x.type.size:
-            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, scanned.type.dtype),
+            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, element_type(scanned)),
                                 name=name)
-        warn_if_scanned_ragged(g, x, name, axis, reverse, (scanned,))
+        warn_if_scanned_ragged(g, x, name, axis, reverse, (as_value(scanned),))
         return convert(g, scanned, target)
     call.__name__ = name
     call.__doc__ = (f"The cumulative {word} along `axis`, including each element itself; from the end if `reverse`. "
@@ -361,7 +362,10 @@ def scan(g: Builder, x, axis, combine, reverse=False):
                           f"not {list(xs[0].type.shape)} and {list(item.type.shape)}")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
     reverse, traced = flag(g, "reverse", reverse), trace(g, combine, x, "scan")
-    results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan") if xs[0].type.size else xs
+    if xs[0].type.size:
+        results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan")
+    else:
+        results = xs
     for item in xs:
         warn_if_scanned_ragged(g, item, "scan", axis, reverse, tuple(results))
     return group_parts(x, results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.builder import Builder, describe
+from ...ir.builder import Builder, describe, extents_of
 from ...ir.builtin import method
 from ...ir.graph import Value
 from ...types import Barrier, Buffer, Region, TensorMap, Tile
@@ -44,7 +44,7 @@ class Tiles:
 
     def tile_getitem(self, g: Builder, index):
         index = index if isinstance(index, tuple) else (index,)
-        rank = len(self.buffer.type.shape)
+        rank = len(extents_of(self.buffer))
         if not rank == len(index) == len(self.extents):
             raise g.error(f"tiles of {describe(self.buffer)} have {rank} extents and {rank} indices, "
                           f"not {len(self.extents)} and {len(index)}")

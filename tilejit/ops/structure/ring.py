@@ -15,13 +15,13 @@ from typing import Any
 
 from ...dtypes import DType, arriving, dtype_of, int32
 from ...errors import CompilationError
-from ...ir.builder import Builder, ExecScope, describe, type_of
+from ...ir.builder import Builder, ExecScope, describe, extents_of, type_as, type_of
 from ...ir.builtin import MEMBERS, builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import Auto, TileLayout, auto, axis
 from ...names import nearest
-from ...types import Scalar
+from ...types import Buffer, Scalar
 from ..language.creation import checked_shape
 from ..language.operators import binary, compare
 from ..language.pointwise import assume, where
@@ -64,7 +64,8 @@ class Ring:
     @property
     def slot_bytes(self) -> int:
         """The bytes of a slot that its full barrier counts."""
-        return sum(arriving(b.type.dtype, prod(b.type.shape[1:]) * b.type.dtype.nbytes) for b in self.buffers.values())
+        types = [type_as(b, Buffer) for b in self.buffers.values()]
+        return sum(arriving(t.dtype, prod(t.shape[1:]) * t.dtype.nbytes) for t in types)
 
 
 @dataclass(eq=False)
@@ -133,20 +134,22 @@ class Turn:
     def tile_exit(self, g: Builder) -> None:
         """Release a consumed slot (with `behind`, the one kept before), or signal that a produced one is full;
         advance the cursor."""
+        slot = self.slot
+        assert slot is not None  # since it has been entered
         if self.role == "consume" and self.behind:
-            if _products(g, self.slot):
+            if _products(g, slot):
                 raise g.error("products into tensor memory release their slot when they complete: leave behind= out")
-            if not _warps_have_met(g, self.slot):
+            if not _warps_have_met(g, slot):
                 self.ring.passed.add(self.cursor)
             _release_held(g, self.ring)
             g.cells[_cursor(g, self.ring, "held")] = 1
-        elif self.role == "consume" and not self.slot.released:
-            _release(g, self.slot)
+        elif self.role == "consume" and not slot.released:
+            _release(g, slot)
         if self.role == "produce" and self.ring.filled == "stores":
             g.call(hand_over, *self.ring.buffers.values(), filled=True)
-            barriers.arrive(g, self.slot.full)
+            barriers.arrive(g, slot.full)
         if self.role == "produce" and self.ring.filled == "products":
-            commit(g, self.slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
+            commit(g, slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
         g.cells[self.cursor] = advance_cursor(g, self.ring.stages, *g.cells[self.cursor])
 
 
@@ -166,8 +169,8 @@ def _warps_have_met(g: Builder, slot: Slot) -> bool:
 
 
 def _part(g: Builder, buffer: Value, stage) -> Value:
-    stage = stage if isinstance(stage, int) else g.call(ring_slot, stage, stages=buffer.type.shape[0])
-    return getitem(g, buffer, (stage, *(slice(None) for _ in buffer.type.shape[1:])))
+    stage = stage if isinstance(stage, int) else g.call(ring_slot, stage, stages=extents_of(buffer)[0])
+    return getitem(g, buffer, (stage, *(slice(None) for _ in extents_of(buffer)[1:])))
 
 
 @op("pure", attrs=("stages",))
@@ -202,7 +205,9 @@ def cursors(g: Builder) -> list[tuple[tuple, tuple[int, int]]]:
 def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
     """The name of the current scope's cursor in a ring."""
     def place(scope: ExecScope | None) -> tuple:
-        return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent))
+        if scope is None:
+            return ()
+        return scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent)
     return "ring", ring.number, role, place(g.scope)
 
 
@@ -278,9 +283,10 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
     shape = checked_shape(g, shape)
     if filled == "products":
         return _accumulators(g, stages, shape, dtype_of(dtype), layout, cta_group)
-    if layout is None or isinstance(layout, Auto):
-        in_line = len(shape) == 1 and filled == "copies"
-        slots = _lines(stages, *shape, dtype_of(dtype)) if in_line else auto if len(shape) > 1 else None
+    if (layout is None or isinstance(layout, Auto)) and len(shape) == 1 and filled == "copies":
+        slots: TileLayout | Auto | None = _lines(stages, shape[0], dtype_of(dtype))
+    elif layout is None or isinstance(layout, Auto):
+        slots = auto if len(shape) > 1 else None
     elif isinstance(layout, TileLayout):
         slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset,
                            layout.swizzle)
@@ -342,7 +348,8 @@ def _skip(g: Builder, ring: Ring, n) -> None:
     if not isinstance(n, int):
         n = uniform_scalar(g, n, "the number of slots that are skipped")
         assume.function(g, compare(g, ">=", n, 0))
-    g.cells[place] = advance_cursor(g, ring.stages, *g.cells.setdefault(place, START), n)
+    stage, phase = g.cells.setdefault(place, START)
+    g.cells[place] = advance_cursor(g, ring.stages, stage, phase, n)
 
 
 def _check_releases(g: Builder, ring: Ring) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,13 +57,13 @@ class Release:
 @ring_release.simulate
 def _(m, call, barrier, held, *buffers):
     if call.attrs.get("by_warp"):
-        m.arrive_each(barrier, np.full((1, 1), arrivals(m.threads, True)))
+        m.barriers.arrive_each(barrier, np.full((1, 1), arrivals(m.threads, True)))
         return
     if call.choice.plan.after_barrier:
-        m.sync()
+        m.sync.scope()
     ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
     for rank in range(ranks):
-        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times, alone=True)
+        m.barriers.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times, alone=True)
 
 
 @ring_release.emit
@@ -72,7 +74,7 @@ def _(e, call, barrier, held, *buffers):
         e.asm(f"@$1 mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];", [], [barrier.address, first])
         return
     if call.choice.plan.after_barrier:
-        e.sync()
+        e.sync.scope()
     held = None if held is None else held.equals(1)
     if call.attrs["ranks"] > 1:
         _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"], held)
@@ -90,7 +92,7 @@ def _release_everywhere(e, address, ranks: int, held) -> None:
     """Have thread r of each warpgroup arrive at the barrier of CTA r."""
     arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
     if e.threads < ranks:
-        threads = range(ranks)
+        threads: Iterable[Any] = range(ranks)
     else:
         threads = [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
     for rank in threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...dtypes import bool_, int32
-from ...ir.builder import Builder, describe, flag, type_of
+from ...ir.builder import Builder, describe, flag, type_as, type_of
 from ...ir.builtin import builtin, method
 from ...ir.graph import Call, Const, Value
 from ...ir.op import op
@@ -28,12 +28,12 @@ def _(g, count, n):
 
 @mbarrier_init.simulate
 def _(m, call):
-    return m.mbarrier(call.result, call.attrs["n"], call.attrs["count"])
+    return m.barriers.array(call.result, call.attrs["n"], call.attrs["count"])
 
 
 @mbarrier_init.emit
 def _(e, call):
-    return e.barriers(call.result)
+    return e.barriers.array(call.result)
 
 
 @builtin
@@ -78,27 +78,28 @@ def _(g, barriers, at, rank=None, *, peer):
 
 @mbarrier_at.simulate
 def _(m, call, barriers, at, rank=None):
-    return m.barrier_at(barriers, at, rank)
+    return m.barriers.at(barriers, at, rank)
 
 
 @mbarrier_at.emit
 def _(e, call, barriers, at, rank=None):
-    return e.barrier_at(barriers, at, rank)
+    return e.barriers.at(barriers, at, rank)
 
 
 def index(g: Builder, value: Value, items: tuple) -> Value:
     """``barriers[i]``."""
     if len(items) != 1:
         raise g.error("barriers are indexed by one number")
-    n = value.type.n
+    n = type_as(value, Barrier).n
     if isinstance(items[0], int) and not -n <= items[0] < n:
         raise g.error(f"barrier {items[0]} of {n} does not exist")
     at = items[0] % n if isinstance(items[0], int) else items[0]
     return g.call(mbarrier_at, value, uniform_scalar(g, at, "a barrier's index"), peer=False)
 
 
-def _act(name: str, doc: str):
-    """Declare an operation on one barrier and one number (of bytes or arrivals, or a phase)."""
+def _act(name: str, doc: str, machine, emitter):
+    """Declare an operation on one barrier and one number (of bytes or arrivals, or a phase). Its rules call one method
+    of the machine and one of the emitter."""
     def declaration(barrier: Signals, number: Registers): ...
     declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
     declared = op("syncs", traits=Traits(waits=name == "wait"))(declaration)
@@ -117,22 +118,27 @@ def _act(name: str, doc: str):
 
     @declared.simulate
     def _(m, call, barrier, number):
-        return getattr(m, name)(barrier, number)
+        return machine(m)(barrier, number)
 
     @declared.emit
     def _(e, call, barrier, number):
-        return getattr(e, f"mbarrier_{name}")(barrier, number)
+        return emitter(e)(barrier, number)
 
     return declared
 
 
-arrive_op = _act("arrive", "Arrive `number` times: one elected thread arrives for the whole scope, "
-                           "after the accesses of all its threads.")
-expect_tx_op = _act("expect_tx", "Add `number` to the bytes that the current phase waits for.")
+arrive_op = _act("arrive", "Arrive `number` times: one elected thread arrives for the whole scope, after the accesses "
+                           "of all its threads.",
+                 lambda m: m.barriers.arrive, lambda e: e.barriers.arrive)
+expect_tx_op = _act("expect_tx", "Add `number` to the bytes that the current phase waits for.",
+                    lambda m: m.barriers.expect_tx, lambda e: e.barriers.expect_tx)
 arrive_expect_tx_op = _act("arrive_expect_tx",
-                           "Add `number` to the bytes that the current phase waits for, and arrive once.")
-wait_op = _act("wait", "Block every thread of the scope until the phase with parity `number` has completed.")
-test_op = _act("test", "Whether the phase with parity `number` has completed.")
+                           "Add `number` to the bytes that the current phase waits for, and arrive once.",
+                           lambda m: m.barriers.arrive_expect_tx, lambda e: e.barriers.arrive_expect_tx)
+wait_op = _act("wait", "Block every thread of the scope until the phase with parity `number` has completed.",
+               lambda m: m.barriers.wait, lambda e: e.barriers.wait)
+test_op = _act("test", "Whether the phase with parity `number` has completed.",
+               lambda m: m.barriers.test, lambda e: e.barriers.test)
 
 
 @method(BarrierRef)
@@ -195,12 +201,12 @@ def _(g, barrier, noinc):
 
 @arrive_on_copies_.simulate
 def _(m, call, barrier):
-    m.cp_async_arrive(barrier, call.attrs["noinc"])
+    m.engines.cp_async_arrive(barrier, call.attrs["noinc"])
 
 
 @arrive_on_copies_.emit
 def _(e, call, barrier):
-    e.arrive_on_copies(barrier, call.attrs["noinc"])
+    e.barriers.arrive_on_copies(barrier, call.attrs["noinc"])
 
 
 @method(BarrierRef)
@@ -229,9 +235,8 @@ def _parity(g: Builder, phase):
 
 # -- groups, fences, barriers without operands -------------------------------------------------------------------------
 
-def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None, waits: bool = False):
-    """Declare an operation without operands. Its rules call the methods of the same name of the
-    simulator and the emitter."""
+def _plain(name: str, doc: str, machine, emitter, attrs: tuple[str, ...] = (), check=None, waits: bool = False):
+    """Declare an operation without operands. Its rules call one method of the machine and one of the emitter."""
     parameters = ", ".join(attrs)
     scope: dict = {}
     exec(f"def {name}({parameters}): ...", scope)
@@ -246,11 +251,11 @@ def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None, waits: 
 
     @declared.simulate
     def _(m, call):
-        return getattr(m, name)(**call.attrs)
+        return machine(m)(**call.attrs)
 
     @declared.emit
     def _(e, call):
-        getattr(e, name)(**call.attrs)
+        emitter(e)(**call.attrs)
 
     return declared
 
@@ -265,16 +270,19 @@ def _hopper(instruction: str):
     return lambda g, **_: g.need(instruction, 90)
 
 
-cp_async_commit = _plain("cp_async_commit",
-                         "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.")
-cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.",
-                       ("n",), _group, waits=True)
-bulk_commit = _plain("bulk_commit",
-                     "Commit the bulk stores that each thread has issued since its last commit as a group.",
-                     check=_hopper("cp.async.bulk.commit_group"))
+cp_async_commit = _plain(
+    "cp_async_commit",
+    "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.",
+    lambda m: m.engines.cp_async_commit, lambda e: e.sync.cp_async_commit)
+cp_async_wait = _plain(
+    "cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.",
+    lambda m: m.engines.cp_async_wait, lambda e: e.sync.cp_async_wait, ("n",), _group, waits=True)
+bulk_commit = _plain(
+    "bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
+    lambda m: m.engines.bulk_commit, lambda e: e.sync.bulk_commit, check=_hopper("cp.async.bulk.commit_group"))
 fence_mbarrier_init = _plain(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
-    check=_hopper("fence.mbarrier_init"))
+    lambda m: m.sync.fence_mbarrier_init, lambda e: e.sync.fence_mbarrier_init, check=_hopper("fence.mbarrier_init"))
 griddepcontrol_wait = _plain(
     "griddepcontrol_wait",
     """Wait until the grids that this one depends on have ended and their writes are visible.
@@ -283,14 +291,19 @@ griddepcontrol_wait = _plain(
     With the launch option ``pdl=True``, a kernel may start before the previous kernel of its stream has ended. Only
     after this wait may it read what that kernel writes, or write what that kernel reads. Without ``pdl=True`` it
     returns at once.
-    """, check=_hopper("griddepcontrol"), waits=True)
+    """,
+    lambda m: m.sync.griddepcontrol_wait, lambda e: e.sync.griddepcontrol_wait, check=_hopper("griddepcontrol"),
+    waits=True)
 griddepcontrol_launch_dependents = _plain(
     "griddepcontrol_launch_dependents",
     "Let the dependent grid start once every CTA of this grid has called this or ended. (PTX ISA, ``griddepcontrol``.)",
+    lambda m: m.sync.griddepcontrol_launch_dependents, lambda e: e.sync.griddepcontrol_launch_dependents,
     check=_hopper("griddepcontrol"))
 cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier without waiting.",
+                        lambda m: m.sync.cluster_arrive, lambda e: e.sync.cluster_arrive,
                         check=_hopper("barrier.cluster.arrive"))
 cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.",
+                      lambda m: m.sync.cluster_wait, lambda e: e.sync.cluster_wait,
                       check=_hopper("barrier.cluster.wait"), waits=True)
 
 
@@ -309,12 +322,12 @@ def _(g, n, read):
 
 @bulk_wait.simulate
 def _(m, call):
-    return m.bulk_wait(call.attrs["n"], call.attrs["read"])
+    return m.engines.bulk_wait(call.attrs["n"], call.attrs["read"])
 
 
 @bulk_wait.emit
 def _(e, call):
-    e.bulk_wait(call.attrs["n"], call.attrs["read"])
+    e.sync.bulk_wait(call.attrs["n"], call.attrs["read"])
 
 
 @builtin
@@ -364,12 +377,12 @@ def _(g, space=None):
 
 @fence_proxy_async.simulate
 def _(m, call):
-    m.fence_proxy_async(call.attrs.get("space") or "shared")
+    m.sync.fence_proxy_async(call.attrs.get("space") or "shared")
 
 
 @fence_proxy_async.emit
 def _(e, call):
-    e.fence_proxy_async(call.attrs.get("space") or "shared")
+    e.sync.fence_proxy_async(call.attrs.get("space") or "shared")
 
 
 def fences_proxies(call: Call) -> bool:
@@ -398,7 +411,7 @@ def _(g, scope):
 
 @threadfence.simulate
 def _(m, call):
-    return m.threadfence(call.attrs["scope"])
+    return m.ordered.threadfence(call.attrs["scope"])
 
 
 @threadfence.emit

@@ -70,26 +70,26 @@ named_arrive = _declare_method("named_arrive",
 
 @named_sync.simulate
 def _(m, call, index):
-    m.collective("a named barrier")
+    m.sync.collective("a named barrier")
     barriers = call.attrs["barriers"]
-    return m.named_sync(barriers.number, barriers.threads, index)
+    return m.sync.named(barriers.number, barriers.threads, index)
 
 
 @named_arrive.simulate
 def _(m, call, index):
-    m.collective("a named barrier")
+    m.sync.collective("a named barrier")
     barriers = call.attrs["barriers"]
-    m.named_arrive(barriers.number, barriers.threads, index)
+    m.sync.named_arrive(barriers.number, barriers.threads, index)
 
 
 @named_sync.emit
 def _(e, call, index):
-    e.named_barrier("sync", call.attrs["barriers"], index)
+    e.sync.named("sync", call.attrs["barriers"], index)
 
 
 @named_arrive.emit
 def _(e, call, index):
-    e.named_barrier("arrive", call.attrs["barriers"], index)
+    e.sync.named("arrive", call.attrs["barriers"], index)
 
 
 @op("syncs", attrs=("barriers",), collective=True)
@@ -105,12 +105,12 @@ def _(g, barriers):
 @first_turn.simulate
 def _(m, call):
     barriers = call.attrs["barriers"]
-    m.named_arrive(barriers.number, barriers.threads, 0, count=barriers.threads // 2)
+    m.sync.named_arrive(barriers.number, barriers.threads, 0, count=barriers.threads // 2)
 
 
 @first_turn.emit
 def _(e, call):
-    e.first_turn(call.attrs["barriers"])
+    e.sync.first_turn(call.attrs["barriers"])
 
 
 # -- user functions ----------------------------------------------------------------------------------------------------

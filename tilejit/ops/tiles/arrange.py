@@ -11,7 +11,7 @@ from ...ir.builder import type_of
 from ...ir.op import op
 from ...ir.op_traits import Traits
 from ...layout import TileLayout, collapse
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 
 
 @op("pure", attrs=("shape",), traits=Traits(lazy=True))
@@ -34,9 +34,9 @@ def _(e, call, x):
     """The operand has the result's layout with the repeated dimensions collapsed, so that its registers are
     shared, not moved."""
     source, target = type_of(call.args[0]), call.result.type
-    return [x[e.register_at(source,
-                            tuple(min(c, d - 1) for c, d in zip(e.register_coordinates(target, r), source.domain)))]
-            for r in range(e.registers(target))]
+    coordinates = (e.tiles.register_coordinates(target, r) for r in range(e.tiles.registers(target)))
+    return [x[e.tiles.register_at(source, tuple(min(c, d - 1) for c, d in zip(at, source.domain)))]
+            for at in coordinates]
 
 
 def _broadcast_backward(assigner, call, want):
@@ -72,8 +72,8 @@ def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     if _keeps_registers(source, target):
         return x
-    e.scratch_store(call, x, source)
-    return e.scratch_load(call, target, target.shape)
+    e.tiles.scratch_store(call, x, source)
+    return e.tiles.scratch_load(call, target, target.shape)
 
 
 def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...],
@@ -112,7 +112,7 @@ def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[in
 
 def _keeps_registers(source: Tile, target: Tile) -> bool:
     return (source.layout == target.layout
-            and reshape_domain(source.layout, source.domain, source.shape, target.shape) == target.domain)
+            and reshape_domain(layout_of(source), domain_of(source), source.shape, target.shape) == target.domain)
 
 
 def _reshape_layout(assigner, call, types):
@@ -161,14 +161,15 @@ def _(e, call, x):
     source, target, axes = type_of(call.args[0]), call.result.type, call.attrs["axes"]
     inverse = [axes.index(d) for d in range(len(axes))]
     result = []
-    for r in range(e.registers(target)):
-        at = e.register_coordinates(target, r)
-        result.append(x[e.register_at(source, tuple(at[i] for i in inverse))])
+    for r in range(e.tiles.registers(target)):
+        at = e.tiles.register_coordinates(target, r)
+        result.append(x[e.tiles.register_at(source, tuple(at[i] for i in inverse))])
     return result
 
 
 def _permute_tile(t: Tile, axes: tuple[int, ...], shape: tuple[int, ...], dtype) -> Tile:
-    return Tile(dtype, shape, t.layout.permute(axes, t.domain).canonicalize(), tuple(t.domain[a] for a in axes))
+    domain = domain_of(t)
+    return Tile(dtype, shape, layout_of(t).permute(axes, domain).canonicalize(), tuple(domain[a] for a in axes))
 
 
 def _transpose_layout(assigner, call, types):

@@ -60,9 +60,11 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
     def one(e, dtype, x, y, known: Division | None = None):
         known = known or _unknown(dtype, y)
         if known.by_zero or known.wraps:
-            shifted = e.ins(f"add {dtype.llvm} {y.text}, 1", dtype) if known.wraps else y
-            none = e.ins(f"icmp ult {dtype.llvm} {shifted.text}, 2" if known.wraps
-                         else f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
+            if known.wraps:  # -1 or 0
+                shifted = e.ins(f"add {dtype.llvm} {y.text}, 1", dtype)
+                none = e.ins(f"icmp ult {dtype.llvm} {shifted.text}, 2", bool_)
+            else:
+                none = e.ins(f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
             known = replace(known, by_zero=False, wraps=False)
             return e.select(none, by_none(e, dtype, x, y),
                             one(e, dtype, x, e.select(none, e.const(1, dtype), y), known))

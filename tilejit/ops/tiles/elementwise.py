@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import DType, bool_, int32
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, element_type, type_as, type_of
 from ...ir.graph import Call, Const, Operand
 from ...ir.op import Op, op
 from ...ir.op_traits import Traits
@@ -29,13 +29,14 @@ def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
         if len(shapes) > 1 or any(isinstance(t, Scalar) for t in types):
             raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
         return Tile(dtype, shapes.pop())
+    scalars = [type_as(x, Scalar) for x in operands]
     # constants do not decide: they adapt to the others
-    weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]
-    return Scalar(dtype, min([t.uniform for t in types], default=Uniformity.GRID), bool(weak) and all(weak))
+    weak = [t.weak for t, x in zip(scalars, operands) if not isinstance(x, Const)]
+    return Scalar(dtype, min([t.uniform for t in scalars], default=Uniformity.GRID), bool(weak) and all(weak))
 
 
 def same_dtype(g: Builder, *operands: Operand) -> DType:
-    dtypes = {type_of(x).dtype for x in operands}
+    dtypes = {element_type(x) for x in operands}
     if len(dtypes) != 1:
         raise g.error(f"operands of one dtype are needed, not {', '.join(sorted(map(str, dtypes)))}")
     return dtypes.pop()
@@ -58,9 +59,13 @@ def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
     for n in range(0, len(args[0]), per):
         groups = [a[n:n + per] for a in args]
         held = [e.word_of(group, dtype) for group in groups]
-        word = words(e, dtype, *held) if None not in held and not all(isinstance(w, int) for w in held) else None
-        made += (e._from_units([e.word(word)], dtype, per) if word is not None
-                 else map_registers(emit, e, dtype, tuple(groups)))
+        word = None
+        if None not in held and not all(isinstance(w, int) for w in held):
+            word = words(e, dtype, *held)
+        if word is not None:
+            made += e.from_units([e.word(word)], dtype, per)
+        else:
+            made += map_registers(emit, e, dtype, tuple(groups))
     return made
 
 
@@ -73,7 +78,7 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
     dtype, if not that of the operands. `words` computes whole words of packed elements (`map_words`).
     """
     names = ("x", "y", "z")[:arity]
-    function = {}
+    function: dict[str, Any] = {}
     exec(f"def {name}_({', '.join(names)}): ...", function)
     declare = function[f"{name}_"]
     declare.__doc__ = doc
@@ -236,8 +241,9 @@ shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right
 def _(g, call):
     by = g.linear(call.args[1])
     amount = by.get(None, 0)
-    return (g.quotient(call.result, g.linear(call.args[0]), 1 << amount) if set(by) <= {None} and 0 <= amount < 63
-            else None)
+    if set(by) <= {None} and 0 <= amount < 63:
+        return g.quotient(call.result, g.linear(call.args[0]), 1 << amount)
+    return None
 
 
 # -- one operand -----------------------------------------------------------------------------------------------------

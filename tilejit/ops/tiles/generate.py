@@ -50,7 +50,7 @@ def _(m, call, x):
 
 @splat.emit
 def _(e, call, x):
-    return [x] * e.registers(call.result.type)
+    return [x] * e.tiles.registers(call.result.type)
 
 
 @op("pure", attrs=("start", "stop", "axis"), traits=Traits(free=True))
@@ -72,7 +72,7 @@ def _(m, call):
 def _(e, call):
     t = call.result.type
     start = call.attrs["start"]
-    return [e.as_value(e.coordinates(t, r)[0] + start, int32) for r in range(e.registers(t))]
+    return [e.as_value(e.tiles.coordinates(t, r)[0] + start, int32) for r in range(e.tiles.registers(t))]
 
 
 @op("pure", attrs=("shape", "axis"), traits=Traits(free=True))
@@ -95,4 +95,4 @@ def _(m, call):
 @indices.emit
 def _(e, call):
     t = call.result.type
-    return [e.as_value(e.coordinates(t, r)[call.attrs["axis"]], int32) for r in range(e.registers(t))]
+    return [e.as_value(e.tiles.coordinates(t, r)[call.attrs["axis"]], int32) for r in range(e.tiles.registers(t))]

@@ -12,7 +12,7 @@ from ...dtypes import int32
 from ...ir.builder import type_of
 from ...ir.op import op
 from ...layout import thread_table
-from ...types import Tile
+from ...types import Tile, domain_of, layout_of
 
 
 @op("pure", collective=True)
@@ -53,8 +53,9 @@ class Move:
 
 
 @lru_cache(maxsize=512)
-def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
-    """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp.
+def register_moves(source: Tile, target: Tile, flipped: tuple[int, ...] = ()) -> tuple[Move, ...] | None:
+    """The `Move` for each register of the target, by which it comes from a register of a lane in the same warp; the
+    target is in reverse along the dimensions `flipped`.
 
     None if an element must cross warps, if a register has no such move, or if shuffles would cost more than scratch
     memory. A shuffle costs about as much as a store or load of shared memory, and the two barriers of scratch memory
@@ -62,8 +63,8 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     """
     threads = max(_threads(source), _threads(target))
     lanes = min(threads, 32)
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // lanes, lanes, -1)
-                  for t in (source, target))
+    have, need = (_flat(thread_table(layout_of(t), domain_of(t), threads), t, axes).reshape(threads // lanes, lanes, -1)
+                  for t, axes in ((source, ()), (target, flipped)))
     moves = []
     for column in range(need.shape[2]):
         wanted = need[:, :, column:column + 1]
@@ -97,7 +98,7 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
     threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
     if threads % 32 or source.dtype.bits not in (16, 32):
         return None
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1)
+    have, need = (_flat(thread_table(layout_of(t), domain_of(t), threads), t).reshape(threads // 32, 32, -1)
                   for t in (source, target))
     columns, lanes = have.shape[2], np.arange(32)[:, None]
     if need.shape != have.shape or have.min() < 0:
@@ -121,7 +122,7 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
 def _exchange(e, x: list, dtype, by: Exchange) -> list:
     """Emit an exchange, bit by bit: of two words, each lane keeps the one that its lane bit selects, and swaps the
     other by a butterfly shuffle."""
-    words = e._to_units(x, dtype)
+    words = e.to_units(x, dtype)
     # read again: one read at the kernel's start would occupy a register through loops
     lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]
     for bit in range(by.bits):
@@ -129,9 +130,9 @@ def _exchange(e, x: list, dtype, by: Exchange) -> list:
         upper = ((lane >> by.lane + bit) & 1).equals(1)
         for low in (n for n in range(len(words)) if not n // apart % 2):
             a, b = words[low], words[low + apart]
-            got = e.shuffle("bfly", e.select(upper, a, b), 1 << by.lane + bit)
+            got = e.warp.shuffle("bfly", e.select(upper, a, b), 1 << by.lane + bit)
             words[low], words[low + apart] = e.select(upper, got, a), e.select(upper, b, got)
-    held = e._from_units(words, dtype, len(x))
+    held = e.from_units(words, dtype, len(x))
     return [held[n] for n in by.order]
 
 
@@ -157,19 +158,21 @@ def _map_lane(lane: int, base: int, lanes: tuple[int, ...]) -> int:
 
 def _threads(t: Tile) -> int:
     """How many threads hold a tile: a multiple of 32, or some lanes of one warp."""
-    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis)
+    layout = layout_of(t)
+    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*layout.shards, *layout.replicas) if a == axis)
                     for axis in ("laneid", "warpid"))
     return 32 * warps if warps > 1 else lanes
 
 
-def _flat(table, t: Tile):
-    """Row-major indices over the domain as row-major indices over the shape; -1 for padding."""
-    at = np.unravel_index(table, t.domain)
+def _flat(table, t: Tile, flipped: tuple[int, ...] = ()):
+    """Row-major indices over the domain as row-major indices over the shape, in reverse along the dimensions `flipped`;
+    -1 for padding."""
+    at = np.unravel_index(table, domain_of(t))
     inside = np.ones(table.shape, bool)
     flat = np.zeros(table.shape, np.int64)
-    for c, extent in zip(at, t.shape):
+    for d, (c, extent) in enumerate(zip(at, t.shape)):
         inside &= c < extent
-        flat = flat * extent + c
+        flat = flat * extent + (extent - 1 - c if d in flipped else c)
     return np.where(inside, flat, -1)
 
 
@@ -183,20 +186,28 @@ def _lane(e, move: Move):
     return lane
 
 
+def _from_lane(e, value, move):
+    """A register's value in the lane that a move names."""
+    return e.warp.shuffle("idx", value, e.memoize_for_region(("lane", move.base, move.lanes), lambda: _lane(e, move)))
+
+
+def shuffled(e, x: list, moves: tuple[Move, ...]) -> list:
+    """Emit the moves of a tile's registers."""
+    return [x[m.reg] if m.local else _from_lane(e, x[m.reg], m) for m in moves]
+
+
 @convert_layout.emit
 def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     moves = register_moves(source, target)
     if moves is not None:
-        return [x[m.reg] if m.local
-                else e.shuffle("idx", x[m.reg], e.memoize_for_region(("lane", m.base, m.lanes), lambda: _lane(e, m)))
-                for m in moves]
+        return shuffled(e, x, moves)
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)
     pitch = _pitch(source)
-    e.scratch_store(call, x, source, pitch)
-    return e.scratch_load(call, target, source.shape, pitch=pitch)
+    e.tiles.scratch_store(call, x, source, pitch)
+    return e.tiles.scratch_load(call, target, source.shape, pitch=pitch)
 
 
 def _pitch(t: Tile) -> int:

@@ -11,9 +11,9 @@ from functools import cache
 import numpy as np
 
 from ...dtypes import DType
-from ...ir.builder import Builder, describe
+from ...ir.builder import Builder, describe, memory_type
 from ...ir.builtin import method
-from ...ir.graph import Call, Value
+from ...ir.graph import Call, Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Traits, Writes
 from ...layout import TileLayout, axis
@@ -39,12 +39,12 @@ def _(g, dtype, shape, layout, cta_group):
 
 @alloc_tmem.simulate
 def _(m, call):
-    return m.tensor_buffer(call.result)
+    return m.tmem.buffer(call.result)
 
 
 @alloc_tmem.emit
 def _(e, call):
-    return e.tensor_buffer(call.result)
+    return e.tmem.buffer(call.result)
 
 
 def default_layout(shape: tuple[int, ...]) -> TileLayout | None:
@@ -78,7 +78,7 @@ def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group
     return buffer
 
 
-def allocation(made: Mapping[Value, Call], buffer: Value) -> Call:
+def allocation(made: Mapping[Operand, Call], buffer: Value) -> Call:
     """The `alloc_tmem` call behind a buffer in tensor memory or a view of one;
     `made` maps a value to the call that defines it."""
     call = made[buffer]
@@ -134,12 +134,12 @@ def _(g, buffer):
 
 @dealloc_tmem.simulate
 def _(m, call, buffer):
-    m.deallocate(buffer)
+    m.tmem.deallocate(buffer)
 
 
 @dealloc_tmem.emit
 def _(e, call, buffer):
-    e.deallocate(call.args[0])
+    e.tmem.deallocate(call.args[0])
 
 
 @method(Buffer, name="dealloc")
@@ -150,7 +150,7 @@ def _dealloc(g: Builder, x: Value):
     The buffer then has an allocation of its own. All threads of the CTA must make the call, and no operation on the
     buffer may still be pending.
     """
-    if x.type.scope != "tmem":
+    if memory_type(x).scope != "tmem":
         raise g.error(f"only tensor memory can be deallocated, not {describe(x)}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
         raise g.error("tensor memory must be deallocated once, at CTA scope and outside loops")

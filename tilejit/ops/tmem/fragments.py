@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import fuse, slice_dim
-from ...types import Region
+from ...types import Region, layout_of
 from .multiples import Multiple
 
 LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
@@ -152,7 +152,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
 
     Strides and offsets along TCol count elements. An offset is an int, or a `Multiple` if it is known only at run time.
     """
-    layout = t.buffer.layout
+    layout = layout_of(t.buffer)
     try:
         grouped, at = layout.group(t.buffer.shape)
     except CompilationError as error:
@@ -164,7 +164,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
         start = start if isinstance(start, int) else Multiple(divisor(start))
         if isinstance(start, int) and not 0 <= start <= t.buffer.shape[d] - extent:
             return f"elements {start} to {start + extent - 1} of dimension {d}, which has {t.buffer.shape[d]}"
-        sliced = slice_dim(grouped.shards[at[d]:at[d + 1]], start, extent, lambda m, n: m.of % n == 0)
+        sliced = slice_dim(grouped.shards[at[d]:at[d + 1]], start, extent, lambda shard, n: shard.of % n == 0)
         if sliced is None:
             return (f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across "
                     "the layout's blocks")
@@ -182,7 +182,8 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
     `fields` is an entry of `ROWS` or `COLUMNS`. None if the digit straddles a field boundary unevenly.
     """
-    found, weight = [], 1
+    found: list[tuple] = []
+    weight = 1
     for n, along, step in fields:
         if extent == 1:
             break
@@ -259,7 +260,12 @@ def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense
 
     Unlike in `ROWS` and `COLUMNS`, strides on `reg` count elements.
     """
-    inner = ((2, None, 0), (2, REG, 1)) if packed else ((32 // bits, REG if dense else None, int(dense)),)
+    if packed:
+        inner: tuple[tuple, ...] = ((2, None, 0), (2, REG, 1))
+    elif dense:
+        inner = ((32 // bits, REG, 1),)
+    else:
+        inner = ((32 // bits, None, 0),)
     columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
     def in_elements(fields):
         return tuple((n, a, s * elements if a == REG else s) for n, a, s in fields)
@@ -275,7 +281,7 @@ def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[lis
         crossing = next(((stride, along) for stride, along, digit in found if digit is None), None)
         if crossing is not None:
             return f"a step of {crossing[0]} along {crossing[1]} crosses what {shape} moves"
-        made.append([d for *_, digit in found for d in digit])
+        made.append([d for *_, digit in found for d in digit or ()])
     return made
 
 
@@ -283,17 +289,16 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
               packed: bool, half: int) -> Plan | str:
     """Complete the plan: divide the columns among warpgroups, check that all threads are covered,
     and form the instructions."""
-    warps, across, spread = max(threads // 32, 1), 0, 2 if packed else 1
+    across, spread = 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
-        made, words = _split(made, threads // 128, elements)
-        if not words or words % WORDS[shape]:
+        made, each = _split(made, threads // 128, elements)
+        if not each or each % WORDS[shape]:
             return f"its columns do not divide among {threads // 128} warpgroups"
-        across = words // WORDS[shape] * WIDTH[shape] * spread
+        across = each // WORDS[shape] * WIDTH[shape] * spread
     flat = [d for dim in made for d in dim]
-    lanes, groups = ([(n, s) for n, s, a in (*flat, *copies) if a == along] for along in (LANE, WARP))
-    if not _covers(lanes, 32) or not _covers(groups, warps):
-        return (f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, "
-                f"and there are 32 of {warps}")
+    refused = _refused_threads((*flat, *copies), shape, max(threads // 32, 1))
+    if refused is not None:
+        return refused
     words = sorted((s // elements, n) for n, s, a in flat if a == REG and s >= elements)
     if len({s for s, _ in words}) != len(words):
         return "two dimensions go to the same registers"
@@ -305,10 +310,27 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
     if refused is not None:
         return refused
     compact, registers = _compact(words, elements)
-    dims = [tuple((n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim or [(1, 1, REG)]) for dim in made]
-    layout = TileLayout([s for dim in dims for s in fuse(dim)], copies)
+    layout = _layout_of(made, copies, compact)
     domain = tuple(prod(n for n, _, _ in dim) for dim in made)
     return Plan(shape, packed, elements, bits, distance, across, quarters, registers, issues, layout, domain)
+
+
+def _layout_of(made: list, copies: tuple, compact: dict[int, int]) -> TileLayout:
+    """The layout over threads and registers of these digits, with the registers renumbered by `compact`."""
+    shards: list[tuple] = []
+    for dim in made:
+        digits = [(n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim]
+        shards += fuse(tuple(digits) or ((1, 1, REG),))
+    return TileLayout(shards, copies)
+
+
+def _refused_threads(digits: tuple, shape: str, warps: int) -> str | None:
+    """Why the digits do not give the region to all lanes of the warps, each part once; None if they do."""
+    lanes, groups = ([(n, s) for n, s, a in digits if a == along] for along in (LANE, WARP))
+    if _covers(lanes, 32) and _covers(groups, warps):
+        return None
+    return (f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, "
+            f"and there are 32 of {warps}")
 
 
 def _compact(words: list, elements: int) -> tuple[dict[int, int], int]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...dispatch import Need, Site, Variant
+from ...dispatch import Need, Site, Variant, result_of
 from ...dtypes import int32
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...ir.op_traits import Reads, Registers, Traits, Writes
-from ...types import Buffer, Region, Tile
+from ...types import Buffer, Region, Tile, layout_of
 from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
 from ..memory.packed import refuse_packed
@@ -97,20 +97,26 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
         return "it begins inside a column of 32 bits"
     reasons = []
     frozen = tuple(tuple(part) for part in digits)
+    packings = (True, False) if bits == 16 else (False,)
     for name in (shape,) if shape else SHAPES:
-        for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
-            made = plan_moves(frozen, region.buffer.layout.replicas, lane, bits, threads, name, packed, load)
+        for packed in packings if pack is None else (pack,):
+            made = plan_moves(frozen, layout_of(region.buffer).replicas, lane, bits, threads, name, packed, load)
             if not isinstance(made, str):
                 return made
             reasons.append(f"{name}{' packed' if packed else ''}: {made}")
     return "; ".join(dict.fromkeys(reasons))
 
 
+def _has_plan(s: MoveSite) -> bool | str:
+    plan = find_plan(s)
+    return plan if isinstance(plan, str) else True
+
+
 def _quarter(s: MoveSite) -> bool | str:
     """Whether every warp stays in the lanes that it can access: 32 * (warp % 4) to 32 * (warp % 4) + 31."""
-    at = digits_of(s.region, s.starts, s.g.divisor)
-    lane = at[1].get("TLane", 0)
-    if s.threads == 32 and not find_plan(s).quarters:
+    _, at = result_of(digits_of(s.region, s.starts, s.g.divisor))
+    lane = at.get("TLane", 0)
+    if s.threads == 32 and not result_of(find_plan(s)).quarters:
         if s.first is None:
             return "a warp known at run time only"
         mine = s.first % 4
@@ -123,8 +129,7 @@ NEEDS = (
     TENSOR_MEMORY,
     Need("whole warpgroups as the scope, or one warp",
          lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
-    Need("a region of one or two dimensions that an instruction's shape moves",
-         lambda s: find_plan(s) if isinstance(find_plan(s), str) else True, gate=True),
+    Need("a region of one or two dimensions that an instruction's shape moves", _has_plan, gate=True),
     Need("each warp in its own quarter of the lanes", _quarter),
 )
 
@@ -141,7 +146,7 @@ def _text(plan: Plan, store: bool, repeat: int, operands: tuple[str, str]) -> st
 
 def _address(e, plan: Plan, region):
     """The address at which the calling warp starts: lanes are in bits 16 and up, so 32 lanes are 1 << 21."""
-    address = e.tensor_address(region)
+    address = e.tmem.address(region)
     if not plan.quarters:
         return address
     warp = e.warp_id()
@@ -156,7 +161,8 @@ def emit(e, plan: Plan, call, region, value=None):
     """Emit all instructions and the wait in one asm statement, so that the registers are not used before the wait."""
     store = value is not None
     address, dtype = _address(e, plan, region), region.type.dtype
-    total, lines = plan.registers, []
+    total = plan.registers
+    lines: list[str] = []
     base = 0 if store else total
     for issue in plan.issues:
         n = issue.repeat * WORDS[plan.shape]
@@ -172,18 +178,18 @@ def emit(e, plan: Plan, call, region, value=None):
         return None
     words = e.asm(text, [int32] * total, [address], convergent=True)
     if plan.elements == 1 and dtype.bits < 32:
-        return [e.narrowed(w, dtype) for w in words]
-    return e._from_units(words, dtype, total * plan.elements)
+        return [e.tmem.narrowed(w, dtype) for w in words]
+    return e.from_units(words, dtype, total * plan.elements)
 
 
 def _words(e, plan: Plan, values: list) -> list:
     if plan.elements == 1 and plan.bits < 32:
-        return [e.widened_bits(v) for v in values]
-    return e._to_units(values, values[0].dtype) if len(values) * plan.bits >= 32 else e.packed_words(values)
+        return [e.tmem.widened_bits(v) for v in values]
+    return e.to_units(values, values[0].dtype) if len(values) * plan.bits >= 32 else e.mma.packed_words(values)
 
 
 def simulate(m, plan: Plan, call, region, value=None):
-    return m.tensor_load(plan, call, region) if value is None else m.tensor_store(plan, call, region, value)
+    return m.tmem.load(plan, call, region) if value is None else m.tmem.store(plan, call, region, value)
 
 
 VARIANT = Variant("tcgen05_ldst", plan=lambda s: find_plan(s), emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
@@ -217,17 +223,22 @@ def _instruction_layout(assigner, call, region: Value, t: Tile) -> Tile:
     """The tile's type with the layout that the instruction gives or takes;
     the default layout if no instruction moves it."""
     g = assigner.context
-    made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"],
-                  call.attrs["pack"], bool(call.results))
-    return (assigner.default(t.shape, t.dtype) if isinstance(made, str)
-            else Tile(t.dtype, t.shape, made.layout, made.domain))
+    made = search(type_as(region, Region), g.definition(region).args[1:], g.divisor, assigner.scope.threads,
+                  call.attrs["shape"], call.attrs["pack"], bool(call.results))
+    if isinstance(made, str):
+        return assigner.default(t.shape, t.dtype)
+    return Tile(t.dtype, t.shape, made.layout, made.domain)
 
 
-tmem_load.rules.layout = (lambda assigner, call,
-                          types: ((None,), (_instruction_layout(assigner, call, call.args[0], call.result.type),)))
-tmem_store.rules.layout = (lambda assigner, call,
-                           types: ((None, _instruction_layout(assigner, call, call.args[0], type_of(call.args[1]))),
-                                   ()))
+@tmem_load.layout
+def _(assigner, call, types):
+    return (None,), (_instruction_layout(assigner, call, call.args[0], type_as(call.result, Tile)),)
+
+
+@tmem_store.layout
+def _(assigner, call, types):
+    return (None, _instruction_layout(assigner, call, call.args[0], type_as(call.args[1], Tile))), ()
+
 
 for moved in (tmem_load, tmem_store):
     moved.site(MoveSite.of_call)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
@@ -43,12 +43,12 @@ def _(g, side):
 
 @tcgen05_fence.simulate
 def _(m, call):
-    m.tensor_fence(call.attrs["side"])
+    m.tmem.fence(call.attrs["side"])
 
 
 @tcgen05_fence.emit
 def _(e, call):
-    e.tcgen05_fence(call.attrs["side"])
+    e.tmem.fence(call.attrs["side"])
 
 
 @op("syncs", attrs=("what",), collective=True, traits=Traits(waits=True))
@@ -71,7 +71,7 @@ def _(g, what):
 
 @tcgen05_wait.simulate
 def _(m, call):
-    m.tensor_wait(call.attrs["what"])
+    m.tmem.wait(call.attrs["what"])
 
 
 @tcgen05_wait.emit
@@ -91,7 +91,7 @@ def _(g, bar, mask=None, cta_group=1):
 
 @tcgen05_commit_.simulate
 def _(m, call, bar, mask=None):
-    m.tensor_commit(bar, mask)
+    m.tmem.commit(bar, mask)
 
 
 @tcgen05_commit_.emit
@@ -99,7 +99,7 @@ def _(e, call, bar, mask=None):
     group, several = call.attrs["cta_group"], ".multicast::cluster" if mask is not None else ""
     address = bar.address + bar.offset
     text = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster{several}.b64 [$0]"
-    e.asm(text + (", $1;" if several else ";"), [], [address, e.half_word(mask)] if several else [address])
+    e.asm(text + (", $1;" if several else ";"), [], [address, e.bulk.half_word(mask)] if several else [address])
 
 
 @builtin
@@ -117,7 +117,7 @@ def tcgen05_commit(g: Builder, bar, multicast=None):
     if g.scope.threads != 1 and g.scope.partial is None:
         raise g.error("tcgen05_commit must be called by one thread, the one that started the operations, "
                       f"and {g.scope.threads} of a {g.scope.kind} call it here: use tile.elect()")
-    if multicast is not None and type_of(bar).peer:
+    if multicast is not None and type_as(bar, BarrierRef).peer:
         raise g.error("a multicast names the CTAs by its mask: give the CTA's own barrier")
     if isinstance(multicast, int):
         check_mask(multicast, prod(g.launch.cluster or (1,)))

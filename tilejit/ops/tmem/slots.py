@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...dtypes import int32
 from ...ir.builder import Builder, type_of
-from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, blocks
+from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, blocks, number
 from ..language.ids import cta_rank
 from ..language.operators import binary
 from .order import tcgen05_commit_
@@ -49,9 +49,10 @@ def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
 def _surely(node: Node) -> tuple[Block, ...]:
     """The blocks inside a node that all threads execute whenever they execute the node:
     bodies of loops known to iterate."""
-    if isinstance(node, For) and not (all(isinstance(x, Const) for x in (node.start, node.stop, node.step))
-                                      and range(node.start.value, node.stop.value, node.step.value)):
-        return ()
+    if isinstance(node, For):
+        bounds = node.start, node.stop, node.step
+        if not (all(isinstance(x, Const) for x in bounds) and range(*map(number, bounds))):
+            return ()
     return () if isinstance(node, (If, While, Scope)) else blocks(node)
 
 

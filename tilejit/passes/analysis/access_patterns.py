@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ...concurrency import cached_property
 from ...dtypes import int32, keeps
-from ...ir.builder import type_of
+from ...ir.builder import as_value, element_type, type_as, type_of
 from ...ir.graph import Call, Const, For, Operand, Value
 from ...ops.language.operators import binary
 from ...ops.language.pointwise import where
@@ -24,9 +24,9 @@ from ...ops.tiles.casts import cast
 from ...ops.tiles.generate import iota, splat
 from ...ops.tiles.layout_change import convert_layout
 from ...ops.tiles.slicing import slice_
-from ...types import Points, Region, Sym, Tile
+from ...types import Buffer, Points, Region, Scalar, Sym, Tile
 from .context import Context
-from .index_tile_analysis import FOLLOWED
+from .index_tile_analysis import FOLLOWED, Ramp
 from .integer_analysis import INDICES
 from .writing import Writer
 
@@ -36,7 +36,10 @@ FIRST_ELEMENT_KEPT = frozenset((splat, broadcast, reshape_, transpose_, convert_
 # (smaller operand, larger operand, 1 if they may be equal)
 COMPARISONS = {ew.lt: (0, 1, 0), ew.le: (0, 1, 1), ew.gt: (1, 0, 0), ew.ge: (1, 0, 1)}
 
-LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constant
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LinearSum = dict[Any, int]  # {value: coefficient}; the key 1 has the constant
 
 
 @dataclass(frozen=True)
@@ -54,27 +57,31 @@ class MaskTerm:
     """One operand of a mask's conjunction: a tile of the mask's rank,
     or (`placed`) a one-dimensional tile along that axis of it."""
 
-    value: Value
+    value: Operand
     placed: int | None
+
+
+NOT_MADE_OF_SCALARS = "its index tiles are not made of tile.arange and scalars"
 
 
 class PatternMismatch(Exception):
     """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
 
 
-def memoize(find: Callable[..., Any]) -> Callable[..., Any]:
+def memoize(find: Callable[Concatenate[AccessPattern, P], R]) -> Callable[Concatenate[AccessPattern, P], R]:
     """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
-    def found(self: AccessPattern, *args):
+    def found(self: AccessPattern, /, *args: P.args, **kwargs: P.kwargs) -> R:
         key = find, args[-1]
         if key not in self.found:
             self.followed += 1
             if self.followed > FOLLOWED:
                 raise PatternMismatch(f"its index tiles or its mask are made by more than {FOLLOWED} "
                                       "operations in a row")
-            self.found[key] = find(self, *args)
+            self.found[key] = find(self, *args, **kwargs)
             self.followed -= 1
-        return self.found[key]
+        result: R = self.found[key]
+        return result
 
     return found
 
@@ -87,17 +94,22 @@ class AccessPattern:
     """
 
     def __init__(self, context: Context, access: Call, loops: Sequence[For]):
-        source, self.mask = access.args[0], access.args[2]
-        self.context, self.shape = context, source.type.shape
-        self.carried = {c.inner: loop for loop in loops for c in loop.carried}
-        self.found, self.followed = {}, 0  # the cache of `memoize`, and its recursion depth
-        self.representatives = {}                     # (op, operands, attributes) -> representative
+        source, self.mask = as_value(access.args[0]), access.args[2]
+        t = source.type
+        assert isinstance(t, (Points, Region))
+        self.context, self.shape = context, t.shape
+        self.carried: dict[Operand, For] = {c.inner: loop for loop in loops for c in loop.carried}
+        self.found: dict[Any, Any] = {}  # the cache of `memoize`
+        self.followed = 0                # its recursion depth
+        self.representatives: dict[Any, Any] = {}  # (op, operands, attributes) -> representative
         self.call = context.definition(source)
-        self.buffer, *values = self.call.args
-        if isinstance(source.type, Points):
+        buffer, *values = self.call.args
+        self.buffer = as_value(buffer)
+        self.array = type_as(buffer, Buffer)
+        if isinstance(t, Points):
             self.indices = [self.index(x) for x in values]
         else:
-            axes = {d: a for a, d in enumerate(source.type.kept)}
+            axes = {d: a for a, d in enumerate(t.kept)}
             self.indices = [Index(x, axes.get(d), True) for d, x in enumerate(values)]
 
     @cached_property
@@ -132,14 +144,16 @@ class AccessPattern:
         """The tile, from one whose axes are in the order of the array's dimensions."""
         if list(self.axes) != sorted(self.axes):
             x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
-        return x if x.type.shape == self.shape else g.call(reshape_, x, shape=self.shape)
+        return x if type_as(x, Tile).shape == self.shape else as_value(g.call(reshape_, x, shape=self.shape))
 
     def in_array_order(self, g: Writer, x: Value) -> Value:
         """The inverse of `in_tile_order`."""
         order = sorted(self.axes)
         if len(order) < len(self.shape):
             x = g.call(reshape_, x, shape=tuple(self.shape[a] for a in order))
-        return x if list(self.axes) == order else g.call(transpose_, x, axes=tuple(map(order.index, self.axes)))
+        if list(self.axes) == order:
+            return x
+        return as_value(g.call(transpose_, x, axes=tuple(map(order.index, self.axes))))
 
     def index(self, values: Operand) -> Index:
         """The Index of a scalar, or of a tile whose elements differ along at most one axis."""
@@ -155,11 +169,11 @@ class AccessPattern:
         if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
             return 0
         count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
-        def ramp(x):
+        def ramp(x: Operand) -> Ramp | None:
             return self.context.ramp(x, own, count)
         if (found := ramp(values)) is not None:
             return found[0]
-        def by_one(x):
+        def by_one(x: Operand) -> int:
             return count if (asked := ramp(x)) and asked[0] == 1 else 1
         return 1 if self.context.asked_divisor(values, count, by_one) == count else None
 
@@ -176,12 +190,12 @@ class AccessPattern:
             return self.call.result
         extents = tuple(1 if i.axis is None else self.shape[i.axis] for i in self.indices)
         kept = self.call.attrs.get("kept", tuple(d for d, i in enumerate(self.indices) if i.axis is not None))
-        return g.call(region, buffer, *starts, extents=extents, kept=kept)
+        return as_value(g.call(region, buffer, *starts, extents=extents, kept=kept))
 
     def narrowed(self, g: Writer) -> Value:
         """A window of the array that ends where the mask does."""
         buffer, rank = self.buffer, len(self.indices)
-        strides, vector = buffer.type.strides, 16 // max(buffer.type.dtype.nbytes, 1)
+        strides, vector = self.array.strides or (), 16 // max(self.array.dtype.nbytes, 1)
 
         def divisor(d: int, x: Operand | int) -> int:
             self.context.definitions.update(g.definitions)
@@ -203,51 +217,56 @@ class AccessPattern:
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                value = (g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym)
-                         else self.first_element(g, key))
+                if isinstance(key, Sym):
+                    value = g.call(size_of, self.context.graph.params[key.arg], sym=key)
+                else:
+                    value = self.first_element(g, key)
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
     def gathered_rows(self, g: Writer) -> Value:
         """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
-        plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
+        plain = len(self.indices) == 2 and self.array.narrowed is None
         if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
             raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of a matrix, "
                                   "contiguous in each row")
         row, column = (i.axis for i in self.indices)
+        assert row is not None and column is not None
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
             raise PatternMismatch("its mask keeps parts of rows; elements beyond the array need no mask")
         numbers = self.vector_along(g, self.indices[0].values, row)
         for term in self.kept:
             numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)
-        return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
+        return as_value(take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column]))
 
     def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
         """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive
         numbers from a scalar on."""
         count = self.shape[axis]
         if not isinstance(type_of(values), Tile):
-            return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
+            return as_value(binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values))
         made = self.context.definitions
-        if values.type.shape == (count,):
-            return values
-        while (values.type.size != count and values in made and made[values].op is broadcast
-               and made[values].args[0].type.shape[axis] == count):
+        if type_as(values, Tile).shape == (count,):
+            return as_value(values)
+        while (type_as(values, Tile).size != count and values in made and made[values].op is broadcast
+               and type_as(made[values].args[0], Tile).shape[axis] == count):
             values = made[values].args[0]
-        if values.type.size != count:
-            shape = tuple(n if d == axis else 1 for d, n in enumerate(values.type.shape))
+        t = type_as(values, Tile)
+        if t.size != count:
+            shape = tuple(n if d == axis else 1 for d, n in enumerate(t.shape))
             values = g.call(slice_, values, starts=(0,) * len(shape), shape=shape, steps=(1,) * len(shape))
-        if values in made and made[values].op is reshape_ and made[values].args[0].type.shape == (count,):
-            return made[values].args[0]
-        return g.call(reshape_, values, shape=(count,))
+        if values in made and made[values].op is reshape_ and type_as(made[values].args[0], Tile).shape == (count,):
+            return as_value(made[values].args[0])
+        return as_value(g.call(reshape_, values, shape=(count,)))
 
     def start(self, g: Writer, index: Index) -> Operand:
         """The first index of a dimension, as an operand."""
         first = self.first_element(g, index.values)
-        if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
+        if isinstance(first, Value) and type_as(first, Scalar).uniform < self.context.scope.uniformity:
             raise PatternMismatch("its first element is not the same for all threads")
-        return (g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES
-                else convert(g, first, int32))
+        if isinstance(first, int) or element_type(first) in INDICES:
+            return g.operand(first)
+        return convert(g, first, int32)
 
     @memoize
     def first_element(self, g: Writer, x: Operand) -> int | Operand:
@@ -255,24 +274,27 @@ class AccessPattern:
         if isinstance(x, Const):
             return int(x.value) if x.dtype in INDICES else x
         if x in self.carried:
-            return self.induction_value(g, x)
-        call, is_tile = self.context.definitions.get(x), isinstance(x.type, Tile)
+            return self.induction_value(g, as_value(x))
+        call, is_tile = self.context.definitions.get(x), isinstance(type_of(x), Tile)
         if not is_tile and (call is None or not self.depends_on_carried(x)):
             return x
-        match call.op if call is not None else None:
+        if call is None:
+            raise PatternMismatch(NOT_MADE_OF_SCALARS)
+        match call.op:
             case generate.iota:
-                return call.attrs["start"]
+                return int(call.attrs["start"])
             case generate.indices:
                 return 0
-            case op if op in FIRST_ELEMENT_KEPT or op is cast and is_tile and keeps(type_of(call.args[0]).dtype,
-                                                                                    x.type.dtype):
+            case op if op in FIRST_ELEMENT_KEPT or op is cast and is_tile and keeps(element_type(call.args[0]),
+                                                                                    element_type(x)):
                 return self.first_element(g, call.args[0])
-            case ew.add if x.type.dtype in INDICES:
-                return _sum(g, *(self.first_element(g, a) for a in call.args))
-            case _ if call is not None and (call.op.rules.element is not None or call.op is cast):
-                return g.call(call.op, *(convert(g, self.first_element(g, a), type_of(a).dtype) for a in call.args),
-                              **call.attrs)
-        raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
+            case ew.add if element_type(x) in INDICES:
+                one, other = call.args
+                return _sum(g, self.first_element(g, one), self.first_element(g, other))
+            case _ if call.op.rules.element is not None or call.op is cast:
+                operands = (convert(g, self.first_element(g, a), element_type(a)) for a in call.args)
+                return as_value(g.call(call.op, *operands, **call.attrs))
+        raise PatternMismatch(NOT_MADE_OF_SCALARS)
 
     def depends_on_carried(self, x: Operand) -> bool:
         """Whether a scalar is computed from a value that one of the loops carries."""
@@ -300,23 +322,26 @@ class AccessPattern:
 
     # -- masks ---------------------------------------------------------------------------------------------------------
 
-    def terms(self, mask: Value | None) -> Iterator[MaskTerm]:
+    def terms(self, mask: Operand) -> Iterator[MaskTerm]:
         """The terms of the mask's conjunction, each once."""
-        rank, seen, left = len(self.shape), set(), [MaskTerm(mask, None)] if mask is not None else []
+        seen: set[MaskTerm] = set()
+        rank, left = len(self.shape), [MaskTerm(mask, None)] if mask is not None else []
         while left:
             term = left.pop()
             if term in seen:
                 continue
             seen.add(term)
-            call, shape = self.context.definitions.get(term.value), type_of(term.value).shape
-            inner = call.args[0].type.shape if call is not None and call.op in (broadcast, reshape_) else None
+            call, shape = self.context.definitions.get(term.value), type_as(term.value, Tile).shape
+            source = call.args[0] if call is not None and call.op in (broadcast, reshape_) else None
+            inner = type_as(source, Tile).shape if source is not None else None
             axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
             if call is not None and call.op is ew.bit_and:
                 left += (MaskTerm(a, term.placed) for a in reversed(call.args))
-            elif inner is not None and call.op is broadcast and len(inner) == rank:
-                left.append(MaskTerm(call.args[0], None))
-            elif inner is not None and call.op is reshape_ and len(shape) == rank and len(inner) == len(axes) == 1:
-                left.append(MaskTerm(call.args[0], axes[0]))
+            elif call is not None and inner is not None and call.op is broadcast and len(inner) == rank:
+                left.append(MaskTerm(source, None))
+            elif (call is not None and inner is not None and call.op is reshape_ and len(shape) == rank
+                  and len(inner) == len(axes) == 1):
+                left.append(MaskTerm(source, axes[0]))
             else:
                 yield term
 
@@ -332,7 +357,7 @@ class AccessPattern:
         """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or,
         `from_below`, those from the bound on. Empty if it is no such comparison."""
         call = self.context.definitions.get(term.value)
-        if call is None or call.op not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
+        if call is None or call.op not in COMPARISONS or element_type(call.args[0]) not in INDICES:
             return []
         below, above, more = COMPARISONS[call.op]
         low, high = call.args[below], call.args[above]
@@ -352,8 +377,8 @@ class AccessPattern:
 
     def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
         """The first index of a dimension that is in bounds, and the first one after them."""
-        if self.buffer.type.narrowed is None:
-            size = self.buffer.type.shape[d]
+        if self.array.narrowed is None:
+            size = self.array.shape[d]
             return {}, {1: size} if isinstance(size, int) else {size: 1}
         rank, given = len(self.indices), self.context.definitions[self.buffer].args[1:]
         low, count = given[2 * rank + d], given[3 * rank + d]
@@ -376,16 +401,18 @@ class AccessPattern:
         if isinstance(key, (Sym, Const)):
             return {key: 1} if isinstance(key, Sym) else {1: int(key.value)}
         call = self.context.definitions.get(key)
-        match call.op if call is not None else None:
+        if call is None:
+            return {self.representative(key): 1}
+        match call.op:
             case generate.iota:
                 return {1: call.attrs["start"]}
             case generate.indices:
                 return {}
             case op if op in FIRST_ELEMENT_KEPT:
                 return self.parts(call.args[0])
-            case ew.add | ew.sub if type_of(key).dtype in INDICES:
+            case ew.add | ew.sub if element_type(key) in INDICES:
                 return self.sum((call.args[0], 1), (call.args[1], 1 if call.op is ew.add else -1))
-            case ew.mul if type_of(key).dtype in INDICES:
+            case ew.mul if element_type(key) in INDICES:
                 for factor, by in zip(call.args, map(self.context.constant, call.args[::-1])):
                     if by is not None:
                         return self.sum((factor, by))
@@ -398,8 +425,9 @@ class AccessPattern:
         if (call is None or call.op.effect != "pure"
             or call.args and call.op is not cast and call.op.rules.element is None):
             return x
-        return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)),
-                                                tuple(sorted(call.attrs.items()))), x)
+        key = call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))
+        first: Operand = self.representatives.setdefault(key, x)
+        return first
 
     def at_least(self, x: LinearSum) -> bool:
         """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a
@@ -415,7 +443,7 @@ class AccessPattern:
                 return not ask("size_at_least", size.arg, size.dim, plus + 1)
             case 2, [size], [Sym(kind="size") as other] if plus >= 0:
                 return ask("size_within", size.arg, size.dim, other.arg, other.dim)
-            case 2, [size], [number] if plus >= 0 and number in params and number.type.dtype in INDICES:
+            case 2, [size], [Value() as number] if plus >= 0 and number in params and element_type(number) in INDICES:
                 return ask("size_within", size.arg, size.dim, params.index(number))
         return False
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ...ir.builder import Facts, type_of
+from ...ir.builder import Facts, element_type, type_of
 from ...ir.graph import Const, Graph, Operand, Value
 from ...types import Scalar, Sym, Tile
 from .constraints import Constraint
@@ -41,7 +41,9 @@ class ArgumentAnalysis(IndexTileAnalysis):
         divisor = divisor or self.divisor
         n, numbers = self._arguments_to_ask(operand, wanted, divisor) or (1, ())
         asked = all(self._ask_multiple(x, n) for x in numbers)
-        return self._assuming_multiples(numbers, n, lambda: divisor(operand)) if numbers and asked else divisor(operand)
+        if numbers and asked:
+            return self._assuming_multiples(numbers, n, lambda: divisor(operand))
+        return divisor(operand)
 
     def may_divide(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> bool:
         """Whether there are launches for which `asked_divisor` would return a multiple of `wanted`. Asks no fact."""
@@ -57,7 +59,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         if behind is None:
             return 1, ()
         for n in (wanted * part for part in PARTS if behind):
-            def holds(numbers):
+            def holds(numbers: tuple[Number, ...]) -> bool:
                 return self._assuming_multiples(numbers, n, lambda: divisor(operand)) % wanted == 0
             if holds(behind):
                 needed = behind
@@ -71,7 +73,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         """Whether an integer is a scalar argument that is 1 (the stride of a contiguous dimension, for one);
         asks the launch."""
         number = self.key(self.spread(operand))
-        if number not in self.graph.params or not type_of(number).dtype.is_int:
+        if number not in self.graph.params or not element_type(number).is_int:
             return False
         return self.facts.ask("scalar_between", self.graph.params.index(number), 1, 1)
 
@@ -84,7 +86,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         """The answer to `question` under the assumption that the arguments are multiples of `n` and not negative."""
         known, key = self._known, (id(self._known), numbers, n)
         if key not in self._assumed:
-            def multiple():
+            def multiple() -> Constraint:
                 return Constraint(low=0, divisor=n)
             constraints = known.constraints | {(x, False): LazyConstraint(known.constraints.get((x, False)), known,
                                                                           [multiple]) for x in numbers}
@@ -96,18 +98,20 @@ class ArgumentAnalysis(IndexTileAnalysis):
     def _arguments_behind(self, operand: Operand) -> tuple[Number, ...]:
         """The extents and scalar arguments that an integer, or the integers of a tile, are computed from."""
         if operand not in self._behind:
-            found, seen, todo = {}, set(), [operand]
+            found: dict[Number, None] = {}
+            seen: set[Operand] = set()
+            todo = [operand]
             while todo:
                 x = todo.pop()
                 if (x in seen or x is None or isinstance(x, Const) or not isinstance(type_of(x), (Scalar, Tile))
-                    or type_of(x).dtype.is_float):
+                    or element_type(x).is_float):
                     continue
                 seen.add(x)
                 key = self.key(x)
                 if isinstance(key, Sym):
                     found |= {key: None} if key.kind == "size" else {}
                 elif key in self.graph.params:
-                    found |= {key: None} if type_of(key).dtype.is_int else {}
+                    found |= {key: None} if element_type(key).is_int else {}
                 elif x in self.loops:
                     todo += self.loops[x].start, self.loops[x].step
                 elif x in self.branch_values:

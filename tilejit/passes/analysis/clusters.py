@@ -4,15 +4,17 @@ and values that depend on the rank alone."""
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from ...ir.graph import Block, Const, For, If, Scope
+from ...ir.builder import type_as
+from ...ir.graph import Block, Call, Const, For, If, Operand, Scope
+from ...ir.op import Op
 from ...ops.language.ids import cta_rank
 from ...ops.tiles import elementwise as ew
 from ...ops.tiles.casts import cast
 from ...ops.tiles.division import floordiv, mod
 from ...ops.tiles.generate import constant
-from ...types import Uniformity
+from ...types import Scalar, Uniformity
 
 
 def cluster_uniform_blocks(body: Block) -> set[Block]:
@@ -35,26 +37,30 @@ def _collect_uniform(block: Block, uniform: set[Block]) -> None:
                 _collect_uniform(orelse, uniform)
 
 
-def is_cluster_uniform(x) -> bool:
+def is_cluster_uniform(x: Operand) -> bool:
     """Whether a value is known to be the same in all CTAs of a cluster."""
-    return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
+    return isinstance(x, Const) or type_as(x, Scalar).uniform >= Uniformity.CLUSTER
 
 
-def value_at_rank(x, made: dict[Any, Any], own: int, ranks: int) -> int | None:
+def value_at_rank(x: Operand, made: Mapping[Operand, Call], own: int, ranks: int) -> int | None:
     """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank
     and constants alone."""
     if isinstance(x, Const):
         return int(x.value)
     call = made.get(x)
-    op = call.op if call is not None else None
+    if call is None:
+        return None
+    op = call.op
     if op is cta_rank:
         return own
-    parts = [value_at_rank(a, made, own, ranks) for a in call.args] if op in _OPERATIONS else [None]
+    if op not in _OPERATIONS:
+        return None
+    parts = [value_at_rank(a, made, own, ranks) for a in call.args]
     return None if None in parts or (op in (mod, floordiv) and not parts[1]) else _OPERATIONS[op](*parts)
 
 
-_OPERATIONS = {cast: lambda x: x, constant: lambda x: x, ew.add: operator.add, ew.sub: operator.sub,
-               ew.mul: operator.mul,
-               mod: operator.mod, floordiv: operator.floordiv, ew.bit_xor: operator.xor, ew.bit_and: operator.and_,
-               ew.bit_or: operator.or_, ew.shl: lambda x, n: x << n if 0 <= n < 32 else 0,
-               ew.shr: lambda x, n: x >> min(n, 31) if n >= 0 else 0}
+_OPERATIONS: dict[Op, Callable[..., int]] = {
+    cast: lambda x: x, constant: lambda x: x, ew.add: operator.add, ew.sub: operator.sub, ew.mul: operator.mul,
+    mod: operator.mod, floordiv: operator.floordiv, ew.bit_xor: operator.xor, ew.bit_and: operator.and_,
+    ew.bit_or: operator.or_, ew.shl: lambda x, n: x << n if 0 <= n < 32 else 0,
+    ew.shr: lambda x, n: x >> min(n, 31) if n >= 0 else 0}

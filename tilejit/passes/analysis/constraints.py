@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import gcd, lcm
 from typing import TYPE_CHECKING, Any
 
-from ...ir.builder import type_of
+from ...ir.builder import element_type
 from ...ir.graph import Const, For, Operand, rises
 from ...ir.op import Op
 from ...ops.tiles import elementwise as ew
@@ -66,17 +67,20 @@ def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, hold
             yield from constraints_of_condition(integers, then if holds else orelse, holds, wrapping)
         return
     call = integers.definitions.get(condition)
-    op = call.op if call is not None else None
+    if call is None:
+        return
+    op = call.op
     if op is ew.bit_not:
         yield from constraints_of_condition(integers, call.args[0], not holds, wrapping)
     elif op is (ew.bit_and if holds else ew.bit_or):
         for part in call.args:
             yield from constraints_of_condition(integers, part, holds, wrapping)
-    elif op in NOT and type_of(call.args[0]).dtype.is_int:
-        yield from _of_comparison(integers, op if holds else NOT[op], *call.args, wrapping)
-    elif op is cast and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` tests for != 0
-        yield from _of_comparison(integers, ew.ne if holds else ew.eq, call.args[0],
-                                  Const(0, type_of(call.args[0]).dtype), wrapping)
+    elif op in NOT and element_type(call.args[0]).is_int:
+        one, other = call.args
+        yield from _of_comparison(integers, op if holds else NOT[op], one, other, wrapping)
+    elif op is cast and element_type(call.args[0]).is_int:  # `if n % 8:` tests for != 0
+        zero = Const(0, element_type(call.args[0]))
+        yield from _of_comparison(integers, ew.ne if holds else ew.eq, call.args[0], zero, wrapping)
 
 
 def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) -> Constraints:
@@ -97,8 +101,12 @@ def _of_comparison(integers: IntegerAnalysis, op: Op, one: Operand, other: Opera
         call = integers.definitions.get(x)
         if call is not None and call.op is mod and isinstance(call.args[1], Const):
             by = abs(int(call.args[1].value)) or 1
-            yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(
-                divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
+            yield integers.key(call.args[0]), partial(_multiple, integers, rest, by, wrapping)
+
+
+def _multiple(integers: IntegerAnalysis, rest: Operand, by: int, wrapping: bool) -> Constraint:
+    """The constraint on an integer whose remainder by `by` is `rest`."""
+    return Constraint(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
 
 
 def _order_constraints(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int,
@@ -107,13 +115,18 @@ def _order_constraints(integers: IntegerAnalysis, less: Operand, more: Operand, 
 
     Two multiples of n that differ do so by at least n, so a strict comparison of them yields a gap of n.
     """
-    low, high = lambda: integers.bounds(less, wrapping)[0], lambda: integers.bounds(more, wrapping)[1]
+    def low() -> int | None:
+        return integers.bounds(less, wrapping)[0]
+
+    def high() -> int | None:
+        return integers.bounds(more, wrapping)[1]
+
     if wrapping:
         yield integers.key(less), lambda: Constraint(high=_sum(high(), -apart))
         yield integers.key(more), lambda: Constraint(low=_sum(low(), apart))
         return
     (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
-    def by():
+    def by() -> int:
         return max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
     yield x, lambda: Constraint(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
     yield y, lambda: Constraint(low=_sum(low(), by() - more_plus))

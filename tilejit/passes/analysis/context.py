@@ -3,14 +3,14 @@ the execution scope at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import takewhile
 from math import prod
 from typing import Any
 
-from ...ir.builder import ExecScope, Facts, type_of
+from ...ir.builder import ExecScope, Facts, type_as, type_of
 from ...ir.graph import (
     Call,
     Const,
@@ -21,6 +21,7 @@ from ...ir.graph import (
     Scope,
     Value,
     is_writer,
+    number,
     walk,
     written_arguments,
     written_values,
@@ -29,7 +30,7 @@ from ...ops.memory.access_ops import load_
 from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.buffer_views import buffer_view
 from ...ops.sync.proxies import ON_ENGINES
-from ...types import Points, Region, Selected, Tile
+from ...types import Buffer, Points, Region, Selected, Tile, Type, domain_of, layout_of
 from .argument_analysis import ArgumentAnalysis
 
 PLACES = (Region, Points, Selected)
@@ -53,7 +54,7 @@ class Context(ArgumentAnalysis):
         return written_arguments(c for c in self.calls
                                  if c.op is not copy_async_ or c.choice and c.choice.plan.completion not in ON_ENGINES)
 
-    def definition(self, value: Value) -> Call:
+    def definition(self, value: Operand) -> Call:
         """The call that defines a value."""
         return self.definitions[value]
 
@@ -71,12 +72,12 @@ class Context(ArgumentAnalysis):
         if made is None or made.op is not buffer_view:
             return buffer, range(1 << 62)
         first = made.attrs["offset"]
-        return made.args[0], range(first, first + buffer.type.nbytes)
+        return made.args[0], range(first, first + type_as(buffer, Buffer).nbytes)
 
     def register_run(self, tile: Tile, axis: int) -> int:
         """How many consecutive elements along `axis` a thread holds side by side: a power of two."""
-        shards = [s for s in tile.layout.dims(tile.domain)[axis] if s[0] > 1]
-        run = prod(s[0] for s in takewhile(lambda s: str(s[2]) == "reg", reversed(shards)))
+        shards = [s for s in layout_of(tile).dims(domain_of(tile))[axis] if s[0] > 1]
+        run: int = prod(s[0] for s in takewhile(lambda s: str(s[2]) == "reg", reversed(shards)))
         while run > 1 and tile.shape[axis] % run:
             run //= 2
         return run if run & (run - 1) == 0 else run & -run
@@ -84,11 +85,11 @@ class Context(ArgumentAnalysis):
     def narrowed(self, node: Scope) -> ExecScope:
         """The execution scope inside a Scope node."""
         kind = "thread" if node.kind == "elect" else node.kind
-        first = node.first.value if isinstance(node.first, Const) else node.first
+        first: int | Value | None = number(node.first) if isinstance(node.first, Const) else node.first
         return ExecScope(kind, node.threads, first, elected=node.kind == "elect", parent=self.scope)
 
     @contextmanager
-    def in_scope_of(self, node: Node):
+    def in_scope_of(self, node: Node) -> Iterator[None]:
         """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node,
         for other nodes the current one."""
         outer = self.scope
@@ -125,21 +126,25 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     return touches
 
 
-def is_column_major(t: Region | Selected) -> bool:
+def is_column_major(t: Type | None) -> bool:
     """Whether the first of a region's last two dimensions is the contiguous one in its array, as in ``w.T``."""
-    strides = [t.buffer.strides[d] for d in t.kept[-2:]] if isinstance(t, Region) and t.scope == "global" else []
+    if not isinstance(t, Region) or t.buffer.strides is None:
+        return False
+    strides = [t.buffer.strides[d] for d in t.kept[-2:]]
     return len(strides) == 2 and strides[0] == 1 != strides[1]
 
 
-def loads_behind(context: Context, x: Value) -> list[Call] | None:
+def loads_behind(context: Context, x: Operand) -> list[Call] | None:
     """The loads that a tile is computed from; None where it is also computed from a product."""
-    found, seen, left = [], set(), [x]
+    found: list[Call] = []
+    seen: set[Operand] = set()
+    left: list[Operand] = [x]
     while left:
-        x = left.pop()
-        if not isinstance(type_of(x), Tile) or x in seen:
+        value = left.pop()
+        if not isinstance(type_of(value), Tile) or value in seen:
             continue
-        seen.add(x)
-        call, carried = context.definitions.get(x), context.carried.get(x)
+        seen.add(value)
+        call, carried = context.definitions.get(value), context.carried.get(value)
         if call is not None and call.op.traits.product:
             return None
         if call is not None and call.op is load_:
@@ -147,7 +152,7 @@ def loads_behind(context: Context, x: Value) -> list[Call] | None:
         elif carried:
             left += carried.init, carried.following
         elif call is None:
-            left += context.branch_values.get(x, ())
+            left += context.branch_values.get(value, ())
         else:
             left += filter(None, call.args)
     return found

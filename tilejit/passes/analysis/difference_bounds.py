@@ -46,7 +46,7 @@ class DifferenceBounds:
                 break
         return (None, total + int(x.value)) if isinstance(x, Const) else (x, total)
 
-    def _difference(self, a, b) -> tuple[int, int] | None:
+    def _difference(self, a: Any, b: Any) -> tuple[int, int] | None:
         """Bounds of ``a - b`` for values without constants to add: both of one branch or loop, or one of a branch."""
         if a is b:
             return 0, 0
@@ -63,7 +63,7 @@ class DifferenceBounds:
                 return union(*(self(w, b) if turn == 0 else self(a, w) for w in sides))
         return None
 
-    def _difference_of_carried(self, a, b, one, other) -> tuple[int, int] | None:
+    def _difference_of_carried(self, a: Any, b: Any, one: Any, other: Any) -> tuple[int, int] | None:
         """The difference of two values that one loop carries: that of their initial values, widened until a trip no
         longer changes it."""
         start = self(one[2], other[2])
@@ -87,7 +87,7 @@ class DifferenceBounds:
         return None
 
 
-def _twins(loop, value: Value) -> tuple[Value, ...]:
+def _twins(loop: For | While, value: Value) -> tuple[Value, ...]:
     """A carried value under both its names: inside the body and after the loop."""
     for c in loop.carried:
         if value in (c.inner, c.result):

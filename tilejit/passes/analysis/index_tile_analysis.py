@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import gcd, prod
 
 from ...dtypes import DType
-from ...ir.builder import type_of
-from ...ir.graph import Call, Operand, Value
+from ...ir.builder import type_as, type_of
+from ...ir.graph import Call, Operand
 from ...ops.tiles import arrange, casts, division, elementwise as ew, generate, layout_change
 from ...types import Scalar, Tile
 from .integer_analysis import INDICES, REPEATS, IntegerAnalysis
@@ -42,10 +42,11 @@ class IndexTileAnalysis(IntegerAnalysis):
             return 0, 1
         key, ramps = (operand, axis, count), self._known.ramps
         if key in self._known.alike:
-            return self._known.alike[key]
+            supposed: Ramp = self._known.alike[key]
+            return supposed
         if key not in ramps:
             self._followed += 1
-            found = self._ramp(*key) if self._followed <= FOLLOWED else None
+            found = self._ramp(operand, axis, count) if self._followed <= FOLLOWED else None
             self._followed -= 1
             if found is not None:
                 ramps[key] = _ramp_in_dtype(t.dtype, *found, count)
@@ -53,14 +54,16 @@ class IndexTileAnalysis(IntegerAnalysis):
                 ramps[key] = (0, 1) if count == 1 else None
         return ramps[key]
 
-    def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
+    def _ramp(self, value: Operand, axis: int, count: int) -> Ramp | None:
         if value in self.branch_values:
             one, other = (self.ramp(side, axis, count) for side in self.branch_values[value])
             return (one[0], gcd(one[1], other[1])) if one and other and one[0] == other[0] else None
         if value in self.carried:
             return self._carried_ramp(value, axis, count)
         call = self.definitions.get(value)
-        match call.op if call is not None else None:
+        if call is None:
+            return None
+        match call.op:
             case generate.splat:
                 return 0, self.divisor(call.args[0])
             case generate.iota:
@@ -73,14 +76,14 @@ class IndexTileAnalysis(IntegerAnalysis):
                 return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
             case arrange.reshape_:
                 return self._ramp_of_reshape(call, axis, count)
-        return (self._ramp_of_elementwise(call, axis, count) if call is not None
-                and (call.op.rules.element is not None or call.op is ew.select) else None)
+        elementwise = call.op.rules.element is not None or call.op is ew.select
+        return self._ramp_of_elementwise(call, axis, count) if elementwise else None
 
     def _ramp_of_reshape(self, call: Call, axis: int, count: int) -> Ramp | None:
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are
         whole along both."""
-        source, shape = type_of(call.args[0]).shape, call.attrs["shape"]
-        def inner(shape, d):
+        source, shape = type_as(call.args[0], Tile).shape, call.attrs["shape"]
+        def inner(shape: tuple[int, ...], d: int) -> int:
             return prod(shape[len(shape) + d + 1:])
         for d in range(-len(source), 0):
             if inner(source, d) == inner(shape, axis) and source[d] % count == shape[axis] % count == 0:
@@ -133,7 +136,7 @@ class IndexTileAnalysis(IntegerAnalysis):
         low, _ = self.bounds(scalar) if isinstance(type_of(scalar), Scalar) else (None, None)
         return low is not None and low >= 0
 
-    def _carried_ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
+    def _carried_ramp(self, value: Operand, axis: int, count: int) -> Ramp | None:
         """The ramp of a carried tile, by induction: that of its initial value, as far as every trip preserves it."""
         carried = self.carried[value]
         kept, alike, around = self.ramp(carried.init, axis, count), self._known.alike, self._knowledge_around(value)

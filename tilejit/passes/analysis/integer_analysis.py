@@ -3,15 +3,15 @@ and how loops change what they carry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd, lcm, prod
 from typing import Any
 
-from ...dtypes import count_units, int32, int64, integer_range, keeps
-from ...ir.builder import type_of
+from ...dtypes import DType, count_units, int32, int64, integer_range, keeps
+from ...ir.builder import element_type, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
 from ...ir.op import Op
 from ...ops.language import ids
@@ -22,14 +22,12 @@ from ...ops.structure.ring import ring_slot
 from ...ops.tiles import arrange, casts, division, elementwise as ew, generate
 from ...ops.tiles.casts import cast
 from ...ops.tiles.layout_change import convert_layout
-from ...types import Scalar
+from ...types import Scalar, Sym
 from .constraints import Constraint, Constraints, constraints_of_condition, constraints_of_loop, intersection
-from .intervals import divisor_in, hull, interval, wraps
+from .intervals import Bounds, divisor_in, hull, interval, wraps
 
 # dtypes of index arithmetic, which is assumed not to wrap: an index that wraps is an error of the kernel
 INDICES = int32, int64
-
-Bounds = tuple[int | None, int | None]
 
 # Ops whose results are tiles that repeat the operand's elements.
 REPEATS = frozenset((generate.splat, arrange.broadcast, arrange.reshape_, convert_layout))
@@ -81,11 +79,11 @@ class Knowledge:
     """
 
     constraints: dict[tuple[object, bool], LazyConstraint]
-    supposed: dict[Value, int] | None = None
+    supposed: dict[Operand, int] | None = None
     alike: dict[Any, Any] = field(default_factory=dict)
-    kept: dict[Value, int] = field(default_factory=dict)
-    divisors: dict[Value, int] = field(default_factory=dict)
-    intervals: dict[tuple[Value, bool], Bounds] = field(default_factory=dict)
+    kept: dict[Operand, int] = field(default_factory=dict)
+    divisors: dict[Operand, int] = field(default_factory=dict)
+    intervals: dict[tuple[Operand, bool], Bounds] = field(default_factory=dict)
     growths: dict[tuple[Operand, Value], Bounds | None] = field(default_factory=dict)
     ramps: dict[tuple[Operand, int, int], tuple[int, int] | None] = field(default_factory=dict)
 
@@ -97,12 +95,13 @@ class IntegerAnalysis:
     def __init__(self, graph: Graph, wrapping: bool = False):
         self.graph = graph
         self.kinds = (False, True) if wrapping else (False,)
-        self.definitions: dict[Value, Call] = {}
-        self.loops: dict[Value, For] = {}
-        self.branch_values: dict[Value, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
-        self.branch_conditions: dict[Value, Operand] = {}              # result of a branch -> the branch's condition
+        # Of values; any operand may be looked up.
+        self.definitions: dict[Operand, Call] = {}
+        self.loops: dict[Operand, For] = {}
+        self.branch_values: dict[Operand, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
+        self.branch_conditions: dict[Operand, Operand] = {}              # result of a branch -> the branch's condition
         # by the value in the body and by the one after the loop
-        self.carried: dict[Value, CarriedValue] = {}
+        self.carried: dict[Operand, CarriedValue] = {}
         self._conditions: dict[Block, Callable[[bool], Constraints]] = {}  # the constraints that hold in a block
         for node in walk(graph.body):
             self._note(node)
@@ -129,7 +128,7 @@ class IntegerAnalysis:
                                                                                       following, node.body)
 
     @contextmanager
-    def in_block(self, block: Block):
+    def in_block(self, block: Block) -> Iterator[None]:
         """In the ``with`` block, the constraints that hold inside `block` are in force: of its branch or loop, and of
         ``tile.assume`` in it."""
         outer = self._known
@@ -152,14 +151,14 @@ class IntegerAnalysis:
         return Knowledge(self._known.constraints | lazy)
 
     @contextmanager
-    def _with_knowledge(self, known: Knowledge):
+    def _with_knowledge(self, known: Knowledge) -> Iterator[None]:
         outer, self._known = self._known, known
         try:
             yield
         finally:
             self._known = outer
 
-    def _constraint(self, key, wrapping: bool = False) -> Constraint:
+    def _constraint(self, key: object, wrapping: bool = False) -> Constraint:
         lazy = self._known.constraints.get((key, wrapping))
         return UNCONSTRAINED if lazy is None else self._force(lazy)
 
@@ -172,14 +171,14 @@ class IntegerAnalysis:
                     lazy.found &= finder()
         return lazy.found
 
-    def key(self, operand: Operand):
+    def key(self, operand: Operand) -> Any:
         """The identity under which constraints on an integer are kept.
 
         An extent is a new value wherever the kernel names it, and a widening cast is the same integer:
         each has one key.
         """
         call = self.definitions.get(operand)
-        if call is not None and call.op is cast and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+        if call is not None and call.op is cast and keeps(element_type(call.args[0]), element_type(operand)):
             return self.key(call.args[0])
         return call.attrs["sym"] if call is not None and call.op is size_of else operand
 
@@ -192,14 +191,14 @@ class IntegerAnalysis:
                 return None, total + int(operand.value)
             call = self.definitions.get(operand)
             if (call is None or call.op not in (ew.add, ew.sub) or not isinstance(call.args[1], Const)
-                or type_of(operand).dtype not in INDICES):
+                or element_type(operand) not in INDICES):
                 return operand, total
             total += int(call.args[1].value) * (1 if call.op is ew.add else -1)
             operand = call.args[0]
 
     def constant(self, operand: Operand) -> int | None:
         """The constant that a scalar, or every element of a tile, is known to be; None where it is not constant."""
-        call, dtype = self.definitions.get(operand), type_of(operand).dtype
+        call, dtype = self.definitions.get(operand), element_type(operand)
         if not dtype.is_int:
             return None
         if isinstance(operand, Const):
@@ -212,17 +211,17 @@ class IntegerAnalysis:
     def divisor(self, operand: Operand) -> int:
         """The largest number known to divide an integer (for 0, which everything divides, a large power of two)."""
         if isinstance(operand, Const):
-            return (abs(operand.value) or 1 << 62) if operand.dtype.is_int else 1
+            return (abs(int(operand.value)) or 1 << 62) if operand.dtype.is_int else 1
         known = self._known
         if known.supposed and operand in known.supposed:
             return known.supposed[operand]
         if operand not in known.divisors:
-            dtype = type_of(operand).dtype
+            dtype = element_type(operand)
             constraints = self._constraint(self.key(operand)).divisor
             known.divisors[operand] = divisor_in(dtype, lcm(self._divisor(operand), constraints)) if dtype.is_int else 1
         return known.divisors[operand]
 
-    def _divisor(self, value: Value) -> int:
+    def _divisor(self, value: Operand) -> int:
         if value in self.loops:
             loop = self.loops[value]
             return gcd(self.divisor(loop.start), self.divisor(loop.step))
@@ -278,24 +277,24 @@ class IntegerAnalysis:
             return (None, None) if operand.dtype.is_float else (int(operand.value), int(operand.value))
         key, intervals = (operand, wrapping), self._known.intervals
         if key not in intervals:
-            dtype = type_of(operand).dtype
+            dtype = element_type(operand)
             intervals[key] = None, None  # preliminary, for a carried value that depends on itself
             intervals[key] = (None, None) if dtype.is_float else self._interval(operand, dtype, wrapping)
         return intervals[key]
 
-    def fits(self, start: Operand, extent: int, size) -> bool:
+    def fits(self, start: Operand, extent: int, size: int | Sym) -> bool:
         """Whether the indices ``start .. start + extent - 1`` are all inside an array dimension of `size` (a
         number or a symbol)."""
         low, high = self.bounds(start)
         least = size if isinstance(size, int) else self._constraint(size).low
         if low is None or low < 0:
             return False
-        if None not in (high, least) and high + extent <= least:
+        if high is not None and least is not None and high + extent <= least:
             return True
         base, plus = self.sum_of(start)
         return self._provably_under(base, plus + extent, size, frozenset())
 
-    def _provably_under(self, base, n: int, size, seen: frozenset[Any]) -> bool:
+    def _provably_under(self, base: Any, n: int, size: int | Sym, seen: frozenset[Any]) -> bool:
         """Whether ``base + n <= size`` follows from the constraints and from what loops carry,
         applied one after the other."""
         known = set(self._constraint(base).under)
@@ -305,7 +304,7 @@ class IntegerAnalysis:
         return any(other == size and apart >= n or other not in seen
                    and self._provably_under(other, n - apart, size, seen | {base}) for other, apart in known)
 
-    def _interval(self, operand: Operand, dtype, wrapping: bool) -> tuple[int | None, int | None]:
+    def _interval(self, operand: Operand, dtype: DType, wrapping: bool) -> tuple[int | None, int | None]:
         low, high = self._from_definition(operand, wrapping)
         least, most = integer_range(dtype) if dtype.is_int else (0, 1)
         if wraps(dtype, low, high) or dtype not in INDICES and None in (low, high):
@@ -336,12 +335,12 @@ class IntegerAnalysis:
 
     # -- loop-carried values -------------------------------------------------------------------------------------------
 
-    def _knowledge_around(self, value: Value) -> Knowledge:
+    def _knowledge_around(self, value: Operand) -> Knowledge:
         """What is known around the loop that carries a value. It holds in every trip,
         unlike what is known inside one."""
         return self._inside.get(self.carried[value].body, (self._at_top,))[0]
 
-    def _carried_divisor(self, value: Value) -> int:
+    def _carried_divisor(self, value: Operand) -> int:
         """The largest divisor of a carried value: it divides the initial value, and every trip preserves it.
 
         By induction, for all carried values that depend on each other at once: each is supposed to keep the divisor
@@ -353,9 +352,11 @@ class IntegerAnalysis:
         first = self.divisor(self.carried[value].init)
         if supposed is not None:
             return supposed.setdefault(value, first)
-        found, supposed = {}, {value: first}
+        found: dict[Operand, int] = {}
+        supposed = {value: first}
         while found != supposed:
-            found, memos = dict(supposed), {}
+            found = dict(supposed)
+            memos: dict[int, dict[Operand, int]] = {}
             for x in found:
                 around = self._knowledge_around(x)
                 with self._with_knowledge(replace(around, supposed=supposed,
@@ -366,24 +367,24 @@ class IntegerAnalysis:
             self._knowledge_around(x).kept[x] = divisor
         return found[value]
 
-    def _carried_bounds(self, value: Value) -> Bounds:
+    def _carried_bounds(self, value: Operand) -> Bounds:
         low, high = self.bounds(self.carried[value].init)
         return low if self._rises(value) else None, high if self._falls(value) else None
 
-    def _rises(self, value: Value) -> bool:
+    def _rises(self, value: Operand) -> bool:
         """Whether no trip of its loop decreases a carried value."""
         low, _ = self._change_per_trip(value)
         return low is not None and low >= 0
 
-    def _falls(self, value: Value) -> bool:
+    def _falls(self, value: Operand) -> bool:
         """Whether no trip of its loop increases a carried value."""
         _, high = self._change_per_trip(value)
         return high is not None and high <= 0
 
-    def _change_per_trip(self, value: Value) -> Bounds:
+    def _change_per_trip(self, value: Operand) -> Bounds:
         """Bounds of what one trip adds to a carried value."""
         carried = self.carried[value]
-        return value.type.dtype in INDICES and self._growth_since(carried.following, carried.inner) or (None, None)
+        return element_type(value) in INDICES and self._growth_since(carried.following, carried.inner) or (None, None)
 
     def _growth_since(self, operand: Operand, inner: Value) -> Bounds | None:
         """Bounds of ``operand - inner``, where the loop's body starts with `inner`; None where `operand` is not
@@ -405,8 +406,10 @@ class IntegerAnalysis:
             first = self._growth_since(self.carried[operand].init, inner)
             return first and (first[0] if self._rises(operand) else None, first[1] if self._falls(operand) else None)
         call = self.definitions.get(operand)
-        op = call.op if call is not None else None
-        if op is cast and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+        if call is None:
+            return None
+        op = call.op
+        if op is cast and keeps(element_type(call.args[0]), element_type(operand)):
             return self._growth_since(call.args[0], inner)
         if op not in (ew.add, ew.sub):
             return None
@@ -432,7 +435,7 @@ class IntegerAnalysis:
             return self.bounds(call.args[0], wrapping)
         if op is packed.byte_of:
             (low, high), (elements, per) = self.bounds(call.args[0], wrapping), call.attrs["dtype"].packing
-            return tuple(None if n is None else n // elements * per for n in (low, high))
+            return None if low is None else low // elements * per, None if high is None else high // elements * per
         if op is ew.select:
             return hull(self.bounds(call.args[1], wrapping), self.bounds(call.args[2], wrapping))
         if op not in ARITHMETIC:

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
-from ...dtypes import integer_range
+from ...dtypes import DType, integer_range
 from ...ir.op import Op
 from ...ops.tiles import elementwise as ew
 from ...ops.tiles.division import floordiv, mod
 
+Bounds = tuple[int | None, int | None]
 
-def wraps(dtype, low: int | None, high: int | None) -> bool:
+
+def wraps(dtype: DType, low: int | None, high: int | None) -> bool:
     """Whether the bounds show that the exact result does not fit its dtype, so that the computed one wraps."""
     least, most = integer_range(dtype) if dtype.is_int else (0, 1)
     return low is not None and low < least or high is not None and high > most
 
 
-def divisor_in(dtype, divisor: int) -> int:
+def divisor_in(dtype: DType, divisor: int) -> int:
     """The divisor of an integer once it is stored in `dtype`.
 
     Where it exceeds every number of the dtype, the integer may have wrapped,
@@ -29,13 +30,10 @@ def divisor_in(dtype, divisor: int) -> int:
     return divisor if divisor <= most else min(divisor & -divisor, most)
 
 
-def hull(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[int | None, int | None]:
+def hull(one: Bounds, other: Bounds) -> Bounds:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other
-    return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
-
-
-Bounds = tuple[int | None, int | None]
+    return _both(min, a, c), _both(max, b, d)
 
 
 def _both(f: Callable[[int, int], int], x: int | None, y: int | None) -> int | None:
@@ -80,7 +78,7 @@ def _remainder(one: Bounds, other: Bounds) -> Bounds:
         return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
     if c is None or c < 0:
         return None, None
-    rest = 0, None if d is None else max(d - 1, 0)
+    rest: Bounds = 0, None if d is None else max(d - 1, 0)
     return rest if c else hull(rest, one)  # x % 0 is x
 
 
@@ -104,8 +102,9 @@ def _shifted_left(one: Bounds, other: Bounds) -> Bounds:
 
 def _floor(one: Bounds, step: int) -> Bounds:
     """Bounds of an integer divided by a constant."""
-    return ((_both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)) if step > 0
-            else (None, None))
+    if step > 0:
+        return _both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)
+    return None, None
 
 
 def _power(count: int) -> int:

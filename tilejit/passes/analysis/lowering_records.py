@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any
 
-from ...dispatch import Choice
-from ...ir.builder import type_of
-from ...ir.graph import Call, Graph, Scope, Value, blocks, walk
+from ...errors import Loc
+from ...ir.builder import as_value, memory_type, number_type, type_of
+from ...ir.graph import Block, Call, Graph, Operand, Scope, Value, blocks, choice_of, walk
 from ...layout import register_table
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
@@ -16,7 +17,7 @@ from ...ops.memory.atomics import atomic_
 from ...ops.memory.matrices import Matrices
 from ...ops.moves.copy_async.options import unused_hints
 from ...records import AccessRecord, CopyRecord, ProductRecord
-from ...types import Region, Selected, Tile
+from ...types import Buffer, Points, Region, Selected, Tile, domain_of, layout_of
 
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
@@ -26,7 +27,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
                  if call.op.traits.copy and call.origin is None)
 
 
-def _chosen_calls(block, scope: str):
+def _chosen_calls(block: Block, scope: str) -> Iterator[tuple[Call, str]]:
     """The calls with a chosen lowering, each with the kind of scope around it."""
     for node in block.nodes:
         if isinstance(node, Call) and node.choice is not None:
@@ -39,15 +40,21 @@ def _chosen_calls(block, scope: str):
 
 def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
     sides = (*call.results, *call.args[:2], *call.args)[:2]
-    dst, src = (a.type for a in sides)
-    choice: Choice = call.choice
-    scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
+    dst, src = map(type_of, sides)
+    choice, loc = choice_of(call), _written_at(call)
+    source, target = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
     moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
     named = next((t.buffer.map for t in (src, dst) if isinstance(t, Region) and t.buffer.map is not None), None)
-    return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
+    return CopyRecord(loc.line, call.op.name, loc.source_line.strip(), source, target, scope, choice.variant,
                       choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan,
                       unused_hints(call.attrs.get("options") or {}, choice.variant, named),
-                      tuple(filter(None, (_buffer_name(a, made) for a in sides))))
+                      tuple(filter(None, (_buffer_name(as_value(a), made) for a in sides))))
+
+
+def _written_at(call: Call) -> Loc:
+    """The location of a call of the kernel's source."""
+    assert call.loc is not None
+    return call.loc
 
 
 def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
@@ -56,7 +63,7 @@ def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
     if isinstance(side.type, Tile):
         return ""
     while side in made and made[side].args:
-        side = made[side].args[0]
+        side = as_value(made[side].args[0])
     return allocation_name(side.name, side.loc) if side in made else side.name
 
 
@@ -71,31 +78,35 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
     calls = list(_chosen_calls(graph.body, "cta"))
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     products = {c.loc for c, _ in calls if c.op.traits.product}
-    found: dict[tuple, list[AccessRecord]] = {}
+    found: dict[tuple[Any, ...], list[AccessRecord]] = {}
     for call, scope in calls:
         if call.op.traits.access and call.loc not in products:
             record = _access_record(call, scope, made)
-            found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
-    def total(records, name):
+            found.setdefault((_written_at(call).column, replace(record, instructions=0, bytes=0)), []).append(record)
+
+    def total(records: list[AccessRecord], name: str) -> int:
         return sum(getattr(r, name) for r in records)
+
     return tuple(replace(alike, instructions=total(records, "instructions"),
                          bytes=total(records, "bytes")) for (_, alike), records in found.items())
 
 
 def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRecord:
-    place, plan = call.args[0], getattr(call.choice.plan, "access", call.choice.plan)
-    t = call.results[0].type if call.results else type_of(call.args[1])
+    place, choice, loc = as_value(call.args[0]), choice_of(call), _written_at(call)
+    plan: Any = getattr(choice.plan, "access", choice.plan)
+    t = number_type(call.results[0] if call.results else call.args[1])
     name = f"atomic_{call.attrs['kind']}" if call.op is atomic_ else call.op.traits.shown or call.op.name
-    shape, registers = (list(t.shape), len(register_table(t.layout, t.domain))) if isinstance(t, Tile) else ("", 1)
+    shape, registers = (t.shape, len(register_table(layout_of(t), domain_of(t)))) if isinstance(t, Tile) else ((), 1)
+    shown = str(list(shape)) if isinstance(t, Tile) else ""
     if isinstance(plan, Matrices):
         variant, vec_bytes, instructions = ({"load": "ldmatrix", "store": "stmatrix"}[name], 4 * plan.groups[0].count,
                                             plan.instructions)
     else:
         variant = "vectorised" if plan.vector > 1 else "scalar"
         vec_bytes, instructions = plan.vector * t.dtype.nbytes, registers // plan.vector
-    return AccessRecord(call.loc.line, name, call.loc.source_line.strip(), f"{t.dtype}{shape}",
-                        _buffer_name(place, made), place.type.scope, scope, variant, call.choice.declined, vec_bytes,
-                        instructions, prod(shape or ()) * t.dtype.nbytes)
+    return AccessRecord(loc.line, name, loc.source_line.strip(), f"{t.dtype}{shown}",
+                        _buffer_name(place, made), memory_type(place).scope, scope, variant, choice.declined, vec_bytes,
+                        instructions, prod(shape) * t.dtype.nbytes)
 
 
 
@@ -109,25 +120,37 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
     for call, scope in _chosen_calls(graph.body, "cta"):
         if not call.op.traits.product:
             continue
-        key, record = (call.loc, id(call.told.declined)), _product_record(call, scope, loaded)
-        found[key] = (replace(found[key], instructions=found[key].instructions + record.instructions) if key in found
-                      else record)
+        key, record = (call.loc, id((call.origin or choice_of(call)).declined)), _product_record(call, scope, loaded)
+        if key in found:
+            found[key] = replace(found[key], instructions=found[key].instructions + record.instructions)
+        else:
+            found[key] = record
     return tuple(found.values())
 
 
 def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
-    acc = call.results[0] if call.results else call.args[0]
-    def where(x):
-        return f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
-    return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]),
+    acc, loc = _matrix(call.results[0] if call.results else call.args[0]), _written_at(call)
+    shown = call.origin or choice_of(call)
+
+    def where(x: Operand) -> str:
+        t = _matrix(x)
+        return f"{t.dtype}{list(t.shape)} in {_memory(t, (x, call.loc) in loaded)}"
+
+    return ProductRecord(loc.line, call.op.name, loc.source_line.strip(), where(call.args[1]),
                          where(call.args[2]),
-                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.told.variant, call.told.declined,
-                         call.choice.plan.instructions)
+                         f"{acc.dtype}{list(acc.shape)}", scope, shown.variant, shown.declined,
+                         choice_of(call).plan.instructions)
 
 
-def _memory(x, loaded: bool) -> str:
-    if isinstance(x.type, Region):
-        scope = x.type.scope
+def _matrix(x: Operand) -> Tile | Buffer | Region | Points | Selected:
+    """The type of a product's operand: a tile, or a place in memory."""
+    t = type_of(x)
+    return t if isinstance(t, Tile) else memory_type(x)
+
+
+def _memory(t: Tile | Buffer | Region | Points | Selected, loaded: bool) -> str:
+    if isinstance(t, Region):
+        scope = t.scope
     else:
         scope = "shared" if loaded else "registers"
     return {"shared": "shared memory", "tmem": "tensor memory"}.get(scope, scope)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-from ...ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value, While, blocks, results, walk
+from ...ir.graph import Block, Call, Carry, For, If, Node, Operand, Rewriter, Scope, Value, While, blocks, results, walk
 from ...ops.memory.ordered import ordered_load
 
 REMOVABLE = ("pure", "reads")
@@ -53,12 +52,13 @@ def _nothing_acts(call: Call) -> bool:
 
 
 class Copier(Rewriter):
-    """Copies nodes, with new values for all that they define. ``change(call)`` gives the nodes to copy
+    """Copies nodes, with new values for all that they define. ``change(call)`` gives the calls to copy
     in place of a call."""
 
-    def __init__(self, change: Callable[[Call], Iterable[Node]] = lambda call: (call,)):
+    def __init__(self, change: Callable[[Call], Iterable[Call]] = lambda call: (call,)):
         super().__init__()
         self.change = change
+        self.copy_block: Callable[[Block], Block] = self.block  # what stands for a block inside a node
 
     def fresh(self, values: Iterable[Value]) -> tuple[Value, ...]:
         return tuple(self._new(v) for v in values)
@@ -84,16 +84,16 @@ class Copier(Rewriter):
                     node = replace(node, start=self(node.start), stop=self(node.stop), step=self(node.step),
                                    index=self._new(node.index))
                 inner = [self._new(c.inner) for c in node.carried]
-                test = self.block(node.test) if isinstance(node, While) else None
-                body = self.block(node.body)
+                test = self.copy_block(node.test) if isinstance(node, While) else None
+                body = self.copy_block(node.body)
                 carried = tuple(map(Carry, inits, inner, self.fresh(c.result for c in node.carried)))
                 node = replace(node, carried=carried, body=body)
-                return [replace(node, test=test) if isinstance(node, While) else node]
+                return [replace(node, test=test) if isinstance(node, While) and test is not None else node]
             case If():
-                test, then, orelse = self(node.test), self.block(node.then), self.block(node.orelse)
-                return [replace(node, test=test, then=then, orelse=orelse, results=self.fresh(node.results))]
+                condition, then, orelse = self(node.test), self.copy_block(node.then), self.copy_block(node.orelse)
+                return [replace(node, test=condition, then=then, orelse=orelse, results=self.fresh(node.results))]
             case Scope():
-                return [replace(node, first=self(node.first), body=self.block(node.body))]
+                return [replace(node, first=self(node.first), body=self.copy_block(node.body))]
 
 
 def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> Block:
@@ -107,8 +107,8 @@ def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_eff
 
 def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> set[Value]:
     """Every value that the block's yields, or a call with an effect, depend on."""
-    behind: dict[Value, tuple[Any, ...]] = {}  # a value -> the operands that it depends on
-    waiting: list[Any] = []
+    behind: dict[Value, tuple[Operand, ...]] = {}  # a value -> the operands that it depends on
+    waiting: list[Operand] = []
 
     def visit(node: Node) -> bool:
         """Note what the node's values depend on. Returns whether there is an effect in it."""
@@ -120,7 +120,7 @@ def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or
                     waiting.extend(args)
                 return has_effect(node)
             case For(start=start, stop=stop, step=step):
-                steers = (start, stop, step)
+                steers: tuple[Operand, ...] = (start, stop, step)
                 behind[node.index] = steers
             case While(test=test):
                 steers = test.yields
@@ -150,7 +150,7 @@ def live_values(block: Block, has_effect: Callable[[Call], bool] = has_effect_or
 
 def _prune_block(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
     """A block without what is neither live nor has an effect."""
-    nodes = []
+    nodes: list[Node] = []
     for node in block.nodes:
         match node:
             case Call(results=made):

@@ -8,18 +8,20 @@ from dataclasses import dataclass, field, replace
 
 from ...config import architecture
 from ...dispatch import choose
-from ...errors import CompilationError, DispatchError, at
-from ...ir.builder import ExecScope, Warning_
+from ...errors import CompilationError, DispatchError, at, line_of
+from ...ir.builder import ExecScope, Warning_, as_value, memory_type, type_as, type_of
 from ...ir.graph import (
     Block,
     Call,
     For,
     If,
     Node,
+    Operand,
     Scope,
     Value,
     blocks,
     is_writer,
+    pipeline_of,
     walk,
     written_arguments,
     written_values,
@@ -34,7 +36,7 @@ from ...ops.sync.barriers import awaits_copies
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tmem.order import tcgen05_commit_
 from ...ops.tmem.slots import reads_late
-from ...types import Barrier, BarrierRef
+from ...types import Barrier, BarrierRef, Buffer, Points, Region, Selected
 from ..placement.shared_memory import SHARED_LIMIT
 from .context import Context
 from .program_slices import backward_slice
@@ -57,7 +59,7 @@ class StagedLoop:
     copies: list[Call]
     address_nodes: tuple[Node, ...]
     by_bytes: list[bool]
-    rings: dict[Value, Value] = field(default_factory=dict)
+    rings: dict[Operand, Value] = field(default_factory=dict)
     full: Value | None = None
     empty: Value | None = None
     # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
@@ -65,17 +67,24 @@ class StagedLoop:
 
     @property
     def stages(self) -> int:
-        return self.loop.pipeline.stages
+        return pipeline_of(self.loop).stages
 
     @property
     def nbytes(self) -> int:
         """The bytes that complete the phase of a slot's full barrier."""
-        return sum(c.args[1].type.nbytes for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
+        return sum(copied_bytes(c.args[1]) for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
 
     @property
     def groups(self) -> bool:
         """Whether copies complete by groups of cp.async."""
         return not all(self.by_bytes)
+
+
+def copied_bytes(place: Operand) -> int:
+    """The bytes of a region that a copy moves."""
+    t = type_of(place)
+    assert isinstance(t, (Region, Selected))
+    return t.nbytes
 
 
 class StagedLoopFinder:
@@ -84,7 +93,7 @@ class StagedLoopFinder:
     def __init__(self, context: Context):
         self.context = context
         self.loops: dict[For, StagedLoop] = {}
-        self.owners: dict[Value, list[For]] = {}  # a staged buffer -> its loops, which run one after the other
+        self.owners: dict[Operand, list[For]] = {}  # a staged buffer -> its loops, which run one after the other
         self.scopes: dict[For, ExecScope] = {}
         self.at_cta_scope = True            # whether every loop stands at CTA scope
 
@@ -99,8 +108,9 @@ class StagedLoopFinder:
 
     def staged(self, loop: For) -> StagedLoop:
         """What a pipelined loop stages. CompilationError where its copies cannot run ahead."""
-        self.scopes[loop] = scope = self.context.scope
-        self.at_cta_scope = self.at_cta_scope and scope.kind == "cta"
+        scope: ExecScope | None = self.context.scope
+        self.scopes[loop] = self.context.scope
+        self.at_cta_scope = self.at_cta_scope and self.context.scope.kind == "cta"
         while scope is not None:
             if isinstance(scope.first, Value):
                 raise CompilationError("a pipelined loop has its own buffers and barriers, which a scope whose index "
@@ -108,26 +118,26 @@ class StagedLoopFinder:
                                        "write the ring by hand (tile.ring)", loop.loc)
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
-        copies = [n for n in loop.body.nodes if is_staged_copy(n)]
+        copies = staged_copies(loop.body)
         for c in copies:
             if c.attrs["options"].get("multicast"):
                 raise CompilationError("a pipelined loop fills the slots of its own CTA only, and this multicast also "
                                        "writes to those of other CTAs, which may still be read: "
                                        "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         address_nodes, outside = backward_slice(loop.body, copies)
-        for c in walk(Block(address_nodes)):
-            if isinstance(c, Call) and c.op.effect != "pure" and (why := why_not_ahead(self.context, c)):
+        for n in walk(Block(address_nodes)):
+            if isinstance(n, Call) and n.op.effect != "pure" and (why := why_not_ahead(self.context, n)):
                 raise CompilationError("the loop's copies are issued iterations ahead, and their places depend on "
-                                       f"this {c.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
-                                       c.loc)
-        carried = {c.inner: c for c in loop.carried}
+                                       f"this {n.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
+                                       n.loc)
+        carried = {carry.inner: carry for carry in loop.carried}
         for value in outside & set(carried):
             raise CompilationError(f"the places of this loop's copies depend on {value.name}, which the loop changes: "
                                    "the copies are issued iterations ahead, so their places may depend only on the "
                                    "index and on values from before the loop", copies[0].loc)
         staged = StagedLoop(loop, slot, copies, address_nodes, [])
         for copy in copies:
-            buffer = self.context.definition(copy.args[0]).args[0]
+            buffer = as_value(self.context.definition(copy.args[0]).args[0])
             if self.context.definition(buffer).op is not alloc_shared:
                 raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes a ring of slots "
                                        "of each buffer that its copies fill: "
@@ -144,14 +154,14 @@ class StagedLoopFinder:
         """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the
         loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
-        def reads(c):
+        def reads(c: Call) -> bool:
             return any(loop in self.owners.get(self.context.buffer_of(a), ()) for a in c.args if isinstance(a, Value))
         return any(reads_late(c) and reads(c) for c in calls) and not any(c.op is tcgen05_commit_ for c in calls)
 
     @property
     def warp_specialized(self) -> bool:
         """Whether warps of their own issue the copies: it is asked for, and all copies complete by bytes."""
-        asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
+        asked = [s for s in self.loops.values() if pipeline_of(s.loop).warp_specialize]
         if asked and not self.at_cta_scope:
             raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, "
                                    "and a pipelined loop of this kernel is in a narrower scope", asked[0].loop.loc)
@@ -164,7 +174,7 @@ class StagedLoopFinder:
         if all(all(s.by_bytes) for s in self.loops.values()):
             for buffer, (_, *others) in self.owners.items():
                 if others:
-                    raise CompilationError(f"{buffer_name(buffer)} is filled by two pipelined loops, "
+                    raise CompilationError(f"{buffer_name(as_value(buffer))} is filled by two pipelined loops, "
                                            "and with warp_specialize the copies of the second begin while the first "
                                            "still runs; give each a buffer of its own", others[0].loc)
             return True
@@ -181,9 +191,8 @@ class StagedLoopFinder:
         inside: dict[Value, For] = {}
         for loop in self.loops:
             for node in walk(loop.body):
-                for o in node.args if isinstance(node, Call) else ():
-                    if isinstance(o, Value) and loop in self.owners.get(o, ()):
-                        inside[node.results[0] if node.results else node] = loop
+                if isinstance(node, Call) and node.results and any(loop in self.owners.get(o, ()) for o in node.args):
+                    inside[node.results[0]] = loop
         copies = {c for s in self.loops.values() for c in s.copies}
         for call in self.context.calls:
             for o in call.args:
@@ -191,15 +200,15 @@ class StagedLoopFinder:
                     continue
                 if o in self.owners and call.op not in INDEXED:
                     raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line "
-                                           f"{self.owners[o][0].loc.line}, and can only be indexed there", call.loc)
+                                           f"{line_of(self.owners[o][0].loc)}, and can only be indexed there", call.loc)
                 if o in self.owners and inside.get(call.results[0]) not in self.owners[o]:
                     raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line "
-                                           f"{self.owners[o][0].loc.line}: outside that loop it holds no data",
+                                           f"{line_of(self.owners[o][0].loc)}: outside that loop it holds no data",
                                            call.loc)
             if not is_writer(call) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written_values([call])} & set(self.owners):
-                raise CompilationError(f"{buffer_name(buffer)} is staged by a pipelined loop: "
+                raise CompilationError(f"{buffer_name(as_value(buffer))} is staged by a pipelined loop: "
                                        "only the copies directly in the loop's body may write it", call.loc)
 
 
@@ -219,7 +228,7 @@ def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For]
     wait = "" if groups else "; or wait for it here, by tile.copy_async(...).wait()"
     for copy, (where, cure) in _copies_below(loop.body, pipelined):
         if context.buffer_of(copy.args[0]) in read:
-            yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {loop.loc.line}, "
+            yield Warning_(f"this copy_async is in {where} inside the pipelined loop at line {line_of(loop.loc)}, "
                            f"and only copies directly in that loop's body run ahead: {cure}{wait}", copy.loc)
 
 
@@ -228,8 +237,13 @@ def _copies_below(block: Block, pipelined: Collection[For]) -> Iterator[tuple[Ca
     what to do instead)."""
     for node in block.nodes:
         for inner in () if node in pipelined else blocks(node):
-            yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_staged_copy(n))
+            yield from ((n, BELOW.get(type(node), BELOW[For])) for n in staged_copies(inner))
             yield from _copies_below(inner, pipelined)
+
+
+def staged_copies(block: Block) -> list[Call]:
+    """The copies directly in the body of a pipelined loop that run ahead."""
+    return [n for n in block.nodes if isinstance(n, Call) and is_staged_copy(n)]
 
 
 def is_staged_copy(node: Node) -> bool:
@@ -237,7 +251,8 @@ def is_staged_copy(node: Node) -> bool:
     if not isinstance(node, Call) or node.op is not copy_async_:
         return False
     dst, src, mbar = node.args[:3]
-    incoming = (dst.type.scope, src.type.scope) == ("shared", "global") and not dst.type.buffer.peer
+    to, of = memory_type(dst), memory_type(src)
+    incoming = (to.scope, of.scope) == ("shared", "global") and isinstance(to, Region) and not to.buffer.peer
     return incoming and mbar is None and not node.attrs["options"].get("token") and node.attrs["partial"] is None
 
 
@@ -253,7 +268,7 @@ def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
         choice = choose("copy_async", copy.op.variants, site_with_barrier(context, copy, kind), only=only, loc=copy.loc)
     except DispatchError:
         return False
-    return choice.plan.completion == "bytes"
+    return bool(choice.plan.completion == "bytes")
 
 
 def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
@@ -264,7 +279,8 @@ def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
 
 def why_not_ahead(context: Context, call: Call) -> str:
     """Why a call that is not pure arithmetic could give another result if it ran trips early; empty if it could not."""
-    arg = call.args[0].type.buffer.arg if call.op is load_ else None
+    place = memory_type(call.args[0]) if call.op is load_ else None
+    arg = place.buffer.arg if isinstance(place, (Region, Points, Selected)) else None
     if arg is None:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
     others = written_arguments(context.calls)
@@ -278,10 +294,11 @@ def shared_memory_left(context: Context) -> int:
     with `RESERVED` set aside."""
     launch, most = context.graph.launch, SHARED_LIMIT[architecture(context.target)]
     loops = [n for n in walk(context.graph.body) if isinstance(n, For) and n.pipeline]
-    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages
-             for loop in sorted(loops, key=lambda loop: loop.pipeline.stages)
-             for n in loop.body.nodes if is_staged_copy(n)}
-    buffers = sum(c.result.type.nbytes * slots.get(c.result, 1) for c in context.calls if c.op is alloc_shared)
+    slots = {context.buffer_of(n.args[0]): pipeline_of(loop).stages
+             for loop in sorted(loops, key=lambda loop: pipeline_of(loop).stages)
+             for n in staged_copies(loop.body)}
+    buffers = sum(type_as(c.result, Buffer).nbytes * slots.get(c.result, 1)
+                  for c in context.calls if c.op is alloc_shared)
     return min(most if launch.max_shared is None else launch.max_shared,
                (most + 1024) // (launch.min_ctas or 1) - 1024) - RESERVED - buffers
 

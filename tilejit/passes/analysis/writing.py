@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...dtypes import int32
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, number_type, type_as
 from ...ir.graph import Block, Carry, Const, For, If, Operand, Value
 from ...types import Scalar
 from .context import Context
@@ -29,9 +29,9 @@ class Writer(Builder):
              name: str = "i") -> list[Value]:
         """Append ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what a trip yields. Returns the
         values after the loop."""
-        uniform = min([type_of(x).uniform for x in (start, stop)])
+        uniform = min([type_as(x, Scalar).uniform for x in (start, stop)])
         index = Value(name, Scalar(int32, uniform), self.loc)
-        inner = [Value(getattr(x, "name", "carried"), type_of(x), self.loc) for x in inits]
+        inner = [Value(getattr(x, "name", "carried"), number_type(x), self.loc) for x in inits]
         with self.block() as nodes:
             yields = tuple(body(index, inner))
         results = [Value(v.name, v.type, self.loc) for v in inner]
@@ -48,5 +48,3 @@ class Writer(Builder):
         with self.block() as nodes:
             then()
         self.append(If(test, Block(tuple(nodes)), Block(), (), self.loc))
-
-

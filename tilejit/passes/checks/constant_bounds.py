@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...dtypes import count_elements
+from ...dtypes import DType, count_elements
 from ...errors import CompilationError
-from ...ir.builder import Facts
-from ...ir.graph import Call, Const, Graph, Operand, Value, walk
+from ...ir.builder import Facts, as_value, element_type, type_as
+from ...ir.graph import Call, Const, Graph, Operand, Value, number, walk
 from ...ops.memory.access_ops import load_, store_
 from ...ops.memory.atomics import atomic_
 from ...ops.memory.packed import bytes_of
-from ...types import Points, Region
+from ...types import Buffer, Points, Region
 
 
 def check_constant_bounds(graph: Graph, facts: Facts) -> Graph:
@@ -35,12 +35,12 @@ def _accessed_operands(call: Call) -> tuple[Operand, ...]:
 
 
 def _check(place: Call, made: dict[Value, Call]) -> None:
-    buffer, dtype = place.args[0].type, _dtype_in_the_kernel(place.args[0], made)
+    buffer, dtype = type_as(place.args[0], Buffer), _dtype_in_the_kernel(as_value(place.args[0]), made)
     for d, (start, size) in enumerate(zip(place.args[1:], buffer.shape)):
         extent = place.result.type.extents[d] if isinstance(place.result.type, Region) else 1
         if not isinstance(start, Const) or 0 <= start.value <= size - extent:
             continue
-        first, stop, end = start.value, start.value + extent, size
+        first, stop, end = number(start), number(start) + extent, size
         if dtype.packed and d == len(buffer.shape) - 1:
             first, stop, end = (count_elements(dtype, n) for n in (first, stop, end))
         which = f"elements {first} to {stop - 1}" if stop - first > 1 else f"element {first}"
@@ -49,7 +49,7 @@ def _check(place: Call, made: dict[Value, Call]) -> None:
                                "or leave elements out of a load or a store by mask=", place.loc)
 
 
-def _dtype_in_the_kernel(buffer: Value, made: dict[Value, Call]):
+def _dtype_in_the_kernel(buffer: Value, made: dict[Value, Call]) -> DType:
     """The dtype that the kernel's author wrote: accesses of packed elements have become accesses of bytes."""
     call = made.get(buffer)
-    return (call.args[0] if call is not None and call.op is bytes_of else buffer).type.dtype
+    return element_type(call.args[0] if call is not None and call.op is bytes_of else buffer)

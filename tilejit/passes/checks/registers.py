@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import CompilationError, Loc
-from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, walk
+from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, number, walk
 from ...ops.tiles.layout_change import convert_layout
 from ...ops.tiles.slicing import slice_
 from ...types import Tile
@@ -65,10 +65,10 @@ def check_warpgroup_registers(graph: Graph) -> Graph:
     return graph
 
 
-def _register_requests(graph: Graph) -> dict[int, list[tuple[int, Loc]]]:
+def _register_requests(graph: Graph) -> dict[int, list[tuple[int, Loc | None]]]:
     """(registers, location) of the requests of each warpgroup, by `regs` or ``tile.ptx.setmaxnreg``, where the
     warpgroup is known at compile time. An instruction counts unless it is in a branch or a loop, which may not run."""
-    asked: dict[int, list[tuple[int, Loc]]] = {}
+    asked: dict[int, list[tuple[int, Loc | None]]] = {}
     loops = {node.index: node for node in walk(graph.body) if isinstance(node, For)}
     for block, groups in [(graph.body, range(-(-graph.launch.num_warps // 4))), *_warpgroups(graph.body, loops)]:
         for node in block.nodes:
@@ -76,8 +76,9 @@ def _register_requests(graph: Graph) -> dict[int, list[tuple[int, Loc]]]:
                 for w in groups:
                     asked.setdefault(w, []).append((dict(node.attrs["imm"])["count"], node.loc))
     for node in walk(graph.body):
-        for w in _numbers(node, loops) if isinstance(node, Scope) and node.regs is not None else ():
-            asked.setdefault(w, []).append((node.regs, node.loc))
+        if isinstance(node, Scope) and node.regs is not None:
+            for w in _numbers(node, loops):
+                asked.setdefault(w, []).append((node.regs, node.loc))
     return asked
 
 
@@ -90,10 +91,11 @@ def _warpgroups(body: Block, loops: dict[Value, For]) -> Iterator[tuple[Block, t
 
 def _numbers(scope: Scope, loops: dict[Value, For]) -> Iterator[int]:
     """The numbers of a scope's warpgroups, if they are known at compile time."""
-    firsts = range(scope.first.value, scope.first.value + 1) if isinstance(scope.first, Const) else ()
-    if scope.first in loops:
-        bounds = loops[scope.first].start, loops[scope.first].stop, loops[scope.first].step
-        firsts = range(*(b.value for b in bounds)) if all(isinstance(b, Const) for b in bounds) else ()
+    firsts = range(number(scope.first), number(scope.first) + 1) if isinstance(scope.first, Const) else range(0)
+    if isinstance(scope.first, Value) and scope.first in loops:
+        loop = loops[scope.first]
+        known = all(isinstance(b, Const) for b in (loop.start, loop.stop, loop.step))
+        firsts = range(number(loop.start), number(loop.stop), number(loop.step)) if known else range(0)
     for first in firsts:
         yield from range(first, first + scope.count)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...ir.builder import Facts, Warning_, type_of
+from ...ir.builder import Facts, Warning_, as_value, type_as, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, operands, walk
 from ...ops.memory.access_ops import store_
 from ...ops.memory.atomics import atomic_
@@ -19,7 +19,7 @@ from ...ops.reduce.ragged_warnings import Tail
 from ...ops.reduce.reduce import reduce_
 from ...ops.reduce.scan import scan_
 from ...ops.tiles.arrange import broadcast, reshape_, transpose_
-from ...types import Region, Tile
+from ...types import Region, Sym, Tile
 from ..analysis.context import Context
 
 STORES = (store_, ordered_store, atomic_)
@@ -30,7 +30,7 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
     if not tails:
         return []
     context, used = Context(graph, facts), uses(graph.body)
-    def inside(tail):
+    def inside(tail: Tail) -> bool:
         return all(_begins_inside(context, start) for start, _ in tail.loads)
     with context.in_block(graph.body):
         return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, used))]
@@ -59,7 +59,8 @@ def uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
 
 def _is_dropped(context: Context, tail: Tail, uses: dict[Any, Any]) -> bool:
     """Whether every use of a scan ends in a store, and its tail lies beyond the end of the array stored to."""
-    seen, queue, stored = set(), [(x, tail.axis) for x in tail.scanned], False
+    seen: set[tuple[Value, int]] = set()
+    queue, stored = [(x, tail.axis) for x in tail.scanned], False
     while queue:
         found = queue.pop()
         if found in seen:
@@ -79,21 +80,26 @@ def _is_dropped(context: Context, tail: Tail, uses: dict[Any, Any]) -> bool:
     return stored
 
 
-def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> bool:
+def _ends_as_loads(context: Context, place: Operand, axis: int, tail: Tail) -> bool:
     """Whether the array that a tile is stored to ends, along an axis, where the loaded arrays do or before, for the
     arguments at hand."""
-    t = place.type
+    t = type_of(place)
     if not isinstance(t, Region) or t.scope != "global" or t.buffer.narrowed is not None:
         return False
     d = t.kept[axis]
-    start, size = (context.definition(place).args[1 + d],
-                   lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim])
+    start = context.definition(place).args[1 + d]
+
+    def size(n: int | Sym) -> int:
+        known: int = n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
+        return known
+
     return all(_computed_alike(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
 
 
 def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
     """Whether two integers are computed by the same operations from the same operands."""
-    seen, left = set(), [(one, other)]
+    seen: set[tuple[Operand, Operand]] = set()
+    left = [(one, other)]
     while left:
         pair = one, other = left.pop()
         if (pair in seen or one is other
@@ -104,7 +110,7 @@ def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
         if (a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs
             or len(a.args) != len(b.args)):
             return False
-        if a.results.index(one) != b.results.index(other):
+        if a.results.index(as_value(one)) != b.results.index(as_value(other)):
             return False
         left += zip(a.args, b.args)
     return True
@@ -115,11 +121,12 @@ def _axis_after(node: Node, value: Value, axis: int) -> int | None:
     None where it may be elsewhere."""
     if not isinstance(node, Call):
         return None
-    op, attrs, shape = node.op, node.attrs, type_of(value).shape
+    op, attrs, shape = node.op, node.attrs, type_as(value, Tile).shape
     if op.traits.elementwise or op is broadcast:
         return axis
     if op is transpose_:
-        return attrs["axes"].index(axis)
+        moved: int = attrs["axes"].index(axis)
+        return moved
     if op is reshape_:
         target = attrs["shape"]
         return next((d for d, n in enumerate(target) if n == shape[axis] and prod(target[:d]) == prod(shape[:axis])),

@@ -9,17 +9,19 @@ mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrie
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ...errors import CompilationError
-from ...ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
+from ...errors import CompilationError, line_of
+from ...ir.builder import type_as, type_of
+from ...ir.graph import Block, Call, Const, Graph, Operand, Value, blocks, choice_of, operands, walk
 from ...ops.memory.shared import peer_buffer
 from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.remote import remote_
 from ...ops.sync.barriers import arrive_expect_tx_op, mbarrier_at, test_op, wait_op
-from ...types import Barrier, BarrierRef
+from ...types import Barrier, BarrierRef, Points, Region, Selected
 from ..analysis.clusters import cluster_uniform_blocks, value_at_rank
 
 COPIES = (copy_async_, remote_)
@@ -45,7 +47,7 @@ def check_transaction_counts(graph: Graph) -> Graph:
     made = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
     for barriers, found in uses.items():
         certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
-        if not found.understood or not certain or barriers.type.count != 1:
+        if not found.understood or not certain or type_as(barriers, Barrier).count != 1:
             continue
         for index, arms in found.arms.items():
             _compare(arms, found.copies.get(index, []), lambda block, copy: _count(copy, ranks, block in alike, made))
@@ -63,8 +65,8 @@ def _collect(block: Block, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
     _give_up(block.yields, uses, refs)
 
 
-def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
-    if call.op is mbarrier_at and isinstance(call.args[0].type, Barrier):
+def _call(block: Block, call: Call, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
+    if call.op is mbarrier_at and isinstance(type_of(call.args[0]), Barrier):
         made = uses.setdefault(call.args[0], BarrierUses())
         index = call.args[1].value if isinstance(call.args[1], Const) else call.args[1]
         made.indices.add(index)
@@ -81,7 +83,7 @@ def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
         _give_up(call.args, uses, refs)
 
 
-def _give_up(values, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
+def _give_up(values: Iterable[Operand], uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
     """Note that the barriers among `values` have uses that are not analysed here."""
     for x in values:
         if isinstance(x, Value) and isinstance(x.type, (Barrier, BarrierRef)):
@@ -89,7 +91,8 @@ def _give_up(values, uses: dict[Any, Any], refs: dict[Any, Any]) -> None:
             uses.setdefault(barriers, BarrierUses()).understood = False
 
 
-def _compare(arms: list[Any], copies: list[Any], count) -> None:
+def _compare(arms: list[tuple[Block, Call]], copies: list[tuple[Block, Call]],
+             count: Callable[[Block, Call], int | None]) -> None:
     """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block,
     copy)`` as `_count`."""
     if len(arms) != 1:
@@ -101,22 +104,27 @@ def _compare(arms: list[Any], copies: list[Any], count) -> None:
                                arm.loc)
     if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
         return
-    counts = [count(where, copy) for where, copy in copies]
-    if None in counts:
-        return
-    brought = sum(n * (copy.args[0] if copy.op is remote_ else copy.args[1]).type.nbytes
-                  for n, (_, copy) in zip(counts, copies))
+    brought = 0
+    for where, copy in copies:
+        times = count(where, copy)
+        if times is None:
+            return
+        t = type_of(copy.args[0] if copy.op is remote_ else copy.args[1])
+        assert isinstance(t, (Region, Selected))
+        brought += times * t.nbytes
     if brought != announced.value:
-        lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
+        lines = ", ".join(str(line) for line in sorted({line_of(copy.loc) for _, copy in copies}))
         raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier transfer "
                                f"{brought} (line {lines}): its phase would never complete", arm.loc)
 
 
 def _count(copy: Call, ranks: int, alike: bool, made: dict[Any, Any]) -> int | None:
     """How many times a copy's bytes arrive on the barrier of its own CTA; None where that is not known."""
-    if getattr(copy.choice.plan, "completion", None) != "bytes":
+    if getattr(choice_of(copy).plan, "completion", None) != "bytes":
         return None
-    if copy.args[0].type.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
+    t = type_of(copy.args[0])
+    assert isinstance(t, (Region, Points, Selected))
+    if t.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
         return None
     if copy.op is remote_:
         return None if copy.attrs["each_thread"] else 1
@@ -129,7 +137,7 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict[Any, Any]) -> int | N
     return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None
 
 
-def _permutes_ranks(place: Value, made: dict[Any, Any], ranks: int) -> bool:
+def _permutes_ranks(place: Operand, made: dict[Any, Any], ranks: int) -> bool:
     """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the
     CTA's own, such as a constant added modulo the cluster's size, or exclusive-or a constant."""
     while place in made and made[place].op is not peer_buffer:
@@ -138,4 +146,4 @@ def _permutes_ranks(place: Value, made: dict[Any, Any], ranks: int) -> bool:
         return False
     rank, cluster = made[place].args[1], range(ranks)
     reached = [value_at_rank(rank, made, own, ranks) for own in cluster]
-    return None not in reached and sorted(reached) == list(cluster)
+    return None not in reached and sorted(r for r in reached if r is not None) == list(cluster)

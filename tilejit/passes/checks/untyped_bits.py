@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...ir.builder import Warning_, type_of
+from ...ir.builder import Warning_, element_type
 from ...ir.graph import Call, Graph, Operand, walk
 from ...ops.tiles.casts import cast
 from .scan_tails import uses
@@ -35,17 +35,17 @@ def untyped_bits_warnings(graph: Graph) -> list[Warning_]:
 
 def _conversions(move: Call, instead: str, used: Mapping[Operand, Any]) -> Iterator[Warning_]:
     """A warning for each conversion of the result of `move` to a float, also where loops and branches hand it on."""
-    bits, dtype = move.results[0], type_of(move.args[0]).dtype
+    bits, dtype = move.results[0], element_type(move.args[0])
     waiting, seen = [bits], {bits}
     while waiting:
         for node, aliases in used.get(waiting.pop(), ()):
             if isinstance(node, Call) and node.op is cast and node.attrs["dtype"].is_float:
-                yield Warning_(f"{move.attrs['form']} returns the bits of a {dtype} as a {bits.type.dtype}, which is "
-                               f"converted to {node.attrs['dtype']} as an integer here: {instead} keeps the dtype, and "
-                               f"tile.bitcast(bits, tile.{dtype}) restores it", node.loc)
+                yield Warning_(f"{move.attrs['form']} returns the bits of a {dtype} as a {element_type(bits)}, which "
+                               f"is converted to {node.attrs['dtype']} as an integer here: {instead} keeps the dtype, "
+                               f"and tile.bitcast(bits, tile.{dtype}) restores it", node.loc)
             waiting += [alias for alias in aliases if alias not in seen]
             seen.update(aliases)
 
 
 def _is_float(x: Operand) -> bool:
-    return type_of(x).dtype.is_float
+    return element_type(x).is_float

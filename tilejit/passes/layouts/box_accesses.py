@@ -7,8 +7,9 @@ that it was computed in.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
-from ...ir.builder import Facts, type_of
+from ...ir.builder import Facts, as_value, memory_type, type_of
 from ...ir.graph import Block, Call, For, Graph, Node, walk, with_blocks
 from ...ops.memory.access_ops import load_, store_
 from ...types import Points, Tile
@@ -27,11 +28,12 @@ def write_boxes(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, body=without_dead_code(body, more_than_arithmetic)) if pass_.found else graph
 
 
-def is_access(node: Node) -> bool:
+def is_access(node: Node) -> TypeGuard[Call]:
     """Whether a node loads or stores a tile of an array by index tiles, or a region under a mask."""
-    place = node.args[0].type if isinstance(node, Call) and node.op in (load_, store_) else None
-    return (place is not None and place.scope == "global" and place.shape != ()
-            and (isinstance(place, Points) or node.args[2] is not None))
+    if not isinstance(node, Call) or node.op not in (load_, store_):
+        return False
+    place = memory_type(node.args[0])
+    return place.scope == "global" and place.shape != () and (isinstance(place, Points) or node.args[2] is not None)
 
 
 class _Boxes:
@@ -73,11 +75,13 @@ class _Boxes:
                 if loads:
                     place.in_tile_order(g, g.call(load_, region, second, None, **call.attrs))
                 else:
-                    g.call(store_, region, place.in_array_order(g, second), None, **call.attrs)
+                    g.call(store_, region, place.in_array_order(g, as_value(second)), None, **call.attrs)
         except PatternMismatch:
             return call,
         self.found = True
-        return *nodes[:-1], replace(nodes[-1], results=call.results)
+        access = nodes[-1]
+        assert isinstance(access, Call)
+        return *nodes[:-1], replace(access, results=call.results)
 
 
 __all__ = ["write_boxes"]

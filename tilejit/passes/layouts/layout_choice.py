@@ -9,14 +9,14 @@ from typing import Any
 from ...config import architecture
 from ...dtypes import DType
 from ...errors import CompilationError
-from ...ir.builder import ExecScope, Facts, type_of
+from ...ir.builder import ExecScope, Facts, memory_type, type_as, type_of
 from ...ir.graph import Call, Graph, Operand
 from ...layout import blocked_layout, exchange_registers
 from ...ops.memory.shared import alloc_shared
 from ...ops.mma.thread import thread_product
 from ...ops.reduce.reduce import reduce_
 from ...ops.reduce.scan import scan_
-from ...types import Region, Tile
+from ...types import Buffer, Region, Tile, domain_of, layout_of
 from ..analysis.context import Context
 from ..placement.shared_memory import SHARED_LIMIT
 from .vector_widths import (
@@ -73,11 +73,13 @@ class LayoutChoice:
     def better_stored(self, store: Call, have: Tile) -> Tile | None:
         """A layout to which to change a tile before it is stored to an array, if the change costs less than it
         saves; else None."""
-        place, threads = store.args[0], self.scope.threads
-        if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
+        place, threads = type_of(store.args[0]), self.scope.threads
+        if not isinstance(place, Region) or place.scope != "global" or not place.shape:
             return None
         axis = vector_axis(self.context, store)
-        layout = exchange_registers(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
+        layout = None
+        if axis is not None and threads % 32 == 0:
+            layout = exchange_registers(layout_of(have), domain_of(have), axis)
         if (layout is not None
             and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads)):
             return longer
@@ -91,7 +93,7 @@ class LayoutChoice:
 
         From shared memory always; from global memory if the loads then cost no more.
         """
-        if load.args[0].type.scope != "global":
+        if memory_type(load.args[0]).scope != "global":
             return True
         before, after = (cost_of_load(self.context, load, t, self.scope.threads) for t in types)
         return after <= before + cost_of_change(*change)
@@ -102,8 +104,8 @@ def reduced_axes(context: Context) -> dict[tuple[Any, ...], tuple[int, ...]]:
     found: dict[tuple[Any, ...], set[int]] = {}
     for call in context.definitions.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
-        if call.op in (reduce_, scan_) and isinstance(type_of(call.args[0]), Tile):
-            found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
+        if call.op in (reduce_, scan_) and isinstance(t := type_of(call.args[0]), Tile):
+            found.setdefault(t.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
 
 
@@ -138,5 +140,5 @@ def _spare_shared_memory(graph: Graph, context: Context) -> int:
     """The bytes of shared memory that the kernel's buffers leave for optional changes of layout (a
     cautious estimate)."""
     most = SHARED_LIMIT[architecture(graph.target)]
-    used = sum(r.type.nbytes for call in context.calls if call.op is alloc_shared for r in call.results)
+    used = sum(type_as(r, Buffer).nbytes for call in context.calls if call.op is alloc_shared for r in call.results)
     return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8

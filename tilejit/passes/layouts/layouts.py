@@ -15,9 +15,24 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import at
-from ...ir.builder import Facts, type_of
-from ...ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
+from ...errors import Loc, at
+from ...ir.builder import Facts, as_value, element_type, type_as, type_of
+from ...ir.graph import (
+    Block,
+    Call,
+    Carry,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Rewriter,
+    Scope,
+    Value,
+    While,
+    results as results_of,
+)
+from ...ir.op_rules import required
 from ...ops.memory.access_ops import load_, store_
 from ...ops.tiles.arrange import reshape_
 from ...ops.tiles.layout_change import convert_layout
@@ -76,7 +91,7 @@ class Chain:
     def calls(self) -> list[tuple[Call, Call]]:
         """The calls after the load, first to last."""
         calls, chain = [], self
-        while chain.shorter is not None:
+        while chain.shorter is not None and chain.call is not None:
             calls.append(chain.call)
             chain = chain.shorter
         return calls[::-1]
@@ -94,11 +109,11 @@ class Assigner(LayoutChoice):
         super().__init__(graph, facts)
         self.new = Rewriter()
         self.blocks: list[Rebuilt] = []       # the open blocks, outermost first
-        self.free: dict[Value, Call] = {}     # values that are rematerialised at each use, with their calls
-        self.chains: dict[Value, Chain] = {}  # the open chains, by their first values
-        self.first: dict[Value, Value] = {}   # a value of a chain -> the first one
-        self.points: dict[Value, Tile] = {}   # points -> a tile in the layout of their indices
-        self.guessed: set[Value] = set()      # carried values whose layout is a guess that any use may override
+        self.free: dict[Operand, Call] = {}     # values that are rematerialised at each use, with their calls
+        self.chains: dict[Operand, Chain] = {}  # the open chains, by their first values
+        self.first: dict[Operand, Value] = {}   # a value of a chain -> the first one
+        self.points: dict[Operand, Tile] = {}   # points -> a tile in the layout of their indices
+        self.guessed: set[Operand] = set()      # carried values whose layout is a guess that any use may override
         self.anchored: dict[Operand, bool] = {}
         self.asked: dict[Value, Tile] = {}    # carried value that starts a chain -> the type that its first use wants
 
@@ -146,21 +161,21 @@ class Assigner(LayoutChoice):
                     self.block.nodes.append(replace(node, first=self.new(node.first), body=body.built))
 
     def call(self, call: Call) -> None:
-        tiles = [a for a in call.args if isinstance(type_of(a), Tile)]
+        tiles = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, Tile)]
         if not tiles and call.op.rules.layout is None and not any(isinstance(r.type, Tile) for r in call.results):
             self.block.nodes.append(call)  # no tiles: no layouts
             return
         if self.is_free(call, tiles):
             self.free[call.result] = call
             return
-        types = tuple(map(self.settled, call.args))
+        types: Types = tuple(map(self.settled, call.args))
         needs, results = (call.op.rules.layout or _same)(self, call, types)
         if call.op is store_ and types[1] is not None:
             needs = self.needs_of_store(call, types[1], needs)
         with self.hoisted_to_home(call, tiles):
             chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.give_types(call.results, results))
-        if (call.op is load_ and not tiles and isinstance(call.args[0].type, Region)
+        if (call.op is load_ and not tiles and isinstance(type_of(call.args[0]), Region)
             and isinstance(call.result.type, Tile)):
             self.open(Chain(call.result, new.result, new.result, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
@@ -172,7 +187,7 @@ class Assigner(LayoutChoice):
         change of its layout."""
         blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op is reshape_ else None
         if made is not None and (made.op is load_ or is_elementwise(made)):
-            self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
+            self.blocks = blocks[:blocks.index(self.home(as_value(self.new(tiles[0])))) + 1]
         yield
         self.blocks = blocks
 
@@ -190,8 +205,9 @@ class Assigner(LayoutChoice):
         better = self.better_stored(call, have)
         if better is None:
             return needs
-        self.close(self.new(call.args[1]))  # a load in that layout would waste the sectors that the store saves
-        return tuple(in_layout_of(better, a.type.dtype) if n is not None else None for n, a in zip(needs, call.args))
+        # A load in that layout would waste the sectors that the store saves.
+        self.close(as_value(self.new(call.args[1])))
+        return tuple(in_layout_of(better, element_type(a)) if n is not None else None for n, a in zip(needs, call.args))
 
     def append(self, call: Call, needs: Types, results: tuple[Value, ...]) -> Call:
         new = replace(call, args=self.used(call.args, needs), results=results)
@@ -202,14 +218,15 @@ class Assigner(LayoutChoice):
         """A branch's results get the layouts of its first block, or of the second where only that one's is
         anchored or not a guess."""
         test = self.new(node.test)
-        then, orelse = map(self.rebuilt, (node.then, node.orelse))
-        def doubt(x):
+        begun = self.rebuilt(node.then), self.rebuilt(node.orelse)
+
+        def doubt(x: Operand) -> int:
             if self.is_guess(x):
                 return 2
             return 0 if self.is_anchored(x) else 1
         types = tuple(self.settled_or_default(min(sides, key=doubt))
                       for sides in zip(node.then.yields, node.orelse.yields))
-        then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
+        then, orelse = self.yielding(begun[0], node.then, types), self.yielding(begun[1], node.orelse, types)
         self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse,
                                         results=self.give_types(node.results, types)))
 
@@ -229,7 +246,7 @@ class Assigner(LayoutChoice):
         self.guessed |= free
         made = self.rebuild_loop(node, starts, open_)
         self.guessed -= free
-        made = [self.asked.pop(c.inner, t) for c, t in zip(node.carried, made)]
+        made = tuple(self.asked.pop(c.inner, t) for c, t in zip(node.carried, made))
         follows = [c.inner in free or c.inner in open_ or self.is_anchored(y)
                    for c, y in zip(node.carried, node.body.yields)]
         types = tuple(m if f and m is not None else s for m, f, s in zip(made, follows, starts))
@@ -243,8 +260,10 @@ class Assigner(LayoutChoice):
         if operand not in self.anchored:
             call = self.context.definitions.get(operand)
             sides = self.context.branch_values.get(operand, ())
-            self.anchored[operand] = (any(map(self.is_anchored, sides)) if sides
-                                      else call is not None and call.op.traits.anchor)
+            if sides:
+                self.anchored[operand] = any(map(self.is_anchored, sides))
+            else:
+                self.anchored[operand] = call is not None and call.op.traits.anchor
         return self.anchored[operand]
 
     def snapshot(self) -> tuple[Any, ...]:
@@ -263,31 +282,33 @@ class Assigner(LayoutChoice):
         inits = self.used((c.init for c in node.carried), types)
         inner = self.give_types((c.inner for c in node.carried), types)
         for value in open_:
-            self.open(Chain(value, self.new(value), self.new(value)))
+            self.open(Chain(value, as_value(self.new(value)), as_value(self.new(value))))
+        begun: For | While
         if isinstance(node, While):
             with self.rebuilding(node.test) as test:
                 test.yields = self.new.all(node.test.yields)
-            fields = {"test": test.built}
+            begun = replace(node, test=test.built)
         else:
-            fields = {name: self.new(getattr(node, name)) for name in ("start", "stop", "step")}
+            begun = replace(node, start=self.new(node.start), stop=self.new(node.stop), step=self.new(node.step))
         with self.rebuilding(node.body, inner, trip=True) as body:
             made = tuple(map(self.settled, node.body.yields))
             body.yields = self.used(node.body.yields, types)
         carried = tuple(map(Carry, inits, inner, self.give_types((c.result for c in node.carried), types)))
-        self.block.nodes.append(replace(node, body=body.built, carried=carried, **fields))
+        self.block.nodes.append(replace(begun, body=body.built, carried=carried))
         return made
 
     # -- values --------------------------------------------------------------------------------------------------------
 
     def settled(self, operand: Operand) -> Tile | None:
         """The type of a tile with its layout; None for a free tile and for what is no tile."""
-        return self.new(operand).type if isinstance(type_of(operand), Tile) and operand not in self.free else None
+        held = isinstance(type_of(operand), Tile) and operand not in self.free
+        return type_as(self.new(operand), Tile) if held else None
 
     def settled_or_default(self, operand: Operand) -> Tile | None:
         t = type_of(operand)
         return self.settled(operand) or self.default(t.shape, t.dtype) if isinstance(t, Tile) else None
 
-    def give_types(self, values: Iterable[Value], types: Types) -> tuple[Value, ...]:
+    def give_types(self, values: Iterable[Value], types: Iterable[Tile | None]) -> tuple[Value, ...]:
         return tuple(v if t is None else self.new.retype(v, t) for v, t in zip(values, types))
 
     def used(self, operands: Iterable[Operand], wants: Types) -> tuple[Operand, ...]:
@@ -304,14 +325,14 @@ class Assigner(LayoutChoice):
         if operand in self.free:
             copied = self.rematerialise(self.free[operand], want)
         else:
-            value = self.new(operand)
+            value = as_value(self.new(operand))
             chain = self.close(value)
-            if same_layout(value.type, want):
+            if same_layout(type_as(value, Tile), want):
                 return value
             if chain is not None and chain.end is value and self.try_relayout(chain, want):
                 return self.new(operand)
             home = self.home(value)
-            home.copies[key] = copied = self.converted(value, want, operand.loc, home)
+            home.copies[key] = copied = self.converted(value, want, as_value(operand).loc, home)
             return copied
         self.block.copies[key] = copied
         return copied
@@ -320,7 +341,7 @@ class Assigner(LayoutChoice):
         """Convert a tile to a layout right where it is defined, so that loops below it find the converted copy."""
         if operand in self.free:
             return
-        value = self.new(operand)
+        value = as_value(self.new(operand))
         home = next((b for b in reversed(self.blocks) if self.defines(b, value)), None)
         if home is not None:
             with self.appending_to(home):
@@ -344,26 +365,25 @@ class Assigner(LayoutChoice):
 
     @staticmethod
     def defines(block: Rebuilt, value: Value) -> bool:
-        return value in block.arguments or any(value in node.results if isinstance(node, (Call, If))
-                                               else value in (c.result for c in node.carried)
-                                          for node in block.nodes if not isinstance(node, Scope))
+        return value in block.arguments or any(value in results_of(node) for node in block.nodes)
 
     def rematerialise(self, call: Call, want: Tile) -> Value:
         """A free value rematerialised in the layout that a use asks for."""
-        needs, made = self.backward(call, want), in_layout_of(want, call.result.type.dtype)
+        needs, made = self.backward(call, want), in_layout_of(want, type_as(call.result, Tile).dtype)
         if needs is None:  # it cannot be computed in that layout
-            needs, (made,) = call.op.rules.layout(self, call, tuple(map(self.settled, call.args)))
+            needs, (own,) = required(call.op.rules.layout)(self, call, tuple(map(self.settled, call.args)))
         value = replace(call.result, type=made)
         self.append(call, needs, (value,))
         return value if same_layout(made, want) else self.converted(value, want, call.loc)
 
-    def converted(self, value: Value, want: Tile, loc, block: Rebuilt | None = None) -> Value:
-        result = replace(value, type=in_layout_of(want, value.type.dtype))
+    def converted(self, value: Value, want: Tile, loc: Loc | None, block: Rebuilt | None = None) -> Value:
+        result = replace(value, type=in_layout_of(want, type_as(value, Tile).dtype))
         (block or self.block).nodes.append(Call(convert_layout, (value,), {}, (result,), loc))
         return result
 
     def backward(self, call: Call, want: Tile) -> Types | None:
-        return (call.op.rules.layout_backward or _same_backward)(self, call, want)
+        needs: Types | None = (call.op.rules.layout_backward or _same_backward)(self, call, want)
+        return needs
 
     # -- loads whose layout is open ------------------------------------------------------------------------------------
 
@@ -397,22 +417,26 @@ class Assigner(LayoutChoice):
         if chain.load is None:  # applied in the loop's second walk
             self.asked[chain.start] = types[0]
             return False
-        (load, loaded), nodes = chain.load, chain.block.nodes
-        if not self.better_loaded(load, (chain.first.type, types[0]), (chain.end.type, types[-1])):
+        (load, loaded), block = chain.load, chain.block
+        if not self.better_loaded(load, (type_as(chain.first, Tile), types[0]), (type_as(chain.end, Tile), types[-1])):
             return False
+        assert block is not None  # a load has one
+        nodes = block.nodes
         calls = chain.calls()
         nodes[nodes.index(loaded)] = replace(loaded, results=self.give_types(load.results, [types[0]]))
         moved = {id(made) for _, made in calls}
         nodes[:] = [node for node in nodes if id(node) not in moved]
-        with self.appending_to(chain.block):
+        with self.appending_to(block):
             for (call, _), t in zip(calls, types[1:]):
-                self.append(call, self.backward(call, t), self.give_types(call.results, [t]))
+                needs = self.backward(call, t)
+                assert needs is not None
+                self.append(call, needs, self.give_types(call.results, [t]))
         return True
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:
         """The types of a chain's values in the layouts that end in `want`;
         None if a call of the chain cannot have them."""
-        types = [in_layout_of(want, chain.end.type.dtype)]
+        types = [in_layout_of(want, type_as(chain.end, Tile).dtype)]
         for call, _ in reversed(chain.calls()):
             needs = self.backward(call, types[-1])
             if needs is None:
@@ -424,22 +448,27 @@ class Assigner(LayoutChoice):
 def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
     """The rule of elementwise ops: all tiles share one layout, that of the first operand which has one; open ones are
     preferred less, guesses least. Points have the layout of their index tiles."""
-    first = next((a.type for a in (*call.args, *call.results) if isinstance(type_of(a), Tile)), None)
+    first = next((t for a in (*call.args, *call.results) if isinstance(t := type_of(a), Tile)), None)
     if first is None:
         return (None,) * len(call.args), (None,) * len(call.results)
     base = next((assigner.points[a] for a in call.args if a in assigner.points), None)
     if base is None:
-        def doubt(a):
+        def doubt(a: Operand) -> int:
             if a in assigner.guessed:
                 return 2
             return 0 if assigner.chain_ending_at(a) is None else 1
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
+    assert base is not None
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
-    def in_base(x):
-        return in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
+
+    def in_base(x: Operand) -> Tile | None:
+        t = type_of(x)
+        return in_layout_of(base, t.dtype) if isinstance(t, Tile) else None
+
     return tuple(map(in_base, call.args)), tuple(map(in_base, call.results))
 
 
 def _same_backward(assigner: Assigner, call: Call, want: Tile) -> Types:
-    return tuple(in_layout_of(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
+    types = map(type_of, call.args)
+    return tuple(in_layout_of(want, t.dtype) if isinstance(t, Tile) else None for t in types)

@@ -21,9 +21,11 @@ from math import prod
 from typing import Any
 
 from ...dispatch import Choice, choose, reasons, variants_at
-from ...errors import DispatchError
-from ...ir.builder import Facts
-from ...ir.graph import Block, Call, For, Graph, Value, blocks
+from ...dtypes import DType
+from ...errors import DispatchError, line_of
+from ...ir.builder import Facts, as_value, type_as, type_of
+from ...ir.graph import Block, Call, For, Graph, Operand, Value, blocks
+from ...ir.op_rules import required
 from ...layout import TileLayout, axis, standard
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, default_align, peer_buffer
@@ -33,7 +35,7 @@ from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.ring_release import ring_release
 from ...ops.sync.proxies import hand_over
 from ...records import LayoutRecord
-from ...types import Barrier, BarrierRef, Buffer, Points, Region
+from ...types import Barrier, BarrierRef, Buffer, Points, Region, Selected, Type
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier
 
@@ -44,9 +46,9 @@ PLACES = Buffer, Region, Points
 NO_ACCESS = (region, points, peer_buffer, ring_release, hand_over)  # calls that touch no element
 
 
-def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
+def candidates(dtype: DType, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
     """The layouts that a buffer, or the `slots` of a ring, may have, by name; preferred ones first."""
-    found = {}
+    found: dict[str, TileLayout] = {}
     if len(shape) > 1 and shape[-2] % 8 == 0:
         found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n)
                  for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
@@ -60,12 +62,12 @@ def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, 
     return found
 
 
-def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
+def column_major_candidates(dtype: DType, shape: tuple[int, ...]) -> dict[str, TileLayout]:
     """The layouts with contiguous columns that a buffer may have, by name."""
     if len(shape) < 2:
         return {}
     order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
-    def named(name):
+    def named(name: str) -> str:
         return COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
     return {named(name): layout.permute(order, turned)
             for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
@@ -87,9 +89,9 @@ class CandidateUses:
         for call, error in self.declined.items():
             reasons = dict(error.declined)
             path = best.taken.get(call)
-            words.append(f"line {call.loc.line}: {path} {reasons[path]}"
-                         if path in reasons else f"line {call.loc.line}: no lowering of {call.op.name}")
-        return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by "
+            why = f"{path} {reasons[path]}" if path in reasons else f"no lowering of {call.op.name}"
+            words.append(f"line {line_of(call.loc)}: {why}")
+        return "; ".join(dict.fromkeys(words or [f"line {line_of(call.loc)}: {call.op.name} by "
                                                  f"{self.taken[call]}" for call in self.slower]))
 
 
@@ -107,8 +109,10 @@ class OpenLayout:
         uses, at, turned = (self.uses[name], list(self.layouts).index(name),
                             name == COLUMN_MAJOR or name.endswith("by columns"))
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
-        rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
-        return len(uses.declined), name == COLUMNS, len(uses.slower), turned, *rank
+        first = len(uses.declined), name == COLUMNS, len(uses.slower), turned
+        if self.by_rows:
+            return *first, swizzle, uses.instructions, name == APART
+        return *first, uses.instructions, name == APART, -at
 
     @property
     def settled(self) -> bool:
@@ -126,30 +130,34 @@ class OpenLayout:
         """Whether column-major candidates should be evaluated as well: a use has no variant, or a slower one, and a
         copy's array has non-contiguous rows."""
         uses = self.uses[self.chosen]
-        places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_)
+        places = (type_of(a) for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_)
                   for a in call.args[:2])
-        apart = any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
+        apart = any(isinstance(t, Region) and t.scope == "global" and (t.buffer.strides or ())[-1:] != (1,)
+                    for t in places)
         return apart and bool(uses.declined or uses.slower)
 
     def record(self) -> LayoutRecord:
         """The choice, with the reason against each other candidate, for `.explain()`."""
         name = self.chosen
-        best, reasons = self.uses[name], []
+        best = self.uses[name]
+        declined: list[tuple[str, str]] = []
         for other in self.layouts:
             if other == name:
                 continue
             uses = self.uses.get(other)
             if uses is None or (len(uses.declined), len(uses.slower)) == (len(best.declined), len(best.slower)):
-                more = (uses is not None and uses.instructions > best.instructions
-                        and (not self.by_rows or name == APART))
-                why = (f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}"
-                       if more else f"{name} comes first")
+                why = f"{name} comes first"
+                if (uses is not None and uses.instructions > best.instructions
+                    and (not self.by_rows or name == APART)):
+                    why = f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}"
             else:
                 why = uses.objections(best)
-            reasons.append((other, why))
+            declined.append((other, why))
         loc = self.call.loc
-        return LayoutRecord(loc.line, loc.source_line.strip(), tuple(self.call.result.type.shape),
-                            str(self.layouts[name]), name, tuple(reasons))
+        assert loc is not None
+        shape = tuple(type_as(self.call.result, Buffer).shape)
+        return LayoutRecord(loc.line, loc.source_line.strip(), shape,
+                            str(self.layouts[name]), name, tuple(declined))
 
 
 def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
@@ -168,7 +176,8 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
     layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
     for buffer, o in opened.items():
         if o.wants_columns:
-            turned = column_major_candidates(buffer.type.dtype, buffer.type.shape)
+            t = type_as(buffer, Buffer)
+            turned = column_major_candidates(t.dtype, t.shape)
             names, o.layouts = (o.chosen, *turned), o.layouts | turned
             for name in names:
                 _UseEvaluator(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
@@ -177,9 +186,12 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
 
 
-def with_layout(t, layout: TileLayout):
+def with_layout(t: Type, layout: TileLayout) -> Type:
     """The type of a buffer, or of a place in it, with another layout."""
-    return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
+    if isinstance(t, Buffer):
+        return replace(t, layout=layout)
+    assert isinstance(t, (Region, Points, Selected))
+    return replace(t, buffer=replace(t.buffer, layout=layout))
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
@@ -204,7 +216,8 @@ class _UseEvaluator:
                         self.block(inner, isinstance(node, For) and node.pipeline is not None)
 
     def call(self, call: Call, pipelined: bool) -> None:
-        roots = {a: self.root(a) for a in call.args if isinstance(a, Value) and isinstance(a.type, PLACES)}
+        roots: dict[Operand, Value] = {a: self.root(a) for a in call.args
+                                       if isinstance(a, Value) and isinstance(a.type, PLACES)}
         buffers = {r for r in roots.values() if r in self.opened}
         if not buffers or call.op in NO_ACCESS:
             return
@@ -228,12 +241,12 @@ class _UseEvaluator:
         """The allocation that a place in shared memory is part of."""
         made = self.context.definitions
         while isinstance(value.type, PLACES) and value not in self.given and value in made and made[value].args:
-            value = made[value].args[0]
+            value = as_value(made[value].args[0])
         return value
 
-    def with_tried_layout(self, arg, root):
+    def with_tried_layout(self, arg: Operand, root: Value | None) -> Operand:
         """The operand as it would be with the layout that is tried."""
-        if root not in self.given:
+        if root is None or root not in self.given or not isinstance(arg, Value):
             return arg
         made = replace(arg, type=with_layout(arg.type, self.given[root]))
         self.context.definitions[made] = self.context.definitions[arg]
@@ -246,12 +259,14 @@ class _UseEvaluator:
             found = self.evaluate(ahead, False)  # as the pipelined loop issues it if it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
-        site = call.op.rules.site(self.context, call)
+        site = required(call.op.rules.site)(self.context, call)
         variants = variants_at(call.op.variants, site)
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
-            found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
-            return Choice(found.name, found.planned(site)) if found else choose(call.op.name, variants, site, only=only)
+            first = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
+            if first:
+                return Choice(first.name, first.planned(site))
+            return choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
         finally:
@@ -266,7 +281,8 @@ class _Retyper(Copier):
 
     def __init__(self, layouts: dict[Value, TileLayout]):
         super().__init__()
-        self.layouts, self.places = layouts, {}  # new value -> its layout
+        self.layouts = layouts
+        self.places: dict[Value, TileLayout] = {}  # new value -> its layout
 
     def _new(self, value: Value) -> Value:
         return value
@@ -277,12 +293,12 @@ class _Retyper(Copier):
             attrs = {**call.attrs, "layout": layout, "align": asked or default_align(layout), "auto": None}
             return replace(call, attrs=attrs, results=(self.placed(call.result, layout),))
         args = self.all(call.args)
-        layout = next((self.places[a] for a in args if isinstance(a, Value) and a in self.places), None)
-        if layout is None:
+        given = next((self.places[a] for a in args if isinstance(a, Value) and a in self.places), None)
+        if given is None:
             return call
         places = isinstance(call.results[0].type, PLACES) if call.results else False
         return replace(call, args=args,
-                       results=tuple(self.placed(r, layout) for r in call.results) if places else call.results)
+                       results=tuple(self.placed(r, given) for r in call.results) if places else call.results)
 
     def placed(self, old: Value, layout: TileLayout) -> Value:
         new = self.retype(old, with_layout(old.type, layout))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from ...dispatch import Choice, choose
 from ...errors import at
 from ...ir.builder import Facts
-from ...ir.graph import Block, Call, Graph, with_blocks
+from ...ir.graph import Block, Call, Graph, Node, with_blocks
+from ...ir.op_rules import required
 from ..analysis.context import Context
 
 
@@ -23,7 +24,7 @@ def _block(context: Context, block: Block) -> Block:
         return replace(block, nodes=tuple(_node(context, n) for n in block.nodes))
 
 
-def _node(context: Context, node):
+def _node(context: Context, node: Node) -> Node:
     if isinstance(node, Call):
         return _choose_variant(context, node)
     with context.in_scope_of(node):
@@ -35,7 +36,7 @@ def _choose_variant(context: Context, call: Call) -> Call:
         if call.op.rules.check is not None:
             call.op.rules.check(context, call)
         if call.op.variants:
-            site = call.op.rules.site(context, call)
+            site = required(call.op.rules.site)(context, call)
             only = (call.attrs.get("options") or {}).get("variant")
             shown = call.op.traits.shown or call.op.name
             return replace(call, choice=choose(shown, call.op.variants, site, only=only, loc=call.loc))

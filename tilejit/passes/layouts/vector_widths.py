@@ -8,20 +8,20 @@ touches more sectors. So all accesses of tiles of one shape are weighed together
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from ...ir.builder import as_value, memory_type, type_of
 from ...ir.graph import Block, Call, For, Graph, Operand, Scope, Value, While, blocks, walk
 from ...layout import TileLayout, thread_table
 from ...ops.memory.atomics import atomic_, most_at_once
 from ...ops.memory.vector_proofs import widest, widest_of
 from ...ops.tiles.layout_change import register_exchange, register_moves
-from ...types import Points, Region, Tile
+from ...types import Points, Region, Tile, domain_of, layout_of
 from ..analysis.context import Context
 
 SECTOR, LANES = 32, 32
@@ -51,7 +51,7 @@ class Access:
 
 
 def vector_widths(graph: Graph, context: Context,
-                  fragments: set[Operand]) -> dict[tuple[Any, ...], tuple[int, tuple[Any, ...] | None]]:
+                  fragments: set[Operand]) -> dict[tuple[int, ...], tuple[int, tuple[int, ...] | None]]:
     """For each shape of tiles that are loaded from or stored to arrays: the vector's extent, and the order of the
     dimensions, the vector's first.
 
@@ -60,7 +60,7 @@ def vector_widths(graph: Graph, context: Context,
     accesses that differ are weighed against each other.
     """
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
-    def held(shape):
+    def held(shape: tuple[int, ...]) -> int:
         return 1 << max(prod(shape) // threads, 1).bit_length() - 1
     accesses = _accesses_by_shape(graph, context, fragments, held)
     differing = {shape for shape, met in accesses.items() if len(met) > 1}
@@ -68,20 +68,21 @@ def vector_widths(graph: Graph, context: Context,
         accesses |= _accesses_by_shape(graph, context, fragments, lambda shape: LONGEST if shape in differing else 0)
     found = {shape: _cheapest(shape, met) for shape, met in accesses.items()}
     for call in context.definitions.values():
-        shape = call.results[0].type.shape if isinstance(call.results[0].type, Points) else ()
-        if shape and prod(shape) and shape not in found:  # the accesses of points tell more than the points
+        points = call.results[0].type
+        shape: tuple[int, ...] = points.shape if isinstance(points, Points) else ()
+        if shape and 0 not in shape and shape not in found:  # the accesses of points tell more than the points
             access = _access_to(context, call.result, most=held(shape))
             found[shape] = (1, None) if access is None else _with_order(shape, (access.vector, access.axis))
     return found
 
 
 def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand],
-                       most: Callable[[tuple[Any, ...]], int]) -> dict[tuple[Any, ...], dict[Access, int]]:
+                       most: Callable[[tuple[int, ...]], int]) -> dict[tuple[int, ...], dict[Access, int]]:
     """{shape: {access: weight}} with vectors of at most ``most(shape)`` elements;
     shapes for which that is 0 are left out."""
-    accesses: dict[tuple[Any, ...], dict[Access, int]] = {}
+    accesses: dict[tuple[int, ...], dict[Access, int]] = {}
     for call, weight in _weighted_accesses(context, graph.body, 1):
-        t = call.args[0].type
+        t = memory_type(call.args[0])
         if (t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:])
             or not most(t.shape)):
             continue
@@ -92,18 +93,18 @@ def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand],
     return accesses
 
 
-def vector_and_order(context: Context, call: Call) -> tuple[int, tuple[Any, ...] | None]:
+def vector_and_order(context: Context, call: Call) -> tuple[int, tuple[int, ...] | None]:
     """The vector's extent and the order of the dimensions that suit one load or store of a region best."""
-    access = _access_of(context, call)
-    return _with_order(call.args[0].type.shape, (access.vector, access.axis))
+    access = _access_to_region(context, call)
+    return _with_order(memory_type(call.args[0]).shape, (access.vector, access.axis))
 
 
 def vector_axis(context: Context, call: Call) -> int | None:
     """The dimension along which a load or store of a region moves vectors."""
-    return _access_of(context, call).axis
+    return _access_to_region(context, call).axis
 
 
-def _weighted_accesses(context: Context, body: Block, weight: int):
+def _weighted_accesses(context: Context, body: Block, weight: int) -> Iterator[tuple[Call, int]]:
     """The accesses in order, each with how often it is assumed to run. The constraints of an access's block are in
     force while it is yielded."""
     with context.in_block(body):
@@ -117,7 +118,7 @@ def _weighted_accesses(context: Context, body: Block, weight: int):
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
-def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple[Any, ...] | None]:
+def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple[int, ...] | None]:
     """The vector and order with the lowest total cost of all accesses of a shape; the widest,
     unless another saves at least 1 %."""
     pairs = [(a.vector, a.axis) for a in met]
@@ -129,7 +130,7 @@ def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tupl
         while vector:
             candidates.append((vector, axis))
             vector //= 2
-    def cost(pair):
+    def cost(pair: tuple[int, int | None]) -> float:
         return sum(n * _cost(shape, a, *_with_order(shape, pair)) for a, n in met.items())
     best, least = widest, cost(widest)
     for pair in dict.fromkeys(candidates):
@@ -139,13 +140,13 @@ def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tupl
     return _with_order(shape, best)
 
 
-def _with_order(shape: tuple[int, ...], pair: tuple[int, int | None]) -> tuple[int, tuple[Any, ...] | None]:
+def _with_order(shape: tuple[int, ...], pair: tuple[int, int | None]) -> tuple[int, tuple[int, ...] | None]:
     """A (vector, axis) pair with the axis extended to an order of all dimensions, the other ones last to first."""
     vector, axis = pair
     return vector, None if axis is None else (axis, *(k for k in reversed(range(len(shape))) if k != axis))
 
 
-def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple[Any, ...] | None) -> float:
+def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple[int, ...] | None) -> float:
     """The cost of an element, in sectors, where a warp's lanes hold vectors side by side as
     `layout.blocked` arranges them."""
     order = order or tuple(reversed(range(len(shape))))
@@ -190,19 +191,21 @@ def worth_changing_layout(context: Context, call: Call, have: Tile, want: Tile, 
 
 def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, int]:
     """The requests that the first warp makes for a tile, and the sectors that they touch."""
-    access = _access_of(context, call)
+    access = _access_to_region(context, call)
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
-    return _count_traffic(access, t.layout, t.domain, t.shape, threads, run)
+    return _count_traffic(access, layout_of(t), domain_of(t), t.shape, threads, run)
 
 
 @lru_cache(maxsize=4096)
-def _count_traffic(access: Access, layout: TileLayout, domain: tuple[Any, ...], shape: tuple[Any, ...], threads: int,
+def _count_traffic(access: Access, layout: TileLayout, domain: tuple[int, ...], shape: tuple[int, ...], threads: int,
                    run: int) -> tuple[int, int]:
     """The same, where each register takes a vector of `run` elements."""
     table = thread_table(layout, domain, threads)[:LANES]
     at = np.unravel_index(table, domain)
     inside = np.logical_and.reduce([c < extent for c, extent in zip(at, shape)])
-    leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
+    leaders = np.arange(table.shape[1])
+    if run > 1 and access.axis is not None:
+        leaders = np.flatnonzero(at[access.axis][0] % run == 0)
     sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
     # numbered per request, so that sectors of different requests differ
     apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)
@@ -220,7 +223,7 @@ def cost_of_change(source: Tile, target: Tile) -> float:
     exchange = register_exchange(source, target)
     if exchange is not None:  # half of the words are shuffled, with three selections, a quarter of a cycle each
         return exchange.bits * words * len(exchange.order) / 2 * (shuffle + 3)
-    registers = [prod(s[0] for s in t.layout.shards if str(s[2]) == "reg") for t in (source, target)]
+    registers: list[int] = [prod(s[0] for s in layout_of(t).shards if str(s[2]) == "reg") for t in (source, target)]
     return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1)
                           for n in registers)
 
@@ -230,7 +233,14 @@ def cost_of_change(source: Tile, target: Tile) -> float:
 def _access_of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
     """The access of a load, a store or an atomic operation, with vectors of at most `most` elements."""
     most = min(most, most_at_once(context, call)) if call.op is atomic_ else most
-    return _access_to(context, call.args[0], call.args[-1], most)
+    return _access_to(context, as_value(call.args[0]), call.args[-1], most)
+
+
+def _access_to_region(context: Context, call: Call) -> Access:
+    """The access of a load or a store of a region, which is known to have one."""
+    access = _access_of(context, call)
+    assert access is not None
+    return access
 
 
 def _access_to(context: Context, place: Value, mask: Operand = None, most: int = LONGEST) -> Access | None:
@@ -238,8 +248,9 @@ def _access_to(context: Context, place: Value, mask: Operand = None, most: int =
 
     None for points that no vector fits and that grow by no constants: they cost the same in any layout.
     """
-    t: Region | Points = place.type
-    strides, vector, axis = _strides(context, place), 1, None
+    t = memory_type(place)
+    strides, vector = _strides(context, place), 1
+    axis: int | None = None
     for k in reversed(range(len(strides))):
         wide = widest(context, place, k, min(most, widest_of(t.dtype)), mask)
         if axis is None and strides[k] == 1 or wide > vector:
@@ -252,18 +263,21 @@ def _access_to(context: Context, place: Value, mask: Operand = None, most: int =
 def _strides(context: Context, place: Value) -> list[int | None]:
     """The distance in elements between neighbours along each dimension of the tile: a guess where the launch decides
     it, None where it varies."""
-    t: Region | Points = place.type
+    t = type_of(place)
+    assert isinstance(t, (Region, Points))
     if t.scope != "global":
         return [None] * len(t.shape)
-    strides = t.buffer.strides
-    guesses = [FAR * (d + 1) for d in range(len(strides))]
-    if guesses and 1 not in strides:
+    given = t.buffer.strides
+    assert given is not None  # arrays have strides
+    guesses = [FAR * (d + 1) for d in range(len(given))]
+    if guesses and 1 not in given:
         guesses[-1] = NEAR
-    strides = [s if isinstance(s, int) else guess for s, guess in zip(strides, guesses)]
+    strides = [s if isinstance(s, int) else guess for s, guess in zip(given, guesses)]
     if isinstance(t, Region):
         return [strides[d] for d in t.kept]
-    found = []
+    found: list[int | None] = []
     for axis, extent in enumerate(t.shape):
         ramps = [context.ramp(i, axis - len(t.shape), extent) for i in context.definition(place).args[1:]]
-        found.append(None if None in ramps else sum(s * step for s, (step, _) in zip(strides, ramps)))
+        regular = [r for r in ramps if r is not None]
+        found.append(sum(s * step for s, (step, _) in zip(strides, regular)) if len(regular) == len(ramps) else None)
     return found

@@ -53,7 +53,7 @@ class _WaitDelayer:
         """The loop with its wait moved, and what then stands after it."""
         nodes = list(loop.body.nodes)
         last = [n for n in nodes if not _computes(n)][-2:]
-        if len(last) < 2 or not _is(last[0], bulk_wait) or not last[0].attrs["read"] or not _is(last[1], sync):
+        if len(last) < 2 or not _waits_for_reads(last[0]) or not _is(last[1], sync):
             return [loop]
         first = next((i for i, n in enumerate(nodes) if not self.independent(n)), len(nodes))
         if not any(isinstance(n, For) for n in nodes[:first]):
@@ -72,6 +72,10 @@ class _WaitDelayer:
 
 def _computes(node: Node) -> bool:
     return isinstance(node, Call) and node.op.effect == "pure"
+
+
+def _waits_for_reads(node: Node) -> bool:
+    return isinstance(node, Call) and node.op is bulk_wait and bool(node.attrs["read"])
 
 
 def _is(node: Node, op: Op) -> bool:

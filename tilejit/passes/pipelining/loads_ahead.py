@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import is_
 from typing import Any
 
 from ...config import architecture
 from ...dispatch import reasons, variants_at
-from ...ir.builder import Facts, Warning_
-from ...ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
+from ...errors import line_of
+from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
+from ...ir.graph import Block, Call, Const, For, Graph, Node, Operand, Value, pipeline_of, results, walk, with_blocks
+from ...ir.op_rules import required
 from ...layout import auto
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
@@ -26,7 +30,7 @@ from ...ops.ptx.escape import asm_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.arrange import transpose_
-from ...types import Tile
+from ...types import Region, Tile
 from ..analysis.access_patterns import AccessPattern, PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.program_slices import backward_slice, more_than_arithmetic, without_dead_code
@@ -56,7 +60,7 @@ def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
 def is_load(node: Node) -> bool:
     """Whether a node loads a tile from global memory."""
     return (isinstance(node, Call) and node.op is load_ and isinstance(node.result.type, Tile)
-            and node.args[0].type.scope == "global")
+            and memory_type(node.args[0]).scope == "global")
 
 
 def is_slot(node: Node) -> bool:
@@ -107,12 +111,12 @@ class AheadCopy:
     @property
     def region(self) -> Value:
         """The region of shared memory that the copy fills."""
-        return self.copy.args[0]
+        return as_value(self.copy.args[0])
 
     @property
     def read(self) -> set[Value]:
         """The values from the copy on, up to the tile that the load gave."""
-        return {r for n in self.nodes[self.nodes.index(self.copy):] for r in n.results}
+        return {r for n in self.nodes[self.nodes.index(self.copy):] for r in results(n)}
 
 
 class _LoadsAhead:
@@ -123,7 +127,7 @@ class _LoadsAhead:
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
         self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # by what they hold and in which scope
-        self.ahead_copies: dict[Value, AheadCopy] = {}  # by the loaded tile
+        self.ahead_copies: dict[Operand, AheadCopy] = {}  # by the loaded tile
         # values that products no longer use: dead, unless something else does
         self.taken_by_products: set[Value] = set()
         self.warnings: list[Warning_] = []
@@ -136,24 +140,11 @@ class _LoadsAhead:
         A load on which the place of another one depends stays: it is done ahead with that one, and again in its own
         trip for other uses. False if nothing runs ahead: then the loop is not pipelined.
         """
-        products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
-        multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = ("the loop waits for other threads' writes"
-                 if any(observes_other_kernels(self.context, n) for n in walk(loop.body)) else "")
-        # users come before what they use
-        tables = [c for c in reversed(loop.body.nodes) if is_load(c) and c in self.loads_of_places(loop)]
-        staying, placing = {}, self.loads_of_places(loop, is_staged_copy)
-        for load in (*sorted((n for n in loop.body.nodes if is_load(n) and n not in tables),
-                             key=lambda c: c not in multiplied), *tables):
-            if load in placing:
-                continue
-            if why := waits or self.why_stays(loop, load, load in multiplied):
-                staying[load] = why
-            else:
-                placing |= self.loads_of_places(loop, lambda n, load=load: n is load)
+        multiplied = self.multiplied_loads(loop)
+        staying = self.reasons_to_stay(loop, multiplied)
         ahead = any(is_staged_copy(n) or isinstance(n, Call) and self.ahead_copy_of(n) for n in loop.body.nodes)
-        self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}",
-                                   load.loc)
+        self.warnings += (Warning_("this load does not run ahead of the pipelined loop at line "
+                                   f"{line_of(loop.loc)}: {why}", load.loc)
                           for load, why in staying.items() if load in multiplied or not ahead)
         if not ahead and not staying:
             self.warnings.append(Warning_("nothing runs ahead of this pipelined loop, so it is an ordinary one: "
@@ -164,10 +155,35 @@ class _LoadsAhead:
             self.warnings += missed_copy_warnings(self.context, loop, ())
         return ahead
 
+    def multiplied_loads(self, loop: For) -> set[Call]:
+        """The loads whose tiles the products in a loop multiply."""
+        products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
+        return {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
+
+    def reasons_to_stay(self, loop: For, multiplied: set[Call]) -> dict[Call, str]:
+        """The loads directly in a loop that do not run ahead, with the reason; copies of the others are recorded."""
+        waits = any(observes_other_kernels(self.context, n) for n in walk(loop.body))
+        loads = [n for n in loop.body.nodes if isinstance(n, Call) and is_load(n)]
+        places = self.loads_of_places(loop)
+        tables = [c for c in reversed(loads) if c in places]
+        others = sorted((c for c in loads if c not in tables), key=lambda c: c not in multiplied)
+        staying: dict[Call, str] = {}
+        placing = self.loads_of_places(loop, is_staged_copy)
+        for load in (*others, *tables):  # users come before what they use
+            if load in placing:
+                continue
+            if waits:
+                staying[load] = "the loop waits for other threads' writes"
+            elif why := self.why_stays(loop, load, load in multiplied):
+                staying[load] = why
+            else:
+                placing |= self.loads_of_places(loop, partial(is_, load))
+        return staying
+
     @staticmethod
     def loads_of_places(loop: For, of: Callable[[Node], bool] = lambda n: is_load(n) or is_staged_copy(n)) -> set[Node]:
         """The loads directly in a loop's body on which the places of the loads and copies `of` depend."""
-        places, _ = backward_slice(loop.body, [n for n in loop.body.nodes if of(n)])
+        places, _ = backward_slice(loop.body, [n for n in loop.body.nodes if isinstance(n, Call) and of(n)])
         return set(filter(is_load, places))
 
     def why_stays(self, loop: For, load: Call, multiplied: bool) -> str:
@@ -178,8 +194,8 @@ class _LoadsAhead:
                     "use other=0, without cache=")
         try:
             ahead = self.ahead_copy(load, loop)
-        except PatternMismatch as why:
-            return str(why)
+        except PatternMismatch as mismatch:
+            return str(mismatch)
         places, outside = backward_slice(Block((*loop.body.nodes, *ahead.nodes)), [ahead.copy])
         changed = next((v.name for v in outside & {c.inner for c in loop.carried}), None)
         if changed is not None:
@@ -187,23 +203,24 @@ class _LoadsAhead:
         for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
             if why := why_not_ahead(self.context, call):
                 return why
-        nbytes = load.result.type.size * load.result.type.dtype.nbytes * max(0, loop.pipeline.stages - ahead.to.stages)
+        t, pipeline = type_as(load.result, Tile), pipeline_of(loop)
+        nbytes = t.size * t.dtype.nbytes * max(0, pipeline.stages - ahead.to.stages)
         if nbytes > self.left:
-            return (f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, "
+            return (f"its {pipeline.stages} slots take {nbytes} bytes of shared memory, "
                     f"of which {max(self.left, 0)} are left")
         if why := self.why_slow(self.with_likely_layout(ahead.copy),
-                                for_roles=loop.pipeline.warp_specialize and not multiplied):
+                                for_roles=pipeline.warp_specialize and not multiplied):
             return why
         self.left -= nbytes
         self.allocations += ahead.to.allocations if not ahead.to.loops else ()
-        ahead.to.stages = max(ahead.to.stages, loop.pipeline.stages)
+        ahead.to.stages = max(ahead.to.stages, pipeline.stages)
         ahead.to.loops.append(loop)
         self.ahead_copies[load.result] = ahead
         return ""
 
     def ahead_copy(self, load: Call, loop: For) -> AheadCopy:
         """The copy that stands for a load."""
-        g, t = Writer.of(self.context), load.result.type
+        g, t = Writer.of(self.context), type_as(load.result, Tile)
         g.loc, g.scope = load.loc, self.context.scope
         place = AccessPattern(self.context, load, (loop,))
         with g.block() as nodes:
@@ -214,17 +231,19 @@ class _LoadsAhead:
             copy = nodes[-1]
             place.in_tile_order(g, g.call(load_, region, load.args[1], None, cache=None))
         self.context.definitions.update(g.definitions)
-        return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, to, place.axes)
+        last = nodes[-1]
+        assert isinstance(copy, Call) and isinstance(last, Call)  # as they have just been called
+        return AheadCopy((*nodes[:-1], replace(last, results=load.results)), copy, to, place.axes)
 
     def buffer(self, g: Writer, shape: tuple[int, ...], source: Value, loop: For) -> AheadBuffer:
         """A buffer for a copy of `source`: that of a loop before, unless a producer may copy ahead of the loops,
         or a new one."""
-        alike = self.buffers.setdefault((shape, source.type.dtype, is_column_major(source.type), self.context.scope),
-                                        [])
-        own = loop.pipeline.warp_specialize and architecture(self.context.target) >= 90
+        dtype = element_type(source)
+        alike = self.buffers.setdefault((shape, dtype, is_column_major(source.type), self.context.scope), [])
+        own = pipeline_of(loop).warp_specialize and architecture(self.context.target) >= 90
         found = next((b for b in alike if b.loops and b.free_for(loop) and not own), None)
         if found is None:
-            buffer = allocate_shared(g, shape, source.type.dtype, auto)
+            buffer = allocate_shared(g, shape, dtype, auto)
             found = AheadBuffer(buffer, list(g.blocks[0]))
             alike += () if own else (found,)
         return found
@@ -232,11 +251,12 @@ class _LoadsAhead:
     def with_likely_layout(self, copy: Call) -> Call:
         """The copy with its buffer column-major if the array is, as the layout of its buffer will
         probably be chosen."""
-        region, source = copy.args[:2]
+        region, source = as_value(copy.args[0]), as_value(copy.args[1])
         if not is_column_major(source.type):
             return copy
-        layout = next(iter(column_major_candidates(region.type.dtype, region.type.shape).values()))
-        turned = replace(region, type=with_layout(region.type, layout))
+        t = type_as(region, Region)
+        layout = next(iter(column_major_candidates(t.dtype, t.shape).values()))
+        turned = replace(region, type=with_layout(t, layout))
         self.context.definitions[turned] = self.context.definitions[region]
         return replace(copy, args=(turned, *copy.args[1:]))
 
@@ -246,7 +266,7 @@ class _LoadsAhead:
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
-        site = copy.op.rules.site(self.context, copy)
+        site = required(copy.op.rules.site)(self.context, copy)
         variants = variants_at(copy.op.variants, site)
         if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""
@@ -263,8 +283,8 @@ class _LoadsAhead:
 
     def node(self, node: Node) -> tuple[Node, ...]:
         match node:
-            case Call() if self.ahead_copy_of(node):
-                return self.ahead_copy_of(node).nodes
+            case Call() if ahead := self.ahead_copy_of(node):
+                return ahead.nodes
             case Call() if node.op is dot_:
                 return self.dot(node),
             case For():
@@ -285,25 +305,26 @@ class _LoadsAhead:
         """A product that reads operands which run ahead, transposed or not, from shared memory."""
         args, attrs = list(call.args), dict(call.attrs)
         for n, flag in ((1, "trans_a"), (2, "trans_b")):
-            x, made = args[n], self.context.definitions.get(args[n])
-            turned = made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
-            loaded = made.args[0] if turned else x
+            x, made, turned = args[n], self.context.definitions.get(args[n]), False
+            loaded = x
+            if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0):
+                loaded, turned = made.args[0], True
             ahead = self.ahead_copies.get(loaded)
             if ahead is None or sorted(ahead.axes) != [0, 1]:
                 continue
             turned ^= ahead.axes == (1, 0)
             if n == 1 and self.needs_registers(call, ahead, turned):
                 continue
-            self.taken_by_products |= {x, *ahead.read}
+            self.taken_by_products |= {as_value(x), *ahead.read}
             args[n], attrs[flag] = ahead.region, attrs[flag] ^ turned
         return replace(call, args=tuple(args), attrs=attrs)
 
     def needs_registers(self, call: Call, ahead: AheadCopy, turned: bool) -> bool:
         """Whether wgmma cannot read an `a` of this dtype from shared memory as it lies there, and takes it from
         registers instead."""
-        narrow = ahead.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
+        narrow = element_type(ahead.region).bits == 8 or call.attrs["precision"] == "tf32"
         k_last = call.attrs["trans_a"] == turned
-        return self.context.target == "sm_90a" and narrow and k_last == is_column_major(ahead.copy.args[1].type)
+        return self.context.target == "sm_90a" and narrow and k_last == is_column_major(type_of(ahead.copy.args[1]))
 
 
 __all__ = ["send_loads_ahead"]

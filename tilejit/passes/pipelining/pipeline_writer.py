@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from ...config import architecture
 from ...dispatch import Choice
 from ...dtypes import int32
 from ...errors import CompilationError, at
-from ...ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, walk
+from ...ir.builder import as_value, element_type, memory_type, type_as
+from ...ir.graph import Block, Call, Carry, Const, For, If, Node, Operand, Scope, Value, While, number, walk
+from ...ir.op import Op
 from ...layout import TileLayout, axis
 from ...ops.language.operators import binary, compare
 from ...ops.language.pointwise import where
@@ -22,7 +25,7 @@ from ...ops.sync import barriers as bars
 from ...ops.sync.pipeline import flip_phase
 from ...ops.sync.proxies import hand_over
 from ...ops.tmem.slots import commit, products_of
-from ...types import Barrier, Buffer
+from ...types import Barrier, Buffer, Points, Region, Selected, layout_of
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier
 from ..analysis.staging import INDEXED, StagedLoop
@@ -38,8 +41,8 @@ class PipelineWriter:
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
         # in the loop at hand: staged buffer -> (ring, slot of the trip)
-        self.slot: dict[Value, tuple[Value, Operand]] = {}
-        self.made: dict[Value, Value] = {}                  # staged buffer -> its ring
+        self.slot: dict[Operand, tuple[Value, Operand]] = {}
+        self.made: dict[Operand, Value] = {}  # staged buffer -> its ring
         for staged in loops.values() if make else ():
             self.allocate(staged)
 
@@ -64,8 +67,8 @@ class PipelineWriter:
 
     def ring(self, alloc: Call, stages: int) -> Value:
         """A buffer of `stages` slots, each aligned as the single buffer was."""
-        t, attrs = alloc.result.type, alloc.attrs
-        layout, nbytes = t.layout, t.dtype.nbytes
+        t, attrs = type_as(alloc.result, Buffer), alloc.attrs
+        layout, nbytes = layout_of(t), t.dtype.nbytes
         align = max(attrs["align"], 128)
         slot = -(-layout.span(axis.m) * nbytes // align) * align // nbytes
         layout = TileLayout([(stages, slot, axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
@@ -81,7 +84,7 @@ class PipelineWriter:
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def all(self, operands) -> tuple:
+    def all(self, operands: Iterable[Operand]) -> tuple[Operand, ...]:
         return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
 
     def block(self, block: Block) -> Block:
@@ -90,7 +93,7 @@ class PipelineWriter:
                 self.node(node)
         return Block(tuple(nodes), self.all(block.yields))
 
-    def node(self, node) -> None:
+    def node(self, node: Node) -> None:
         match node:
             case Call():
                 self.call(node)
@@ -122,7 +125,7 @@ class PipelineWriter:
 
     # -- a loop --------------------------------------------------------------------------------------------------------
 
-    def loop(self, staged: StagedLoop, carried: tuple) -> None:
+    def loop(self, staged: StagedLoop, carried: tuple[Carry, ...]) -> None:
         """The prologue, which issues the copies of the first trips, then the loop,
         in which each trip issues those of a later one."""
         g, loop, ahead = self.g, staged.loop, staged.stages - 1
@@ -130,15 +133,15 @@ class PipelineWriter:
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
         self.hand_over(staged)
-        if any(by_bytes and c.args[1].type.buffer.arg in self.context.stored
+        if any(by_bytes and source_argument(c) in self.context.stored
                for c, by_bytes in zip(staged.copies, staged.by_bytes)):
             # the kernel's threads may have stored what the copy engines load
             g.call(bars.fence_proxy_async, space="global")
         g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
-        cursor = self.first_slot(staged, carried)
+        first, parity = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
-            g.when(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
+            g.when(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, first, parity, s))
             self.close_group(staged)
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
@@ -191,9 +194,10 @@ class PipelineWriter:
         """After a loop that leaves a product in flight: the wait for it."""
         self.g.append(replace(wait, results=()))
 
-    def first_slot(self, staged: StagedLoop, carried: tuple) -> tuple[Operand, ...]:
+    def first_slot(self, staged: StagedLoop, carried: tuple[Carry, ...]) -> tuple[Operand, Operand]:
         """The slot of the loop's first trip, and its phase."""
-        return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
+        slot, phase = (next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
+        return slot, phase
 
     def refill(self, staged: StagedLoop, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
         """Issue the copies of the trip of `index` into the slot `later` places after `stage`, once the products that
@@ -212,7 +216,7 @@ class PipelineWriter:
     def commit_slot(self, staged: StagedLoop, stage: Operand) -> None:
         """Commit the products that the elected thread has started: their completion releases the slot."""
         g, slot = self.g, bounded_slot(self.g, stage, staged.stages)
-        scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
+        scopes = {scopes for _, scopes in products_of(g, list(staged.loop.body.nodes), staged.rings)}
         if scopes != {("elect",)}:
             raise CompilationError("the products of a pipelined loop release its slots by a commit: "
                                    "start them in one thread (with tile.elect(), directly in the loop), "
@@ -238,18 +242,19 @@ class PipelineWriter:
         """The loop's index `trips` trips after `index`."""
         if not trips:
             return index
-        by = trips * loop.step.value
+        by = trips * number(loop.step)
         if isinstance(index, Const):
             return Const(index.value + by, index.dtype)
-        return convert(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
+        return convert(self.g, binary(self.g, "+", index, by), element_type(loop.index))
 
     def trip_exists(self, loop: For, index: Operand, later: int) -> Operand | bool:
         """Whether there is a trip `later` trips after that of `index`. Compares `index`,
         since a later index may wrap."""
-        by = later * loop.step.value
+        step = number(loop.step)
+        by = later * step
         if isinstance(index, Const) and isinstance(loop.stop, Const):
-            return index.value + by < loop.stop.value if loop.step.value > 0 else index.value + by > loop.stop.value
-        return compare(self.g, "<" if loop.step.value > 0 else ">", index,
+            return index.value + by < loop.stop.value if step > 0 else index.value + by > loop.stop.value
+        return compare(self.g, "<" if step > 0 else ">", index,
                        short_of(self.g, loop.stop, by) if by else loop.stop)
 
     def issue(self, staged: StagedLoop, index: Operand, stage: Operand) -> None:
@@ -273,8 +278,8 @@ class PipelineWriter:
             dst, src, _, *rest = copier.all(call.args)
             self.g.append(replace(call, args=(dst, src, full if by_bytes else None, *rest)))
 
-    def barrier(self, barriers: Value, slot: Operand) -> Value:
-        return self.g.call(bars.mbarrier_at, barriers, slot, peer=False)
+    def barrier(self, barriers: Value | None, slot: Operand) -> Value:
+        return as_value(self.g.call(bars.mbarrier_at, as_value(barriers), slot, peer=False))
 
     def close_group(self, staged: StagedLoop) -> None:
         """Close a group in every trip, also in the last ones, whose groups are empty:
@@ -298,7 +303,7 @@ class PipelineWriter:
     def await_full(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
         self.g.call(bars.wait_op, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
 
-    def append_uncounted(self, op, **attrs) -> None:
+    def append_uncounted(self, op: Op, **attrs: Any) -> None:
         """A commit or wait of groups that is not taken for one that the kernel's author wrote."""
         self.g.append(Call(op, (), attrs, (), self.g.loc, Choice("pipeline", None)))
 
@@ -322,20 +327,27 @@ def refuse_other_groups(loop: For, target: str) -> None:
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
-            old = (f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
-                   if architecture(target) < 90 else "")
+            old = ""
+            if architecture(target) < 90:
+                old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
             raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
                                    "and no others may come between: commit and wait for other copies before or "
                                    f"after the loop{old}", node.loc)
 
 
-def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
+def source_argument(copy: Call) -> int | None:
+    """The number of the argument that a copy reads."""
+    t = memory_type(copy.args[1])
+    return t.buffer.arg if isinstance(t, (Region, Points, Selected)) else t.arg
+
+
+def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple[Any, ...]) -> Value:
     """The region or points of a buffer that `call` makes, in one slot of the buffer's ring."""
     g.loc = call.loc
     if call.op is points:
-        return g.call(points, ring, slot, *starts, shape=call.attrs["shape"])
+        return as_value(g.call(points, ring, slot, *starts, shape=call.attrs["shape"]))
     extents, kept = call.attrs["extents"], call.attrs["kept"]
-    return g.call(region, ring, slot, *starts, extents=(1, *extents), kept=tuple(d + 1 for d in kept))
+    return as_value(g.call(region, ring, slot, *starts, extents=(1, *extents), kept=tuple(d + 1 for d in kept)))
 
 
 def bounded_slot(g: Writer, stage: Operand, stages: int) -> Operand:
@@ -349,8 +361,8 @@ def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
         return Const((stage.value + by) % stages, int32)
     if by % stages == 0:
         return stage
-    return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by),
-                          binary(g, "-", stage, stages - by))
+    return as_value(where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by),
+                                   binary(g, "-", stage, stages - by)))
 
 
 def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
@@ -358,6 +370,6 @@ def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int)
     if by % stages == 0:
         return phase
     if isinstance(stage, Const) and isinstance(phase, Const):
-        return Const(phase.value ^ (stage.value + by >= stages), int32)
+        return Const(number(phase) ^ (stage.value + by >= stages), int32)
     other = flip_phase(g, phase.value if isinstance(phase, Const) else phase)
-    return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
+    return as_value(where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32)))

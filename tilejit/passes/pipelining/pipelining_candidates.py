@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...dtypes import int32
-from ...errors import CompilationError
+from ...errors import CompilationError, line_of
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, Const, For, Graph, Node, Pipeline, walk, with_blocks
 from ...ops.mma.dot import dot_
@@ -39,17 +39,19 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
 
     Found by pipelining the loops for trial. The facts that this asks do not become guards of the kernel.
     """
-    context, found = Context(graph, facts), {}
-    def behind(loop):
-        return {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
-    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made]
+    context = Context(graph, facts)
+    found: dict[For, LoopRecord] = {}
+    def behind(loop: For) -> set[Call]:
+        products = [p for p in walk(loop.body) if isinstance(p, Call) and _is_dot(p)]
+        return {c for p in products for x in p.args[1:3] for c in loads_behind(context, x) or ()}
+    loads = {loop: [n for n in walk(loop.body) if isinstance(n, Call) and is_load(n) and n in made]
              for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
         with facts.without_recording():
             copied = _loads_that_become_copies(graph, facts, left, stages)
-        found |= {loop: LoopRecord(loop.loc.line, loop.loc.source_line.strip(),
-                                   tuple(sorted({c.loc.line for c in ahead})), stages)
+        found |= {loop: LoopRecord(line_of(loop.loc), loop.loc.source_line.strip() if loop.loc else "",
+                                   tuple(sorted({line_of(c.loc) for c in ahead})), stages)
                   for loop, ahead in left.items() if all(c.loc in copied for c in ahead)}
     return tuple(found[loop] for loop in loads if loop in found)
 
@@ -71,7 +73,7 @@ def _pipeline_loops(block: Block, loops: dict[For, list[Call]], stages: int) -> 
 
 
 def _node(node: Node, loops: dict[For, list[Call]], stages: int) -> Node:
-    if node in loops:
+    if isinstance(node, For) and node in loops:
         slot = Call(pipeline_slot, (Const(0, int32), Const(0, int32)), {"stages": stages}, (), node.loc)
         return replace(node, body=replace(node.body, nodes=(slot, *node.body.nodes)), pipeline=Pipeline(stages))
     return with_blocks(node, lambda block: _pipeline_loops(block, loops, stages))

@@ -16,7 +16,8 @@ from typing import Any
 from ...config import architecture
 from ...dispatch import Choice
 from ...ir.builder import Facts
-from ...ir.graph import UNIT, Block, Call, Const, For, Graph, If, Node, Scope, Value, While, walk
+from ...ir.graph import UNIT, Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, number, walk
+from ...ir.op_rules import required
 from ...ops.mma import mma_wait
 from ...ops.structure.ring_release import Release, ring_release
 from ...ops.sync.barriers import fence_proxy_async, fences_proxies
@@ -79,11 +80,11 @@ class _FenceInserter:
         self.fenced_before = {call: self.for_engines(call) for call in self.handed if architecture(graph.target) >= 90}
         self.followed = set().union(*self.fenced_before.values())
 
-    def allocation(self, place) -> Value | None:
+    def allocation(self, place: Operand) -> Value | None:
         return allocation_of(self.definitions, place)
 
     def buffers(self, call: Call) -> set[Value | None]:
-        return {self.allocation(b) for b in call.op.rules.handed_over(call)}
+        return {self.allocation(b) for b in required(call.op.rules.handed_over)(call)}
 
     def for_engines(self, call: Call) -> set[Value | None]:
         """Of the buffers that a call hands over, those that the async proxy then accesses."""
@@ -117,7 +118,7 @@ class _FenceInserter:
         place = len(nodes)
         for n in range(len(nodes) - 1, -1, -1):
             node = nodes[n]
-            if not isinstance(node, Call) or node.op.effect != "pure" and self.accessed.get(node, ()):
+            if not isinstance(node, Call) or node.op.effect != "pure" and self.accessed.get(node):
                 break
             if node.op is mma_wait:
                 place = n
@@ -140,6 +141,8 @@ class _FenceInserter:
 
     def insert_in_node(self, node: Node, threads: _Threads, pending: set[Any]) -> Node:
         match node:
+            case Call():
+                return node
             case For(body=body) if single_trip(node):
                 return replace(node, body=self.block(body, threads, pending))
             case For(body=body):
@@ -181,5 +184,6 @@ class _FenceInserter:
 
 def single_trip(loop: For) -> bool:
     """Whether a loop is known to run once."""
-    bounds = loop.start, loop.stop, loop.step
-    return all(isinstance(b, Const) for b in bounds) and len(range(*(int(b.value) for b in bounds))) == 1
+    if not all(isinstance(b, Const) for b in (loop.start, loop.stop, loop.step)):
+        return False
+    return len(range(number(loop.start), number(loop.stop), number(loop.step))) == 1

@@ -18,15 +18,33 @@ announces the bytes that all of them bring it. PTX ISA, "Asynchronous copy compl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from ...dtypes import int32
-from ...errors import CompilationError
-from ...ir.builder import Facts, type_of
-from ...ir.graph import UNIT, Block, Call, Const, For, Graph, Operand, Scope, Value, While, blocks, walk, with_blocks
+from ...errors import CompilationError, Loc, line_of
+from ...ir.builder import Facts, as_value, type_as, type_of
+from ...ir.graph import (
+    UNIT,
+    Block,
+    Call,
+    Const,
+    For,
+    Graph,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    choice_of,
+    number,
+    walk,
+    with_blocks,
+)
+from ...ir.op import Op
 from ...ops.language.ids import cta_rank
 from ...ops.memory.shared import sync
 from ...ops.moves.copy_async import copy_async_
@@ -39,6 +57,7 @@ from ...types import Barrier, BarrierRef, Scalar, Uniformity
 from ..analysis.clusters import cluster_uniform_blocks, is_cluster_uniform, value_at_rank
 from ..analysis.context import Context
 from ..analysis.difference_bounds import DifferenceBounds
+from ..analysis.staging import copied_bytes
 from ..checks.transaction_counts import check_transaction_counts
 
 MANUAL = {bars.cp_async_commit: "group", bars.cp_async_wait: "group", bars.bulk_commit: "bulk", bars.bulk_wait: "bulk"}
@@ -67,7 +86,7 @@ class TokenPool:
     @property
     def kinds(self) -> set[str]:
         """The ways in which the copies complete."""
-        return {c.choice.plan.completion for c in self.copies}
+        return {choice_of(c).plan.completion for c in self.copies}
 
 
 def complete_tokens(graph: Graph, facts: Facts) -> Graph:
@@ -87,7 +106,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     read = _read_by_engines(context)
     differences, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
-        pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read
+        pool.fenced = any(choice_of(c).plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read
                           for c in pool.copies)
         if not pool.kinds & ON_BARRIERS:
             continue
@@ -100,8 +119,8 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
                                    "arm it by bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase",
                                    pool.copies[0].loc)
         pool.slots = _slots(pool, differences)
-        n = pool.slots * (1 if pool.warpgroup_loop is None
-                          else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
+        loop = pool.warpgroup_loop
+        n = pool.slots * (1 if loop is None else number(loop.stop) - number(loop.start))
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
@@ -118,7 +137,7 @@ def _read_by_engines(context: Context) -> set[Operand]:
     """The shared buffers that products and copies read through the async proxy.
     Copies with tokens have a fence of their own."""
     readers = (c for c in context.calls if c.op.traits.product and c.op.traits.asynchronous
-               or c.op is copy_async_ and not _token(c) and c.choice.plan.completion in ON_ENGINES)
+               or c.op is copy_async_ and not _token(c) and choice_of(c).plan.completion in ON_ENGINES)
     return {context.bytes_of(a)[0] for c in readers
             for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
@@ -140,13 +159,13 @@ def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
 def _refuse_manual_groups(body: Block) -> None:
     """CompilationError for a commit or wait by hand in a scope whose copies of the same kind give tokens."""
     calls = list(_with_scopes(body, ()))
-    scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
+    scopes = {(where, choice_of(call).plan.completion): call for call, where in calls if _token(call)}
     for call, where in calls:
         copy = scopes.get((where, MANUAL.get(call.op)))
         if copy is not None and call.choice is None:
             raise CompilationError(f"{call.op.name} counts groups by hand, in a scope whose copies give tokens (line "
-                                   f"{copy.loc.line}): wait for the tokens, or leave the results of copy_async unused",
-                                   call.loc)
+                                   f"{line_of(copy.loc)}): wait for the tokens, or leave the results of copy_async "
+                                   "unused", call.loc)
 
 
 def _with_scopes(block: Block, where: tuple[Any, ...]) -> Iterator[tuple[Call, tuple[Any, ...]]]:
@@ -197,16 +216,17 @@ class Multicasts:
 
     ranks: int
     alike: set[Block]
-    definitions: dict[Value, Call]
+    definitions: dict[Operand, Call]
 
     @staticmethod
     def of(graph: Graph) -> Multicasts:
-        calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
+        calls: dict[Operand, Call] = {r: node for node in walk(graph.body) if isinstance(node, Call)
+                                      for r in node.results}
         return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
 
     def received_bytes(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
         """The bytes that the copies of all CTAs bring to the one at hand."""
-        mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
+        mask, loc, nbytes = copy.args[3], copy.loc, copied_bytes(copy.args[1])
         if self.ranks > 1 and block not in self.alike:
             raise CompilationError("a multicast whose token is waited for must be made by every CTA of the cluster, "
                                    "and a condition or a loop bound around this one may differ between CTAs: "
@@ -214,8 +234,9 @@ class Multicasts:
         if self.ranks * nbytes > MAX_PENDING:
             raise CompilationError(f"{self.ranks} CTAs that send {nbytes} bytes each exceed the {MAX_PENDING} bytes "
                                    "that a barrier counts: give mbar=", loc)
-        masks = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
-        if None not in masks:
+        known = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
+        if None not in known:
+            masks = [m for m in known if m is not None]
             senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
             if len(senders) == 1:
                 return Const(senders.pop() * nbytes, int32)
@@ -234,8 +255,8 @@ def _add_global_fence(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
     copy engine accesses. It stands in the CTA of the copy, after the barrier: there it also covers what other CTAs
     have stored."""
     copy = next(n for n in nodes if n.op is copy_async_)
-    arrays = {getattr(getattr(a.type, "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
-    if copy.choice.plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
+    arrays = {getattr(getattr(type_of(a), "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
+    if choice_of(copy).plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
         return nodes
     at = nodes.index(copy)
     return [*nodes[:at], Call(bars.fence_proxy_async, (), {"space": "global"}, (), copy.loc), *nodes[at:]]
@@ -243,7 +264,7 @@ def _add_global_fence(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
 
 def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts,
                    stored: frozenset[int]) -> Block:
-    nodes = []
+    nodes: list[Node] = []
     for n, node in enumerate(block.nodes):
         match node:
             case Call() if _token(node):
@@ -262,7 +283,7 @@ def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: Diffe
 def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list[Any]) -> list[Call]:
     """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
     dst, src, _, *mask, count = copy.args
-    kind, loc = copy.choice.plan.completion, copy.loc
+    kind, loc = choice_of(copy).plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
     if kind in ON_ENGINES and not mask:  # order the copy after the scope's own accesses
@@ -275,20 +296,20 @@ def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Bloc
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
         if not isinstance(round_, Const) or round_.value:  # the first use of a slot waits for none
-            before = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
-            nodes.append(_effect(bars.wait_op, loc, ref, before))
+            parity = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
+            nodes.append(_effect(bars.wait_op, loc, ref, parity))
     if mask:  # order the copy after all CTAs' accesses and waits for their slots
         nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc),
                   _effect(bars.cluster_wait, loc)]
     if kind == "bytes":
-        nbytes = multicasts.received_bytes(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
+        nbytes = multicasts.received_bytes(copy, block, nodes) if mask else Const(copied_bytes(src), int32)
         nodes += [_effect(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
         return nodes
     nodes.append(plain)
     if kind in ("group", "bulk"):
         nodes.append(_effect(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
     if kind == "commit":
-        nodes.append(Call(tcgen05_commit_, (ref,), {"cta_group": copy.choice.plan.cta_group}, (), loc))
+        nodes.append(Call(tcgen05_commit_, (ref,), {"cta_group": choice_of(copy).plan.cta_group}, (), loc))
     elif pool.block is not None:
         nodes.append(_effect(bars.arrive_op, loc, ref, Const(1, int32)))
     return nodes
@@ -308,7 +329,8 @@ def _wait_for_copy(wait: Call, pool: TokenPool, differences: DifferenceBounds, m
     """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so
     that none is left behind by the slot's next phase."""
     count, now = wait.args
-    loc, kinds, nodes = wait.loc, pool.kinds, []
+    nodes: list[Call] = []
+    loc, kinds = wait.loc, pool.kinds
     apart = differences(now, count)
     later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
     if pool.block is not None:
@@ -327,32 +349,32 @@ def _wait_for_copy(wait: Call, pool: TokenPool, differences: DifferenceBounds, m
     return nodes
 
 
-def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
+def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc: Loc | None) -> tuple[Value, Operand]:
     """The barrier of the copy with number `count`, and how many times its slot was used before."""
-    slot = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc)
-    if pool.warpgroup_loop is not None:
+    slot, loop = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc), pool.warpgroup_loop
+    if loop is not None:
         first = _int32(ew.mul,
-                       _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc),
+                       _int32(ew.sub, loop.index, number(loop.start), nodes, loc),
                        pool.slots, nodes, loc)
-        slot = _int32(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
-    ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
+        slot = _int32(ew.add, first, int(slot.value) if isinstance(slot, Const) else as_value(slot), nodes, loc)
+    ref = Value("mbarrier", BarrierRef(type_as(pool.block, Barrier)), loc)
     nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))
     return ref, _int32(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
 
 
-_FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
+_FOLD: dict[Op, Callable[[int, int], int]] = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
 
 
-def _int32(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
+def _int32(op: Op, x: Operand, n: int | Value, nodes: list[Call], loc: Loc | None) -> Operand:
     """``op(x, n)`` as int32, folded where both are constants."""
     if isinstance(x, Const) and isinstance(n, int):
         return Const(_FOLD[op](int(x.value), n), int32)
     parts = x, Const(n, int32) if isinstance(n, int) else n
-    uniform = min([type_of(p).uniform for p in parts if isinstance(p, Value)])
+    uniform = min([type_as(p, Scalar).uniform for p in parts if isinstance(p, Value)])
     result = Value(op.name, Scalar(int32, uniform), loc)
     nodes.append(Call(op, parts, {}, (result,), loc))
     return result
 
 
-def _effect(op, loc, *args) -> Call:
+def _effect(op: Op, loc: Loc | None, *args: Operand) -> Call:
     return Call(op, args, {}, (), loc)

@@ -8,25 +8,31 @@ come after the consumers', so that these keep their ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from ...dtypes import int32
-from ...errors import CompilationError
+from ...errors import CompilationError, line_of
+from ...ir.builder import memory_type
 from ...ir.graph import (
     Block,
     Call,
+    Carry,
     Const,
     For,
     Graph,
     If,
+    Launch,
+    Node,
     Operand,
     Scope,
     Value,
     While,
     blocks,
+    number,
     operands,
+    pipeline_of,
     walk,
     written_arguments,
     written_values,
@@ -49,7 +55,7 @@ from ..analysis.program_slices import (
 )
 from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
-from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after
+from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_argument
 
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators
 # take most of the 64 K registers of a multiprocessor.
@@ -73,8 +79,10 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     if meets is not None:
         raise CompilationError("all threads of the cluster synchronise here, and the producer's threads run ahead: "
                                "assign the roles by hand (tile.warpgroup, tile.ring)", meets.loc)
-    regs = (_registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups
-            else (None, None))
+    if groups:
+        regs = _registers(graph.target, launch, warps, [pipeline_of(s.loop).regs for s in loops.values()])
+    else:
+        regs = None, None
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
     producer = Producer(context, loops).body_of(graph.body)
@@ -103,7 +111,8 @@ def _synchronises_cluster(call: Call) -> bool:
             or bool(options.get("multicast") and options.get("token")))
 
 
-def _registers(target: str, launch, warps: int, asked: list[Any]) -> tuple[int | None, int | None]:
+def _registers(target: str, launch: Launch, warps: int,
+               asked: list[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
     """The registers of a producer's and of a consumer's thread (None: what the launch gives)."""
     given = next((a for a in asked if a != (None, None)), None)
     if given is not None:
@@ -131,22 +140,27 @@ class Consumer(PipelineWriter):
         their commits do."""
         return not staged.by_commit or any(self.reads(n, staged) for n in walk(staged.loop.body))
 
-    def reads(self, node, staged: StagedLoop) -> bool:
+    def reads(self, node: Node, staged: StagedLoop) -> bool:
         """Whether the threads themselves read a slot at a node, synchronously."""
         if not isinstance(node, Call) or node.op in INDEXED or node in staged.copies or reads_late(node):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
-    def loop(self, staged: StagedLoop, carried: tuple[Any, ...]) -> None:
+    def loop(self, staged: StagedLoop, carried: tuple[Carry, ...]) -> None:
         g, loop = self.g, staged.loop
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = bounded_slot(g, stage, staged.stages)
-            def await_full():
-                return g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+
+            def await_full() -> None:
+                g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+
             alone = staged.by_commit and only_elected_thread(staged)
-            self.elected(staged, await_full) if alone else await_full()
+            if alone:
+                self.elected(staged, await_full)
+            else:
+                await_full()
             self.body_without_copies(staged, stage)
             if staged.by_commit:
                 if not alone and not self.threads_release(staged):
@@ -169,13 +183,13 @@ class Consumer(PipelineWriter):
         g, loop = self.g, staged.loop
         after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
         before = slot_after(g, after, staged.stages - 1, staged.stages)
-        any_trip = compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop)
+        any_trip = compare(g, "<" if number(loop.step) > 0 else ">", loop.start, loop.stop)
         g.when(any_trip, lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
 
     def release(self, staged: StagedLoop, slot: Operand) -> None:
         """Arrive on a slot's empty barrier."""
-        met = met_in(self.g, staged.loop.body.nodes, staged.rings)
-        by_warp = dict(by_warp=True) if self.by_warp(staged) else {}
+        met = met_in(self.g, list(staged.loop.body.nodes), staged.rings)
+        by_warp: dict[str, Any] = dict(by_warp=True) if self.by_warp(staged) else {}
         self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met,
                     **by_warp)
 
@@ -214,10 +228,12 @@ class Producer:
         would not wait for it."""
         for n, node in enumerate(block.nodes):
             later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
-            loaded = {copy.args[1].type.buffer.arg: staged.loop for staged in later for copy in staged.copies}
+            loaded = {source_argument(copy): staged.loop for staged in later for copy in staged.copies}
             for call in walk(Block((node,))):
-                for argument in written_arguments([call]) & loaded.keys() if isinstance(call, Call) else ():
-                    name, line = self.context.graph.params[argument].name, loaded[argument].loc.line
+                if not isinstance(call, Call):
+                    continue
+                for argument in written_arguments([call]) & loaded.keys():
+                    name, line = self.context.graph.params[argument].name, line_of(loaded[argument].loc)
                     raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line "
                                            f"{line} loads, and the producer, which runs ahead of the other warps, "
                                            "would not wait for it: leave out warp_specialize, "
@@ -237,7 +253,7 @@ class Producer:
                 for inner in blocks(node):
                     yield from self.calls_before_loops(inner, before or holds[n] and not isinstance(node, If))
 
-    def kept(self, call: Call):
+    def kept(self, call: Call) -> tuple[Call, ...]:
         """The nodes for a call in the producer: it computes and loads,
         and waits for the preceding grids as the others do."""
         computes = call.op.effect in ("pure", "reads") and not call.op.traits.product
@@ -245,7 +261,7 @@ class Producer:
 
     def slice_block(self, copier: Copier, block: Block) -> Block:
         """The producer's part of a block, before dead code is removed."""
-        nodes = []
+        nodes: list[Node] = []
         for node in block.nodes:
             match node:
                 case For() if node in self.loops:
@@ -275,37 +291,52 @@ class Producer:
             return Block(tuple(nodes), copier.all(block.yields))
 
         made, = _with_blocks(copier, loop, body)
+        assert isinstance(made, For)
         return replace(made, pipeline=None)
 
     def check_dependencies(self, body: Block) -> None:
         """CompilationError where the copies depend on something that the producer does not run."""
-        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
-                 for r in n.results}
-        known |= (set(self.context.graph.params)
-                  | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)})
-        there = known | {r for n in walk(body) for r in defined_values(n)}
-        changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
-        made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
+        self._check_reads(body)
+        defined = self._names_of_producer() | {r for n in walk(body) for r in defined_values(n)}
         for node in walk(body):
-            place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
-            if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
-                raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
-                                       f"{node.op.name}, and the kernel writes the memory that it reads; "
-                                       "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in (*operands(node), *(y for block in blocks(node) for y in block.yields)):
-                if isinstance(o, Value) and o not in there:
-                    made = self.context.definitions.get(o)
-                    what = (f"{o.name}, which {made.op.name} computes at line {made.loc.line}" if made is not None
-                            else o.name)
-                    raise CompilationError(f"the loops around the copies depend on {what}: "
+                if isinstance(o, Value) and o not in defined:
+                    raise CompilationError(f"the loops around the copies depend on {self._describe(o)}: "
                                            "the producer runs ahead of the other warps and cannot wait for it; "
                                            "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
+    def _describe(self, value: Value) -> str:
+        """A value's name, and where it is computed."""
+        made = self.context.definitions.get(value)
+        if made is None:
+            return value.name
+        return f"{value.name}, which {made.op.name} computes at line {line_of(made.loc)}"
 
-def _with_blocks(copier: Copier, node, block) -> list[Any]:
+    def _names_of_producer(self) -> set[Value]:
+        """What the producer has of the kernel: its parameters, its allocations, and the slots and their barriers."""
+        allocated = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
+                     for r in n.results}
+        slots = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
+        return allocated | set(self.context.graph.params) | slots
+
+    def _check_reads(self, body: Block) -> None:
+        """CompilationError where the producer reads memory that the kernel writes."""
+        changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
+        made: dict[Operand, Call] = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
+        for node in walk(body):
+            if not isinstance(node, Call) or node.op.effect != "reads":
+                continue
+            place = node.args[0]
+            if memory_type(place).scope != "global" or made[place].args[0] in changed:
+                raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
+                                       f"{node.op.name}, and the kernel writes the memory that it reads; "
+                                       "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+
+
+def _with_blocks(copier: Copier, node: Node, block: Callable[[Block], Block]) -> list[Node]:
     """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
-    outer, copier.block = copier.block, block
+    outer, copier.copy_block = copier.copy_block, block
     try:
         return copier.node(node)
     finally:
-        copier.block = outer
+        copier.copy_block = outer

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config import architecture
-from ...errors import SharedMemoryError
-from ...ir.graph import UNIT, Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
+from ...errors import Loc, SharedMemoryError
+from ...ir.graph import UNIT, Block, Call, For, Graph, If, Node, Scope, Value, While, blocks, walk
 from ...ops.memory.shared import alloc_shared, sync
 from ...types import Barrier, Buffer
 
@@ -24,7 +24,7 @@ def place_shared(graph: Graph) -> Graph:
     kernel's own `max_shared`.
     """
     offsets: dict[Value, int] = {}
-    rows: list[tuple[str, int, object]] = []
+    rows: list[tuple[str, int, Loc | None]] = []
     top = 0
     for align, nbytes, value, name, loc in sorted(_allocations(graph), key=_placement_order):
         offsets[value] = top = -(-top // align) * align
@@ -51,10 +51,12 @@ def place_shared(graph: Graph) -> Graph:
                    scratch_unused=frozenset(places.unused))
 
 
-def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
+def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, Loc | None]]:
     """(alignment, bytes, value, text, line) of each allocation, barrier, and slot for an address in tensor memory."""
     for node in walk(graph.body):
-        for value in node.results if isinstance(node, Call) else ():
+        if not isinstance(node, Call):
+            continue
+        for value in node.results:
             if value in graph.tensor_memory and graph.tensor_memory[value].leader is value:
                 yield 4, 4, value, f"the address of {value.name}", node.loc
             if isinstance(value.type, Barrier) or (isinstance(value.type, Buffer) and node.op is alloc_shared):
@@ -95,7 +97,9 @@ def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int,
     each other, and beside threads that still read from before. A scope whose place is known at run time only has
     scratch for each place it may take.
     """
-    calls, scopes, owners = [], [], {}
+    calls: list[tuple[Call, int, bool]] = []
+    scopes: list[tuple[Scope, list[Any] | None]] = []
+    owners: dict[Call, Call] = {}
     _collect_scratch_uses(body, trip, calls, scopes, owners)
     owned: dict[Call, int] = {}
     for call, nbytes, _ in calls:
@@ -128,9 +132,11 @@ def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int,
     return top
 
 
-def _scratch_bytes(node) -> int:
+def _scratch_bytes(node: Node) -> int:
     """The scratch that a node needs. A call with scratch has a barrier in its middle."""
-    return node.op.rules.scratch(node) if isinstance(node, Call) and node.op.rules.scratch is not None else 0
+    if isinstance(node, Call) and node.op.rules.scratch is not None:
+        return int(node.op.rules.scratch(node))
+    return 0
 
 
 def _owners(block: Block, looped: bool) -> dict[Call, Call]:
@@ -141,7 +147,9 @@ def _owners(block: Block, looped: bool) -> dict[Call, Call]:
     trip.
     """
     barriers = [n for n in block.nodes if isinstance(n, Call) and (n.op is sync or _scratch_bytes(n))]
-    idle, read, found = [], [], {}
+    idle: list[int] = []
+    read: list[int] = []
+    found: dict[Call, Call] = {}
     for n, call in enumerate(barriers):
         owner, small = n, 0 < _scratch_bytes(call) <= SMALL_SCRATCH
         if small and (free := [o for o in idle if not looped or o > 0 or n + 1 < len(barriers)]):

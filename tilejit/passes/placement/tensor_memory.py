@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...errors import CompilationError
+from ...dtypes import DType
+from ...errors import CompilationError, line_of
+from ...ir.builder import type_as
 from ...ir.graph import Call, Graph, TensorPlace, Value, walk
+from ...layout import TileLayout
 from ...ops.tmem.alloc import COLUMNS, alloc_tmem, columns_of, dealloc_tmem
+from ...types import Buffer, layout_of
 
 
 def place_tensor_memory(graph: Graph) -> Graph:
@@ -34,7 +38,7 @@ def place_tensor_memory(graph: Graph) -> Graph:
             inside += _columns(call)
         top += columns
     if top > COLUMNS:
-        table = "\n".join(f"  {_columns(c):>4} columns  {c.result.name}: {c.result.type}  (line {c.loc.line})"
+        table = "\n".join(f"  {_columns(c):>4} columns  {c.result.name}: {c.result.type}  (line {line_of(c.loc)})"
                           for c in made)
         most = max(made, key=_columns)
         raise CompilationError(f"the kernel needs {top} columns of tensor memory, allocated in powers of two, "
@@ -43,10 +47,10 @@ def place_tensor_memory(graph: Graph) -> Graph:
 
 
 def _columns(call: Call) -> int:
-    return _columns_of(call.result.type.layout, call.attrs["dtype"])
+    return _columns_of(layout_of(type_as(call.result, Buffer)), call.attrs["dtype"])
 
 
-def _columns_of(layout, dtype) -> int:
+def _columns_of(layout: TileLayout, dtype: DType) -> int:
     """The columns of a buffer, rounded up to 32 bytes so that the next buffer starts where every operation may."""
     return -(-columns_of(layout, dtype) // 8) * 8
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeGuard
 
 from ...ir.builder import type_of
-from ...ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
+from ...ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While
 from ...ops.mma import mma_async_, renewed
 from ...types import Tile
 
 Interval = tuple[int, int]
 
 
-def is_product(node) -> bool:
+def is_product(node: Node) -> TypeGuard[Call]:
     """Whether a node is an asynchronous product into registers."""
     return isinstance(node, Call) and node.op is mma_async_
 
@@ -36,7 +36,7 @@ class _LiveRanges:
     branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
     products: list[tuple[Value, Operand]] = field(default_factory=list)      # (result, accumulator); also of `renewed`
     # each carried value: inner, result, init, following
-    carries: list[tuple[Any, ...]] = field(default_factory=list)
+    carries: list[tuple[Value, Value, Operand, Operand]] = field(default_factory=list)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
     taken: set[Operand] = field(default_factory=set)  # operands of calls, and what a loop takes over
@@ -70,7 +70,7 @@ class _LiveRanges:
                 case For() | While():
                     self.loop(node)
                 case If(then=then, orelse=orelse, results=results):
-                    self.branches.append(tuple(map(self.arm, (then, orelse))))
+                    self.branches.append((self.arm(then), self.arm(orelse)))
                     self.define(results)
                     self.joins += [(r, (a, b)) for r, a, b in zip(results, then.yields, orelse.yields)]
                 case Scope(body=body):
@@ -111,7 +111,7 @@ class _LiveRanges:
 
     def live_after(self, value: Value, at: int) -> bool:
         """Whether a value is used after a position, on a path that leads there."""
-        def parted(end):
+        def parted(end: int) -> bool:
             return any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
         return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
 
@@ -149,7 +149,7 @@ class PinnedRegisters:
         inners = {inner for inner, *_ in lives.carries}
         self.unread: dict[Value, bool] = {v: v in inners for v in self.parent if v not in lives.taken}
         numbers: dict[Value, int] = {}
-        self.sets: Mapping[Value, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
+        self.sets: Mapping[Operand, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
 
     @staticmethod
     def _tiles(lives: _LiveRanges) -> dict[Value, None]:

@@ -7,14 +7,15 @@ tiles, which are loaded from shared memory a few instructions' worth of k at a t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from ...dispatch import Choice
 from ...dtypes import DType, int32
 from ...errors import CompilationError, at
-from ...ir.builder import Facts
-from ...ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ...ir.builder import ExecScope, Facts, as_value, element_type, extents_of, type_as, type_of
+from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, walk
 from ...layout import reg_count
 from ...ops.language.operators import binary
 from ...ops.language.promotion import convert
@@ -29,12 +30,12 @@ from ...ops.structure.alloc import alloc
 from ...ops.structure.indexing import getitem
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.tiles.generate import splat
-from ...types import Tile
+from ...types import Tile, layout_of
 from ..analysis.context import Context, written_by_threads
 from ..analysis.writing import Writer
 from ..layouts.layout_choice import reduced_axes
 from .products_in_flight import defer_waits
-from .staged_operands import StagedOperands
+from .staged_operands import StagedOperand, StagedOperands
 from .tensor_dots import TensorDots
 
 OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
@@ -61,8 +62,8 @@ class _Dots(TensorDots):
         self.new: dict[Value, Operand] = {}
         self.registers = context.graph.launch.registers
         self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
-        self.by_rows |= {c.args[1].type.shape for c in context.calls
-                         if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
+        self.by_rows |= {t.shape for c in context.calls
+                         if c.op is dot_ and isinstance(t := type_of(c.args[1]), Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
         self.operands = StagedOperands(context, self.g, self.all)
         # of operands that a product of the threads takes from memory, by (operand, dtype, shape, scope)
@@ -77,10 +78,10 @@ class _Dots(TensorDots):
         self.operands.present = there
         return Block(tuple(nodes), self.all(block.yields))
 
-    def all(self, operands) -> tuple[Any, ...]:
+    def all(self, operands: Iterable[Operand]) -> tuple[Operand, ...]:
         return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
 
-    def node(self, node) -> None:
+    def node(self, node: Node) -> None:
         match node:
             case Call() if node.op is dot_:
                 with at(node.loc):
@@ -105,30 +106,32 @@ class _Dots(TensorDots):
 
     # -- one product ---------------------------------------------------------------------------------------------------
 
-    def dot(self, call: Call) -> Value:
+    def dot(self, call: Call) -> Operand:
         made, stored = self.staged(call)
         call = replace(made, args=self.all(made.args))
         choice = self.chosen_for(call)
         self.operands.store(stored)
-        lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps,
-                     "fma": self.by_threads}
+        lowerings: dict[str, Callable[[Call, Choice], Operand]] = {
+            "wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps,
+            "fma": self.by_threads}
         return lowerings[choice.variant](call, choice)
 
-    def staged(self, call: Call) -> tuple[Call, tuple[Any, ...]]:
+    def staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product with its operands staged in shared memory, and what must be stored before it."""
         return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
-        acc, a, b = call.args
+        acc, a, b = call.args[0], as_value(call.args[1]), as_value(call.args[2])
         t = call.attrs
-        moved = self.exceeds_registers(call.result.type, a)
+        moved = self.exceeds_registers(type_as(call.result, Tile), a)
         if moved:
             a, = self.in_memory(call.result, a)
             self.g.call(fence_proxy_async)
-        if self.order_operands(call.args[1], b) or moved:
+        if self.order_operands(as_value(call.args[1]), b) or moved:
             self.g.call(sync)
-        result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"],
-                             dtype=t["dtype"], precision=t["precision"], options={"variant": "wgmma"})
+        result: Value = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"],
+                                    trans_b=t["trans_b"], dtype=t["dtype"], precision=t["precision"],
+                                    options={"variant": "wgmma"})
         self.set_origin(choice)
         self.g.call(mma_commit)
         self.g.call(mma_wait, n=0)
@@ -144,16 +147,18 @@ class _Dots(TensorDots):
     def set_origin(self, choice: Choice) -> None:
         """Say of the call written last that it comes of this choice."""
         nodes = self.g.blocks[-1]
-        nodes[-1] = replace(nodes[-1], origin=choice)
+        product = nodes[-1]
+        assert isinstance(product, Call)
+        nodes[-1] = replace(product, origin=choice)
 
-    def by_warps(self, call: Call, choice: Choice) -> Value:
+    def by_warps(self, call: Call, choice: Choice) -> Operand:
         """By mma.sync: both operands in registers at once, or a step of k at a time from shared memory."""
-        acc, a, b = call.args
-        t, result = call.attrs, call.result.type
-        k = a.type.shape[0 if t["trans_a"] else 1]
+        acc, a, b = call.args[0], as_value(call.args[1]), as_value(call.args[2])
+        t, result = call.attrs, type_as(call.result, Tile)
+        k = extents_of(a)[0 if t["trans_a"] else 1]
         warps = self.warps(call)
         kinds = self.multiplied_as(call)
-        a, b = (convert(self.g, x, kind) if isinstance(x.type, Tile) else x for x, kind in zip((a, b), kinds))
+        a, b = (as_value(convert(self.g, x, kind)) if isinstance(x.type, Tile) else x for x, kind in zip((a, b), kinds))
         a, b = self.unless_large("a", a, t["trans_a"], warps), self.unless_large("b", b, t["trans_b"], warps)
         both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
         step = k if both else self.k_of_a_step(call, warps)
@@ -173,13 +178,14 @@ class _Dots(TensorDots):
         Warps make whole rows where `a` comes row by row from registers, or where the result is reduced along rows or
         is itself shaped like such an `a`.
         """
-        result = call.result.type
-        rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
-        return arrangement(result.shape, self.context.scope.threads // 32, self.multiplied_as(call)[0].bits, rows)
+        shape = type_as(call.result, Tile).shape
+        rows = isinstance(type_of(call.args[1]), Tile) or shape in self.by_rows
+        warps, bits = self.context.scope.threads // 32, self.multiplied_as(call)[0].bits
+        return arrangement((shape[0], shape[1]), warps, bits, rows)
 
     def multiplied_as(self, call: Call) -> tuple[DType, DType]:
         """The dtypes in which the target's instructions multiply a and b."""
-        a, b = (x.type.dtype for x in call.args[1:])
+        a, b = (element_type(x) for x in call.args[1:])
         return warp.multiplied_as(a, b, self.context.target), warp.multiplied_as(b, a, self.context.target)
 
     def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
@@ -187,12 +193,13 @@ class _Dots(TensorDots):
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
-        return (self.in_memory(operand, x)[0]
-                if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x)
+        if reg_count(layout_of(held)) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS:
+            return self.in_memory(operand, x)[0]
+        return x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
-        bits, shape = self.multiplied_as(call)[0].bits, call.result.type.shape
+        bits, shape = self.multiplied_as(call)[0].bits, type_as(call.result, Tile).shape
         _, m, n, k = SHAPES[bits]
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
         return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
@@ -201,21 +208,23 @@ class _Dots(TensorDots):
         """Part of a matrix in shared memory, `width` of its k from `first` on,
         loaded as an instruction's operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
-        return convert(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
+        loaded = self.g.call(load_, region, Const(0, element_type(matrix)), None, cache=None)
+        return as_value(convert(self.g, loaded, kind))
 
     # -- by threads ----------------------------------------------------------------------------------------------------
 
-    def by_threads(self, call: Call, choice: Choice) -> Value:
+    def by_threads(self, call: Call, choice: Choice) -> Operand:
         """By multiplications and additions of the threads, a step of k at a time from shared memory."""
-        acc, a, b = call.args
-        g, t, result = self.g, call.attrs, call.result.type
-        a, b = self.in_memory("a", a, b)
-        acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape) if acc is None else acc
-        k = a.type.shape[0 if t["trans_a"] else 1]
+        acc = call.args[0]
+        g, t, result = self.g, call.attrs, type_as(call.result, Tile)
+        a, b = self.in_memory("a", as_value(call.args[1]), as_value(call.args[2]))
+        if acc is None:
+            acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape)
+        k = extents_of(a)[0 if t["trans_a"] else 1]
         each = -(-result.size // self.context.scope.threads)
         step = max(1, min(k, WRITTEN_OUT // each))
 
-        def product(acc, first, width):
+        def product(acc: Operand, first: int | Operand, width: int) -> Operand:
             x, y = self.part(a, not t["trans_a"], first, width), self.part(b, t["trans_b"], first, width)
             acc = g.call(thread_product, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"],
                          dtype=result.dtype)
@@ -230,11 +239,11 @@ class _Dots(TensorDots):
             acc = product(acc, 0, step)
         return product(acc, whole_steps, k - whole_steps) if k > whole_steps else acc
 
-    def part(self, matrix: Value, k_last: bool, first, width: int) -> Value:
+    def part(self, matrix: Value, k_last: bool, first: int | Operand, width: int) -> Value:
         """`width` of a matrix's k from `first` on; k is its last dimension (`k_last`) or its first."""
         stop = first + width if isinstance(first, int) else binary(self.g, "+", first, width)
         part = slice(first, stop)
-        return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
+        return as_value(getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None))))
 
     def in_memory(self, first: object, *operands: Value) -> list[Value]:
         """Operands in shared memory, where all threads of the scope can read them. Register tiles are stored to it
@@ -245,7 +254,7 @@ class _Dots(TensorDots):
             raise CompilationError("threads make this product from operands in shared memory, "
                                    "and a scope whose place is known at run time only has none to itself: "
                                    "store them to a buffer of its own, and multiply that", self.g.loc)
-        regions = {x: whole_region(self.g, self.buffer((first, n), x.type)) for n, x in enumerate(new)}
+        regions = {x: whole_region(self.g, self.buffer((first, n), type_as(x, Tile))) for n, x in enumerate(new)}
         if new:
             self.g.call(sync)
             for x in new:
@@ -262,7 +271,7 @@ class _Dots(TensorDots):
 
     def unknown_place(self) -> bool:
         """Whether it is only known at run time which threads run this scope."""
-        scope = self.context.scope
+        scope: ExecScope | None = self.context.scope
         while scope is not None and not isinstance(scope.first, Value):
             scope = scope.parent
         return scope is not None

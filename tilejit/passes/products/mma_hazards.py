@@ -3,12 +3,13 @@ before the wait."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeGuard
 
-from ...errors import CompilationError
+from ...errors import CompilationError, Loc, line_of
 from ...ir.builder import Facts, type_of
-from ...ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While, walk
+from ...ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, walk
 from ...ops.mma import mma_commit, mma_wait
 from ...ops.tmem.ldst import tmem_load
 from ...ops.tmem.order import tcgen05_wait
@@ -27,9 +28,9 @@ class _PendingState:
     `moves` are tiles on their way from tensor memory.
     """
 
-    results: dict[Value, tuple[int, Call]] = field(default_factory=dict)
-    operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
-    moves: dict[Value, Call] = field(default_factory=dict)
+    results: dict[Operand, tuple[int, Call]] = field(default_factory=dict)
+    operands: dict[Operand, tuple[int, Call]] = field(default_factory=dict)
+    moves: dict[Operand, Call] = field(default_factory=dict)
 
     def copy(self) -> _PendingState:
         return _PendingState(dict(self.results), dict(self.operands), dict(self.moves))
@@ -43,7 +44,7 @@ class _PendingState:
                 mine[value] = min(mine.get(value, held), held, key=lambda h: h[0])
         return new
 
-    def ages(self) -> dict[Any, Any]:
+    def ages(self) -> dict[Operand, int]:
         """What the analysis of loops compares: the pending tiles and their ages."""
         return ({v: age for table in (self.results, self.operands) for v, (age, _) in table.items()}
                 | dict.fromkeys(self.moves, 0))
@@ -60,7 +61,7 @@ def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
     return graph
 
 
-def _moves(node) -> bool:
+def _moves(node: Node) -> TypeGuard[Call]:
     """Whether a node starts a load from tensor memory that a later wait completes."""
     return isinstance(node, Call) and node.op is tmem_load and not node.attrs["wait"]
 
@@ -82,7 +83,8 @@ class _HazardChecker:
                     paths = []
                     for inner in (then, orelse):
                         path = self.block(inner, state.copy())
-                        self.hand_over(inner.yields, results, path, f"the branch at line {node.loc.line} passes it on")
+                        self.hand_over(inner.yields, results, path,
+                                       f"the branch at line {line_of(node.loc)} passes it on")
                         paths.append(path)
                     state = paths[0].join(paths[1])
                 case Scope(body=body):
@@ -93,8 +95,8 @@ class _HazardChecker:
         for result in call.results:
             if result in state.operands:
                 other = state.operands[result][1]
-                raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still "
-                                       "read: it was started in the previous iteration, "
+                raise CompilationError(f"this writes registers that the mma_async at line {line_of(other.loc)} may "
+                                       "still read: it was started in the previous iteration, "
                                        "and no mma_wait has waited for it since", call.loc)
         if is_product(call):
             acc, a, b = call.args[:3]
@@ -120,27 +122,28 @@ class _HazardChecker:
             if _moves(call):
                 state.moves[call.result] = call
 
-    def read(self, operands: tuple[Operand, ...], state: _PendingState, node) -> None:
+    def read(self, operands: tuple[Operand, ...], state: _PendingState, node: Call) -> None:
         for o in operands:
             if o in state.moves:
-                raise CompilationError(f"the tile that line {state.moves[o].loc.line} loads from tensor "
+                raise CompilationError(f"the tile that line {line_of(state.moves[o].loc)} loads from tensor "
                                        "memory is used before "
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is "
+                raise CompilationError(f"the result of the mma_async at line {line_of(call.loc)} is read before it is "
                                        f"complete; {_missing_wait(age)}",
                                        node.loc)
 
-    def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc=None) -> None:
+    def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc: Loc | None = None) -> None:
         """CompilationError for a pending result that would be copied to other registers."""
         age, call = state.results[result]
-        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is complete: "
-                               f"{where}, in other registers, since its own are still needed; {_missing_wait(age)}. "
-                               "A name needs no copy if it is assigned its own product and its previous value "
-                               "is not read again", loc or call.loc)
+        raise CompilationError(f"the result of the mma_async at line {line_of(call.loc)} is copied before it is "
+                               f"complete: {where}, in other registers, since its own are still needed; "
+                               f"{_missing_wait(age)}. A name needs no copy if it is assigned its own product and "
+                               "its previous value is not read again", loc or call.loc)
 
-    def hand_over(self, operands, targets, state: _PendingState, where: str) -> None:
+    def hand_over(self, operands: Iterable[Operand], targets: Iterable[Value], state: _PendingState,
+                  where: str) -> None:
         """Control flow passes `operands` on as `targets`."""
         for o, target in zip(operands, targets):
             if o in state.moves:
@@ -153,7 +156,7 @@ class _HazardChecker:
     def loop(self, node: For | While, state: _PendingState) -> _PendingState:
         """A loop: its body is followed until what is pending at its start no longer changes."""
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
-        loop = f"the loop at line {node.loc.line}"
+        loop = f"the loop at line {line_of(node.loc)}"
         self.hand_over([c.init for c in node.carried], inner, state, f"{loop} starts with it")
         head = state
         for _ in range(ROUNDS):
@@ -173,5 +176,6 @@ class _HazardChecker:
 
 def _missing_wait(age: int) -> str:
     """What would wait for a group that was closed `age` groups ago."""
-    return ("its group is still open: call mma_commit(), then mma_wait(0)" if age == 0
-            else f"mma_wait({age - 1}) or less would wait for its group")
+    if age == 0:
+        return "its group is still open: call mma_commit(), then mma_wait(0)"
+    return f"mma_wait({age - 1}) or less would wait for its group"

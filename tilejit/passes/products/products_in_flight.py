@@ -31,14 +31,28 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
     product = next((n for n in others if isinstance(n, Call) and n.op is mma_async_), None)
     if product is None or _significant_ops(others) not in (PRODUCT, STAGE_OPERANDS + PRODUCT):
         return None
-    inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
-    changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
-    if (inner is None or product.args[0] is not inner
-        or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed):
+    if _writes_operand_registers(loop, product) or not _only_hands_on(loop, product):
         return None
+    wait = others[-1]
+    assert isinstance(wait, Call)
+    return wait
+
+
+def _writes_operand_registers(loop: For, product: Call) -> bool:
+    """Whether the first factor of a loop's product is in registers that each trip writes."""
+    factor = product.args[1]
+    changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
+    return isinstance(type_of(factor), Tile) and factor in changed
+
+
+def _only_hands_on(loop: For, product: Call) -> bool:
+    """Whether a loop's product adds to the result of the trip before, which nothing else in the loop uses."""
+    inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
+    if inner is None or product.args[0] is not inner:
+        return False
     used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
     handed = [y for y in loop.body.yields if y is inner or y is product.result]
-    return others[-1] if used == [product] and len(handed) == 1 else None
+    return used == [product] and len(handed) == 1
 
 
 def _significant_ops(nodes: list[Node]) -> list[Op | None]:
@@ -64,12 +78,13 @@ def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
 def defer_waits(block: Block) -> Block:
     """A block in which loops that are not pipelined leave their products in flight under the next trip's loads, if
     `dot` has written them so that they can."""
-    nodes = []
-    for node in block.nodes:
-        node = with_blocks(node, defer_waits)
+    nodes: list[Node] = []
+    for old in block.nodes:
+        node = with_blocks(old, defer_waits)
         nodes.append(node)
-        deferred = (deferrable_wait(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1
-                    else None)
+        if not (isinstance(node, For) and node.pipeline is None and node.unroll == 1):
+            continue
+        deferred = deferrable_wait(node)
         if (deferred is not None
             and any(isinstance(n, Call) and n.op is sync and n.loc == deferred.loc for n in node.body.nodes)):
             body = replace(node.body, nodes=tuple(with_deferred_wait(list(node.body.nodes), deferred)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config import architecture
-from ...ir.builder import Builder
+from ...ir.builder import Builder, as_value, memory_type, type_as, type_of
 from ...ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
 from ...ops.memory.access_ops import store_
 from ...ops.memory.regions import whole_region
@@ -62,7 +62,7 @@ class StagedOperands:
         self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
         self.home_block: dict[object, Block] = {}         # the block that defines each value
         self._note(context.graph.body)
-        self.use_counts = Counter(self._strip_transpose(x)[0] for c in context.calls if c.op is dot_
+        self.use_counts = Counter(self._strip_transpose(as_value(x))[0] for c in context.calls if c.op is dot_
                                   for x in c.args[1:])
 
     def _note(self, block: Block) -> None:
@@ -79,31 +79,34 @@ class StagedOperands:
         return self.staged_products[call.result]
 
     def _stage(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
-        args, attrs, stored = list(call.args), dict(call.attrs), []
+        args, attrs = list(call.args), dict(call.attrs)
+        stored: list[StagedOperand] = []
         for n, flag in ((2, "trans_b"), (1, "trans_a")):
-            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma":
+            operand = as_value(args[n])
+            if not isinstance(operand.type, Tile) or attrs["options"]["variant"] == "fma":
                 continue
-            x, transposed = self._strip_transpose(args[n])
+            x, transposed = self._strip_transpose(operand)
+            t = type_as(x, Tile)
             transposed ^= attrs[flag]
-            by_threads = x.type.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
+            by_threads = t.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
             if (by_threads and loads_behind(self.context, x) is None
-                or not self._belongs_in_memory(args[n], n, transposed)):
+                or not self._belongs_in_memory(operand, n, transposed)):
                 continue
             columns = self._is_column_major(x)
             transposed ^= columns
-            if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
+            if transposed == (n == 1) and (t.dtype.bits == 8 or attrs["precision"] == "tf32"):
                 # wgmma takes only k-major operands of these types; transposing one took longer than mma.sync
                 # from registers (H200)
                 continue
             persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
-            buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type,
+            buffer = self._buffer(replace(t, shape=t.shape[::-1]) if columns else t,
                                   (self.context.scope, x if persistent else n))
             if buffer is not None:
                 with self.g.block() as nodes:
-                    args[n] = whole_region(self.g, buffer)
+                    args[n] = region = as_value(whole_region(self.g, buffer))
                 attrs[flag] = transposed
-                self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, args[n])}
-                stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
+                self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, region)}
+                stored.append(StagedOperand(x, columns, buffer, persistent, region, tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
     def _buffer(self, t: Tile, what: tuple[Any, ...]) -> Value | None:
@@ -146,8 +149,9 @@ class StagedOperands:
     def _strip_transpose(self, x: Value) -> tuple[Value, bool]:
         """(operand, whether `x` is its transpose)."""
         made = self.context.definitions.get(x)
-        return ((made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
-                else (x, False))
+        if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0):
+            return as_value(made.args[0]), True
+        return x, False
 
     def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
         """Whether a tile is better read from shared memory.
@@ -161,9 +165,9 @@ class StagedOperands:
         loads = loads_behind(self.context, x)
         if loads is None:
             return operand == 2 or turned
-        bits = {c: c.result.type.size * c.result.type.dtype.bits for c in loads}
+        bits = {c: (t := type_as(c.result, Tile)).size * t.dtype.bits for c in loads}
         largest = [c for c in loads if 2 * bits[c] >= max(bits.values())]
-        if largest and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in largest):
+        if largest and all(memory_type(self.context.buffer_of(c.args[0])).scope == "global" for c in largest):
             return True
         computed = self._strip_transpose(x)[0] not in {c.result for c in largest}
         return bool(largest) and computed and operand == 2
@@ -171,7 +175,9 @@ class StagedOperands:
 
     def _is_column_major(self, x: Value) -> bool:
         """Whether a tile is computed from one whose array is column-major, so that its vectors lie along columns."""
-        like_it = [c.args[0].type for c in loads_behind(self.context, x) or () if c.result.type.shape == x.type.shape]
+        shape = type_as(x, Tile).shape
+        like_it = [type_of(c.args[0]) for c in loads_behind(self.context, x) or ()
+                   if type_as(c.result, Tile).shape == shape]
         return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])
 
 

@@ -9,14 +9,33 @@ its end; passes/pipelining/pipeline.py adds the commits that release its slots. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...dispatch import Choice, choose
-from ...dtypes import bool_, int32
-from ...ir.builder import ExecScope
-from ...ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, rises, walk
+from ...dtypes import DType, bool_, int32
+from ...ir.builder import ExecScope, as_value, memory_type, type_as
+from ...ir.graph import (
+    Block,
+    Call,
+    Carry,
+    Const,
+    For,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    number,
+    operands,
+    rises,
+    walk,
+)
+from ...ir.op_rules import required
+from ...layout import TileLayout
 from ...ops.language.operators import compare
 from ...ops.language.promotion import convert
 from ...ops.memory.regions import whole_region
@@ -34,10 +53,13 @@ from ...ops.tiles.generate import splat
 from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate, dealloc_tmem
 from ...ops.tmem.ldst import tmem_load, tmem_store
 from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
-from ...types import Barrier, Region, Tile
+from ...types import Barrier, Buffer, Region, Tile, layout_of
+from ..analysis.context import Context
+from ..analysis.writing import Writer
 from ..placement.tensor_memory import columns_needed
+from .staged_operands import StagedOperand
 
-MOVE = {"shape": None, "pack": None, "wait": True}
+MOVE: dict[str, Any] = {"shape": None, "pack": None, "wait": True}
 
 
 @dataclass(eq=False)
@@ -50,16 +72,33 @@ class KeptAccumulator:
     waits: bool = True
 
 
-class TensorDots:
-    """The part of passes/products/dots.py that uses tensor memory. `context`, `g`, `new`, `written`, `operands` and
-    `node` are set up there."""
+if TYPE_CHECKING:
+    class _Walk(Protocol):
+        """What passes/products/dots.py sets up."""
+
+        context: Context
+        g: Writer
+        new: dict[Value, Operand]
+        written: Callable[[Operand], bool]
+
+        def all(self, operands: Iterable[Operand]) -> tuple[Operand, ...]: ...
+        def block(self, block: Block) -> Block: ...
+        def node(self, node: Node) -> None: ...
+        def set_origin(self, choice: Choice) -> None: ...
+        def staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]: ...
+else:
+    _Walk = object
+
+
+class TensorDots(_Walk):
+    """The part of passes/products/dots.py that uses tensor memory."""
 
     def prepare(self) -> None:
         self.context.tensor_room = self.room
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
         self.freed = {c.args[0] for c in self.context.calls if c.op is dealloc_tmem}
         # the compiler's own allocations, by scope and (role, dtype, shape, layout)
-        self.places: dict[tuple, list[Value]] = {}
+        self.places: dict[tuple[Any, ...], list[Value]] = {}
         self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
         self.commit_barriers: dict[tuple[Any, ...], Value] = {}  # by scope
         self.kept: dict[Value, KeptAccumulator] = {}   # by the result of a product
@@ -72,12 +111,14 @@ class TensorDots:
         """Whether tensor memory has room for a product; if not, a string that says why."""
         if any(c.attrs["cta_group"] == 2 for c in self.allocations):
             return "the kernel allocates tensor memory for pairs of CTAs (cta_group=2)"
-        wanted = [("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
+        wanted: list[tuple[str, DType, tuple[int, ...], TileLayout]] = [
+            ("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
         if isinstance(s.a, Tile):
             wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
         new = [w for w in wanted if self.unused_allocation(w) is None]
         columns = columns_needed(
-            [(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
+            [(c.attrs["dtype"], layout_of(type_as(c.result, Buffer)), c.result in self.freed)
+             for c in self.allocations]
             + [(dtype, layout, False) for _, dtype, _, layout in new])
         return columns <= COLUMNS or f"{columns} columns together with the kernel's own, of {COLUMNS}"
 
@@ -85,7 +126,7 @@ class TensorDots:
         """An allocation of the compiler's in this scope that nothing uses."""
         return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.in_use), None)
 
-    def allocation_for(self, role: str, dtype, shape: tuple[Any, ...], layout) -> Value:
+    def allocation_for(self, role: str, dtype: DType, shape: tuple[int, ...], layout: TileLayout) -> Value:
         """An unused allocation of this role and shape, made if there is none."""
         what = role, dtype, shape, layout
         found = self.unused_allocation(what)
@@ -96,10 +137,11 @@ class TensorDots:
         return found
 
     def sums(self, t: Tile) -> Value:
-        return self.allocation_for("sums", t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
+        rows, columns = t.shape
+        return self.allocation_for("sums", t.dtype, t.shape, sums_layout(rows, columns, t.dtype))
 
     def load(self, place: Value, name: str) -> Value:
-        loaded = self.g.call(tmem_load, whole_region(self.g, place), name=name, **MOVE)
+        loaded: Value = self.g.call(tmem_load, whole_region(self.g, place), name=name, **MOVE)
         self.set_origin(Choice("dot", None))  # copy records leave it out: it is not the kernel's own
         return loaded
 
@@ -120,7 +162,7 @@ class TensorDots:
             made = Value("products", Barrier(1, 1), self.g.loc)
             self.g.hoist(Call(bars.mbarrier_init, (), {"count": 1, "n": 1}, (made,), self.g.loc))
             self.commit_barriers[place] = made
-        barrier = self.g.call(bars.mbarrier_at, self.commit_barriers[place], Const(0, int32), peer=False)
+        barrier: Value = self.g.call(bars.mbarrier_at, self.commit_barriers[place], Const(0, int32), peer=False)
         return barrier, convert(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
 
     def elected(self, body: Callable[[], None]) -> None:
@@ -152,12 +194,12 @@ class TensorDots:
     def by_tensor_memory(self, call: Call, choice: Choice) -> Value | None:
         """Issue a product and wait for it. Returns the accumulator in registers,
         or None where a loop keeps it in tensor memory."""
-        acc, a, b = call.args
+        acc, a, b = call.args[0], as_value(call.args[1]), as_value(call.args[2])
         kept = self.kept.get(call.result)
         if kept is not None and not kept.waits:
             self.elected(lambda: self.issue(call, choice, kept.place, a, b, kept.adds()))
             return None
-        place = kept.place if kept is not None else self.sums(call.result.type)
+        place = kept.place if kept is not None else self.sums(type_as(call.result, Tile))
         self.order_operands(a, b)
         if isinstance(a.type, Tile):
             a = self.in_tensor_memory(a)
@@ -167,7 +209,7 @@ class TensorDots:
         barrier, parity = self.scope_barrier()
         self.after_the_threads()
 
-        def issue():
+        def issue() -> None:
             self.g.call(tcgen05_fence, side="after_thread_sync")
             self.issue(call, choice, place, a, b, adds)
             self.g.call(tcgen05_commit_, barrier, cta_group=1)
@@ -177,15 +219,18 @@ class TensorDots:
 
     def in_tensor_memory(self, a: Value) -> Value:
         """An `a` operand in registers, stored to tensor memory."""
-        t = a.type
-        place = self.allocation_for("a", t.dtype, t.shape, left_layout(*t.shape))
-        self.store(place, a, left_shape(t.shape[0], t.dtype.bits))
+        t = type_as(a, Tile)
+        rows, k = t.shape
+        place = self.allocation_for("a", t.dtype, t.shape, left_layout(rows, k))
+        self.store(place, a, left_shape(rows, t.dtype.bits))
         return whole_region(self.g, place)
 
     def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
         """Issue the instructions of a product: one for each 128 rows, or one of 64."""
-        t, m = call.attrs, call.result.type.shape[0]
-        kind, types = kind_of(dot_.rules.site(self.context, call))
+        t, m = call.attrs, type_as(call.result, Tile).shape[0]
+        named = kind_of(required(dot_.rules.site)(self.context, call))
+        assert not isinstance(named, str), named
+        kind, types = named
         for first in range(0, m, LANES):
             rows, part = slice(None), a
             if m > LANES:
@@ -199,7 +244,7 @@ class TensorDots:
         """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
-        site = dot_.rules.site(self.context, self.staged(call)[0])
+        site = required(dot_.rules.site)(self.context, self.staged(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- accumulators that stay over a loop ----------------------------------------------------------------------------
@@ -208,21 +253,24 @@ class TensorDots:
         """A loop. Accumulators that it only hands from product to product stay in tensor memory,
         instead of being carried."""
         self.g.loc = node.loc
-        kept, adds = {}, {}
+        kept: dict[int, Value] = {}
+        adds: dict[int, bool] = {}
         for n, dots in self.chains(node).items():
             choices = [self.chosen_for(d) for d in dots]
             if any(c.variant != "tcgen05" for c in choices):
                 continue
             self.choices.update((d.result, c) for d, c in zip(dots, choices))
-            kept[n] = place = self.sums(dots[0].result.type)
+            kept[n] = place = self.sums(type_as(dots[0].result, Tile))
             self.in_use.add(place)
             begins = isinstance(node, For) and self.is_zero(node.carried[n].init)
             if not begins:
                 self.store(place, self.all([node.carried[n].init])[0])
-            def always():
+
+            def always() -> Operand:
                 return Const(True, bool_)
+
             self.kept.update((d.result, KeptAccumulator(place, always)) for d in dots)
-            if begins:
+            if begins and isinstance(node, For):
                 self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
             adds[n] = not begins
         after = self.without_waits(node) if kept else None
@@ -236,7 +284,7 @@ class TensorDots:
             self.new[node.carried[n].result] = self.loop_result(node, node.carried[n], place, adds[n])
             self.in_use.discard(place)
 
-    def with_body(self, node: For | While, carried: tuple[Any, ...], rest: list[int]) -> For | While:
+    def with_body(self, node: For | While, carried: tuple[Carry, ...], rest: list[int]) -> For | While:
         with self.g.block() as nodes:
             for inner in node.body.nodes:
                 self.node(inner)
@@ -252,14 +300,15 @@ class TensorDots:
         """
         by_acc = {n.args[0]: n for n in node.body.nodes
                   if isinstance(n, Call) and n.op is dot_ and isinstance(n.args[0], Value)}
-        found = {}
-        for number, (c, following) in enumerate(zip(node.carried, node.body.yields)):
-            dots, at = [], c.inner
+        found: dict[int, list[Call]] = {}
+        for n, (c, following) in enumerate(zip(node.carried, node.body.yields)):
+            dots: list[Call] = []
+            at = c.inner
             while self.uses[at] == 1 and at in by_acc:
                 dots.append(by_acc[at])
                 at = dots[-1].result
             if dots and at is following and self.uses[at] == 1:
-                found[number] = dots
+                found[n] = dots
         return found
 
     def is_zero(self, x: Operand) -> bool:
@@ -273,13 +322,13 @@ class TensorDots:
         Returns what writes that wait behind the loop; None for any other loop.
         """
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
-        def allowed(n):
+        def allowed(n: Node) -> bool:
             return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _is_staged(n))
         if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
             return None
         if any(d.result not in self.kept for d in dots):
             return None
-        matrices = [x for d in dots for x in d.args[1:]]
+        matrices = [as_value(x) for d in dots for x in d.args[1:]]
         if any(not isinstance(x.type, Region) for x in matrices):
             return None
         for d in dots:
@@ -289,18 +338,21 @@ class TensorDots:
         self.after_the_threads()
         self.elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
 
-        def after():
+        def after() -> None:
             self.g.loc = node.loc
             self.elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
             self.await_commit(barrier, parity)
         return after
 
-    def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
+    def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Operand:
         """The accumulator that a loop leaves in tensor memory. If the initial value is not `stored` there and the
         loop runs no trip, it is that."""
         g = self.g
-        if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const) and isinstance(node.step, Const)
-                      and len(range(node.start.value, node.stop.value, node.step.value))):
+        if stored:
+            return self.load(place, c.result.name)
+        assert isinstance(node, For)
+        bounds = node.start, node.stop, node.step
+        if all(isinstance(x, Const) for x in bounds) and len(range(*map(number, bounds))):
             return self.load(place, c.result.name)
         trips = compare(g, "<" if rises(node) else ">", node.start, node.stop)
         if isinstance(trips, bool):
@@ -315,17 +367,19 @@ class TensorDots:
 def _is_staged(call: Call) -> bool:
     """Whether a call is a copy that its pipelined loop issues ahead."""
     return (call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token")
-            and call.args[1].type.scope == "global")
+            and memory_type(call.args[1]).scope == "global")
 
 
-def _read(node) -> list[Any]:
+def _read(node: Node) -> list[Operand]:
     """The operands of a node, and what its blocks yield."""
     return [*operands(node), *(y for b in blocks(node) for y in b.yields)]
 
 
 def _place(scope: ExecScope | None) -> tuple[Any, ...]:
     """A key of the scope: its kind, place and size, and those of the scopes around it."""
-    return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent))
+    if scope is None:
+        return ()
+    return scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent)
 
 
 __all__ = ["TensorDots"]

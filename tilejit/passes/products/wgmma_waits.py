@@ -9,12 +9,28 @@ trip of a loop to the next. A wait ends the stage before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...errors import Loc
 from ...ir.builder import Facts, Warning_
-from ...ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, blocks, operands, results, walk
+from ...ir.graph import (
+    Block,
+    Call,
+    Carry,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    operands,
+    results,
+    walk,
+)
 from ...ops.mma import mma_commit, mma_wait, renewed
 from .accumulators import PinnedRegisters, is_product
 from .mma_hazards import ROUNDS
@@ -78,7 +94,8 @@ class _State:
 
     def wait(self, n: int, call: Call | None = None) -> None:
         over = {s for s, age in self.flight.items() if age > n}
-        self.counted = self.counted | dict.fromkeys(over & self.before, frozenset((call,))) if n else {}
+        counted = dict.fromkeys(over & self.before, frozenset((call,) if call is not None else ()))
+        self.counted = self.counted | counted if n else {}
         self.flight = {s: age for s, age in self.flight.items() if s not in over}
         self.before -= over
         if not self.flight:
@@ -95,7 +112,8 @@ def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
     """The graph with the waits, and a warning for each."""
     if not any(map(is_product, walk(graph.body))):
         return graph
-    pinned, counted = PinnedRegisters(graph), set()
+    pinned = PinnedRegisters(graph)
+    counted: set[Call] = set()
     while True:
         inserter = _WaitInserter(pinned.sets, frozenset(counted))
         body, _ = inserter.block(graph.body, _State())
@@ -110,7 +128,7 @@ class _WaitInserter:
     """Rewrites a graph while it follows the state of pinned registers.
     Waits in `widened` become waits for all groups."""
 
-    def __init__(self, sets: Mapping[Value, int], widened: frozenset[Call]):
+    def __init__(self, sets: Mapping[Operand, int], widened: frozenset[Call]):
         self.sets, self.widened = sets, widened
         self.relevant: dict[Node, bool] = {}    # the cache of `is_relevant`
         # waits that leave groups pending, whose count the assembler would not follow
@@ -163,7 +181,7 @@ class _WaitInserter:
             state.wait(call.attrs["n"], call)
         return call
 
-    def access(self, sets: set[int | None], state: _State) -> None:
+    def access(self, sets: Iterable[int | None], state: _State) -> None:
         """Note that the threads themselves read or write these sets here."""
         self.counted |= {wait for s in sets for wait in state.counted.get(s, ())}
 
@@ -218,11 +236,13 @@ class _WaitInserter:
         ptxas 13.0 takes a register that either a product or another instruction has written, depending on the path,
         for one that is written while the loop's products are in flight (C7515).
         """
-        nodes, carried = [], []
+        nodes: list[Node] = []
+        carried: list[Carry] = []
         for c in loop.carried:
             if isinstance(c.init, Value) and self.sets.get(c.inner) in sets:
-                c = replace(c, init=Value(c.init.name, c.init.type, c.init.loc))
-                nodes.append(Call(renewed, (loop.carried[len(carried)].init,), {}, (c.init,), loop.loc))
+                anew = Value(c.init.name, c.init.type, c.init.loc)
+                nodes.append(Call(renewed, (c.init,), {}, (anew,), loop.loc))
+                c = replace(c, init=anew)
             carried.append(c)
         return [*nodes, replace(loop, carried=tuple(carried))]
 
@@ -251,11 +271,11 @@ class _WaitInserter:
         made = replace(node, test=test, body=body) if isinstance(node, While) else replace(node, body=body)
         return made, first, left, path
 
-    def with_wait(self, block: Block, state: _State, loc: Loc, where: str) -> Block:
+    def with_wait(self, block: Block, state: _State, loc: Loc | None, where: str) -> Block:
         """A block that waits at its end for all that is in flight."""
         return replace(block, nodes=(*block.nodes, *self.wait_nodes(state, loc, where)))
 
-    def wait_nodes(self, state: _State, loc: Loc, where: str) -> list[Node]:
+    def wait_nodes(self, state: _State, loc: Loc | None, where: str) -> list[Node]:
         """The nodes that wait for all that is in flight."""
         nodes = [Call(mma_commit, (), {}, (), loc)] if 0 in state.flight.values() else []
         wait = Call(mma_wait, (), {"n": 0}, (), loc)

@@ -107,8 +107,10 @@ def cycles(p: Problem, bn: int, pair: bool, splits: int, processors: int) -> flo
     steps = -(-p.k * p.itemsize // (SLOT * splits))
     beside = BlackwellConfig(bn, int(SLOT / p.itemsize)).places(p.block) == 2
     tile = max(steps * step, drained) if beside else steps * step + drained
-    computing = (rounds * tile + BEGIN + drained if splits == 1
-                 else rounds * (steps * step + BEGIN + drained + EXCHANGE * ROWS * bn))
+    if splits == 1:
+        computing = rounds * tile + BEGIN + drained
+    else:
+        computing = rounds * (steps * step + BEGIN + drained + EXCHANGE * ROWS * bn)
     loading = p.bytes / (MEMORY * processors / 148)
     return max(computing, loading) + 0.05 * min(computing, loading)
 

@@ -84,6 +84,18 @@ def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr,
 
 
 @tile.jit
+def finish_shares(todo, room, C, z, m, n, w, how, PLAN: tile.constexpr):
+    """Add up and store each share of the sums of consumer `w` whose bit is set in `todo`. The tile begins at row `m`
+    and column `n`."""
+    PART: tile.constexpr = PLAN.bn // PLAN.shares
+    while todo != 0:
+        share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
+        todo = todo ^ tile.cast(1 << share, tile.uint32)
+        total = through_memory(room, w, share, PART, PLAN.splits, PLAN.shares)
+        store_finished(total, C, z, m + w * 64, n + share * PART, how)
+
+
+@tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr):
     """The product of `persistent` for few tiles, each shared by `splits` CTAs. CTA `rank` of a tile multiplies its
     part of the slots of k, then adds up one of `shares` shares of the columns over all CTAs, in an order that is the
@@ -143,12 +155,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
                 share = (rank + w * (PLAN.splits - PLAN.shares)) % PLAN.splits
                 tile.store(doing[w], taken(flags[number, w], rank, share, PLAN.patience, PLAN.splits, PLAN.shares))
             tile.sync()
-            todo = tile.load(doing[w])
-            while todo != 0:
-                share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
-                todo = todo ^ tile.cast(1 << share, tile.uint32)
-                total = through_memory(room, w, share, PART, PLAN.splits, PLAN.shares)
-                store_finished(total, C, z, m + w * 64, n + share * PART, how)
+            finish_shares(tile.load(doing[w]), room, C, z, m, n, w, how, PLAN)
 
 
 __all__ = ["split"]

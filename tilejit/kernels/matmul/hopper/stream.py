@@ -60,11 +60,22 @@ def whole_groups(t, tiles_m, tiles_n, group):
 
 
 @tile.jit
+def pieces_of_helper(p, shared):
+    """The pieces of a helper: the rests of `each` tiles, and one of the parts of those that remain if it gets one."""
+    return shared.each + (1 if p < shared.few * shared.parts else 0)
+
+
+@tile.jit
+def pieces_of_others(p, shared):
+    """The pieces of a CTA that is no helper: one of the tiles left without its rest, or none if it is idle."""
+    return 1 if p >= shared.idle else 0
+
+
+@tile.jit
 def pieces(shared):
     """The number of pieces of tiles that a CTA has after its whole tiles."""
     p = tile.program_id(0)
-    return ((shared.each + (1 if p < shared.few * shared.parts else 0)) if p < shared.helpers else 1 if p >= shared.idle
-            else 0)
+    return pieces_of_helper(p, shared) if p < shared.helpers else pieces_of_others(p, shared)
 
 
 @tile.jit

@@ -6,9 +6,9 @@ from math import prod
 
 from ....dispatch import names
 from ....dtypes import int32
-from ....ir.builder import Builder, describe, type_of
+from ....ir.builder import Builder, describe, memory_type, type_of
 from ....ir.builtin import builtin
-from ....ir.graph import Call
+from ....ir.graph import Call, Operand, Value
 from ....ir.op import op
 from ....ir.op_traits import Reads, Registers, Signals, Traits, Writes
 from ....types import BarrierRef, Rows
@@ -121,16 +121,21 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
-    known = names(VARIANTS)
-    options = {"variant": asked_variant(g, variant, known), **options}
-    if isinstance(multicast, str) and dst.type.scope != "tmem":
-        raise g.error(f"multicast={multicast!r} is for copies to tensor memory; "
-                      "for the CTAs of a cluster give a mask of their ranks")
-    partial = g.scope.partial.name if g.scope.partial is not None else None
-    extra = (() if multicast is None or isinstance(multicast, str)
-             else (uniform_scalar(g, multicast, "a multicast mask"),))
-    options = checked_options(options, known)
-    token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
+    return _start_copy(g, dst, src, mbar, {"variant": asked_variant(g, variant, names(VARIANTS)), **options})
+
+
+def _start_copy(g: Builder, dst: Value, src: Value, mbar, options: dict) -> Token | NoToken | None:
+    """Add a copy between checked sides to the graph; its token, None if nothing uses the result."""
+    extra: tuple[Operand, ...] = ()  # the operands `mask` and `count`
+    multicast = options["multicast"]
+    if isinstance(multicast, str):
+        if memory_type(dst).scope != "tmem":
+            raise g.error(f"multicast={multicast!r} is for copies to tensor memory; "
+                          "for the CTAs of a cluster give a mask of their ranks")
+    elif multicast is not None:
+        extra = (uniform_scalar(g, multicast, "a multicast mask"),)
+    options = checked_options(options, names(VARIANTS))
+    token = _token_of_copy(g, mbar)
     if isinstance(token, Token):
         if extra and g.scope.kind != "cta":
             raise g.error("a multicast whose token is waited for must be made by every CTA of the cluster, "
@@ -140,8 +145,16 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     _check_cluster(g, mbar, options)
     if isinstance(src.type, Rows) and (options.get("variant") == "ldgsts" or not _by_engine(g, mbar, token)):
         src = by_threads(g, src)
+    partial = g.scope.partial.name if g.scope.partial is not None else None
     g.call(copy_async_, dst, src, mbar, *extra, options=options, partial=partial)
     return token
+
+
+def _token_of_copy(g: Builder, mbar) -> Token | NoToken | None:
+    """The token of a copy; None if its result is discarded."""
+    if g.discarded:
+        return None
+    return next_token(g) if mbar is None else NoToken()
 
 
 def _by_engine(g: Builder, mbar, token) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....dispatch import Need, Variant
+from ....dispatch import Need, Variant, result_of
+from ....types import layout_of
 from .one_thread import (
     COMPLETION,
     COUNTED,
@@ -65,7 +66,7 @@ def _own(s: CopySite) -> bool | str:
 
 
 def plain(s: CopySite) -> bool | str:
-    swizzle = s.shared.buffer.layout.swizzle
+    swizzle = layout_of(s.shared.buffer).swizzle
     return swizzle is None or not swizzle.swizzle_len or f"{swizzle}"
 
 
@@ -90,7 +91,7 @@ NEEDS = (
 
 
 def plan(site: CopySite) -> Plan:
-    runs, nbytes, store = runs_of(site), site.itemsize, site.scopes == STORE
+    runs, nbytes, store = result_of(runs_of(site)), site.itemsize, site.scopes == STORE
     shared = 1 if store else 0
     places = tuple((at, steps[shared] * nbytes) for at, steps in runs.places(len(site.shape)))
     kind = site.options.get("reduce")
@@ -109,9 +110,9 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
             pointer, _ = side.place(at)
             place = address, first + step
             if plan.store:
-                e.bulk_store(pointer, place, plan.chunk_bytes, policy=plan.policy, reduce=plan.reduce)
+                e.bulk.store(pointer, place, plan.chunk_bytes, policy=plan.policy, reduce=plan.reduce)
             else:
-                e.bulk_load(place, pointer, plan.chunk_bytes, mbar, mask=mask, policy=plan.policy)
+                e.bulk.load(place, pointer, plan.chunk_bytes, mbar, mask=mask, policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
 
@@ -128,10 +129,10 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
             pointer = (sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides))
                        * array.type.dtype.nbytes)
             if plan.store:
-                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes,
+                m.bulk.copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes,
                             kind=plan.reduce and plan.reduce[0], positions=positions)
             else:
-                m.bulk_copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
+                m.bulk.copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
                             multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions),
                             positions=positions)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....ir.builder import Builder, describe, type_of
+from ....ir.builder import Builder, describe, memory_type, type_as, type_of
 from ....ir.graph import Value
 from ....types import Buffer, Points, Region, Rows, Selected, Tile
 from ...language.expect_variant import asked_variant
@@ -48,8 +48,9 @@ def _instead(name: str, x) -> str:
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
     if isinstance(type_of(x), Points) and name == "copy_async":
         return ": rows of a matrix are named by A.take(rows)[:, k:k + BLOCK], and other elements are loaded and stored"
-    return (": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
-            if isinstance(type_of(x), (Points, Rows)) else "")
+    if isinstance(type_of(x), (Points, Rows)):
+        return ": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
+    return ""
 
 
 def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, **options) -> bool:
@@ -65,8 +66,9 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, mbar=None, 
         raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, "
                       "and has no other options than hints")
     region = check_region(g, name, dst, None, None, wait)
-    if (src.type.dtype, src.type.shape) != (region.type.dtype, region.type.shape):
+    tile, place = type_as(src, Tile), memory_type(region)
+    if (tile.dtype, tile.shape) != (place.dtype, place.shape):
         raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not "
-                      f"{region.type.dtype}{list(region.type.shape)}")
+                      f"{place.dtype}{list(place.shape)}")
     g.call(tmem_store, region, src, shape=None, pack=None, wait=wait, options=given or None)
     return True

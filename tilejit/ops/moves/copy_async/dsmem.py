@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....dispatch import Need, Variant
+from ....dispatch import Need, Variant, result_of
+from ....types import layout_of
 from .one_thread import COUNTED, ONE_THREAD, emit_issue, issuers, region_address, region_bytes
 from .reductions import TYPES, reduction
-from .runs import aligned, few, found, runs_of, whole_units
+from .runs import Digit, aligned, few, found, runs_of, whole_units
 from .site import SM90, CopySite
 
 
@@ -48,16 +49,23 @@ def _own_barrier(s: CopySite) -> bool | str:
             or "a peer's barrier: name the CTA's own, whose instance in the other CTA the copy finds")
 
 
+def _keeps_place(d: Digit, period: int, block: int) -> bool:
+    """Whether the steps of a loop over runs begin with rows of the swizzle's atom, at equal positions in its period."""
+    to, of = d.steps
+    assert isinstance(to, int) and isinstance(of, int)  # both are in shared memory
+    return (to - of) % period == 0 and to % block == 0
+
+
 def _swizzles(s: CopySite) -> bool | str:
     """Whether both sides have the same swizzle, and each run consists of whole rows of its atom,
     at equal positions in its period."""
-    swizzles = [r.buffer.layout.swizzle for r in (s.dst, s.src)]
+    swizzles = [layout_of(r.buffer).swizzle for r in (s.dst, s.src)]
     one, other = (None if w is None or not w.swizzle_len else w for w in swizzles)
     if one != other:
         return f"{other or 'none'} at the source and {one or 'none'} at the destination"
     if one is None:
         return True
-    runs, block, period = runs_of(s), one.block, one.period
+    runs, block, period = result_of(runs_of(s)), one.block, one.period
     if runs.elements % block:
         return f"runs of {runs.elements} elements, and a row of {one} has {block}"
     for at in runs.offsets:
@@ -68,7 +76,7 @@ def _swizzles(s: CopySite) -> bool | str:
         apart = to - of
     else:
         apart = 0 if to % period == of % period == 0 else 1
-    if apart % period or any((d.steps[0] - d.steps[1]) % period or d.steps[0] % block for d in runs.loops):
+    if apart % period or not all(_keeps_place(d, period, block) for d in runs.loops):
         return f"regions at different places in its period of {period} elements"
     return True
 
@@ -96,7 +104,7 @@ NEEDS = (
 
 
 def plan(site: CopySite) -> Plan:
-    runs, nbytes = runs_of(site), site.itemsize
+    runs, nbytes = result_of(runs_of(site)), site.itemsize
     places = tuple((to * nbytes, of * nbytes) for _, (to, of) in runs.places(len(site.shape)))
     kind = site.options.get("reduce")
     reduce = (kind, TYPES["shared", kind][site.src.dtype.name]) if kind else None
@@ -108,10 +116,10 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         rank = dst.buffer.rank
         to, first = region_address(e, dst)
         source, begin = region_address(e, src)
-        target = e.map_to_rank(to, first, rank)
-        barrier = e.peer_barrier(mbar, rank).address
+        target = e.bulk.map_to_rank(to, first, rank)
+        barrier = e.bulk.peer_barrier(mbar, rank).address
         for there, here in plan.places:
-            e.bulk_to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)
+            e.bulk.to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)
 
     emit_issue(e, plan.each_thread, issue)
 
@@ -122,7 +130,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
         if to is None or of is None:
             continue
         for there, here in plan.places:
-            m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar,
+            m.bulk.copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar,
                         kind=plan.reduce and plan.reduce[0], positions=positions)
 
 

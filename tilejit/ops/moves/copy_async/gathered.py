@@ -14,6 +14,7 @@ import numpy as np
 from ....dispatch import Need, Variant
 from ....dtypes import int32
 from ....layout import row_lanes
+from ....types import strides_of
 from ...memory.partition import Side, region_fits, unbounded_dimensions
 from . import ldgsts
 from .options import policy_of
@@ -43,7 +44,7 @@ class Plan(ldgsts.Plan):
         """Steps that a row takes."""
         return -(-self.shape[1] // self.lanes)
 
-    def place(self, thread, step: int) -> tuple:
+    def place(self, thread, step) -> tuple:
         """(row, vector within the row) of a thread's step."""
         return (step // self.across * self.at_once + thread // self.lanes,
                 step % self.across * self.lanes + thread % self.lanes)
@@ -53,7 +54,7 @@ class Plan(ldgsts.Plan):
         at = row, vector * self.vec
         return [at[d] for d in self.order]
 
-    def takes_part(self, thread, first: int):
+    def takes_part(self, thread, first):
         row, vector = self.place(thread, first // self.threads)
         return (row < self.shape[0]) & (vector < self.shape[1])
 
@@ -89,7 +90,7 @@ def _aligned(site: CopySite) -> bool | str:
     if width(site) is not None:
         return True
     by_hand = "store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
-    stride = site.src.buffer.strides[1]
+    stride = strides_of(site.src.buffer)[1]
     if not isinstance(stride, int) or stride != 1:
         return (f"columns that lie {stride} elements apart, of {site.itemsize} bytes each: "
                 f"give an array whose rows are contiguous, or {by_hand}")
@@ -100,6 +101,7 @@ def _aligned(site: CopySite) -> bool | str:
 
 def plan(site: CopySite) -> Plan:
     nbytes, (rows, columns) = width(site), site.src.extents
+    assert nbytes is not None
     lanes, vectors = row_lanes(columns * site.itemsize, site.threads), columns * site.itemsize // nbytes
     at_once = site.threads // lanes
     order = tuple(d for d, n in enumerate(site.src.extents) if n != 1)
@@ -117,17 +119,17 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     row, vector = (np.where(active, x, 0) for x in plan.place(thread, first // plan.threads))
     column = src.starts[0][:, :1].astype(np.int64)[:, :, None] + vector * plan.vec
     number = numbers(src)[:, row[0]]
-    inside = active & m.inside(src.buffer, 0, number)
+    inside = active & m.global_memory.inside(src.buffer, 0, number)
     if 1 in plan.src_checked:
-        inside = inside & m.inside(src.buffer, 1, column)
+        inside = inside & m.global_memory.inside(src.buffer, 1, column)
     nbytes = src.type.dtype.nbytes
     pointer = sum(c * m.resolve(s) for c, s in zip((number, column), src.type.buffer.strides)) * nbytes
     at = (row, vector * plan.vec)
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
-    if m.in_buffer(dst):
-        m.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside,
-                   active=active)
+    if m.shared.in_buffer(dst):
+        m.engines.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside,
+                           active=active)
 
 
 def numbers(src) -> np.ndarray:

@@ -34,8 +34,15 @@ def partition(site: CopySite) -> Partition | None:
     return site.memoize("ldgsts", lambda: make_partition(site, widest) or make_partition(site, WIDTHS, even=True))
 
 
-def plan(site: CopySite) -> Plan:
+def _partition(site: CopySite) -> Partition:
+    """The partition of a site that has one."""
     made = partition(site)
+    assert made is not None
+    return made
+
+
+def plan(site: CopySite) -> Plan:
+    made = _partition(site)
     past_l1 = made.vec_bytes == 16 and site.options.get("cache") != "ca"
     return Plan(**{f.name: getattr(made, f.name) for f in fields(Partition)}, cache="cg" if past_l1 else "ca")
 
@@ -48,12 +55,12 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     source, target = (coordinates(region, at) for region in (src, dst))
     inside = active
     for d in plan.src_checked:
-        inside = inside & m.inside(src.buffer, d, source[d])
+        inside = inside & m.global_memory.inside(src.buffer, d, source[d])
     nbytes = src.type.dtype.nbytes
     pointer = sum(c * m.resolve(s) for c, s in zip(source, src.type.buffer.strides)) * nbytes
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
-    if m.in_buffer(dst):
-        m.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)
+    if m.shared.in_buffer(dst):
+        m.engines.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)
 
 
 def coordinates(region, at: list) -> list:
@@ -87,8 +94,8 @@ VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__
     Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together",
          lambda s: partition(s) is not None or f"elements of {s.itemsize} bytes, and no run of 4 bytes is provable",
          gate=True),
-    Need("zero as the fill", lambda s: s.options.get("fill") is None or not partition(s).src_checked
+    Need("zero as the fill", lambda s: s.options.get("fill") is None or not _partition(s).src_checked
          or "fill='nan', and the region may leave the array"),
-    Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or partition(s).vec_bytes == 16
-         or f"copies of {partition(s).vec_bytes} bytes"),
+    Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or _partition(s).vec_bytes == 16
+         or f"copies of {_partition(s).vec_bytes} bytes"),
 ))

@@ -38,9 +38,10 @@ def _completion(s: CopySite) -> bool | str:
 def not_negative(s: CopySite) -> bool | str:
     for d, start in enumerate(s.starts(s.array)):
         low = s.g.bounds(start)[0]
-        if low is None or low < 0:
-            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least "
-                                                                                            "0")
+        if low is None:
+            return f"the start along dimension {d} is not known to be at least 0"
+        if low < 0:
+            return f"the start along dimension {d} is {low}"
     return True
 
 
@@ -62,7 +63,7 @@ def emit_issue(e, each_thread: bool, issue: Callable[[], None]) -> None:
     if each_thread:
         issue()
     else:
-        e.by_first_thread(issue)
+        e.control.by_first_thread(issue)
 
 
 def region_address(e, region) -> tuple:
@@ -76,7 +77,7 @@ def region_address(e, region) -> tuple:
 
 # -- simulation --------------------------------------------------------------------------------------------------------
 
-def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
+def issuers(m, each_thread: bool) -> Iterator[tuple[int | np.intp, np.ndarray | None]]:
     """Yield the threads of the scope that issue the copy, each with the CTAs of the batch in which it
     does (None for all)."""
     if not each_thread:
@@ -87,7 +88,7 @@ def issuers(m, each_thread: bool) -> Iterator[tuple[int, np.ndarray | None]]:
         yield thread, None if mine.all() else np.flatnonzero(mine)
 
 
-def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> np.ndarray:
+def of_thread(scalar: np.ndarray, thread: int | np.intp, positions: np.ndarray | None) -> np.ndarray:
     """A thread's value of a scalar: [B or 1, 1] (B: CTAs of the batch).
 
     CTAs outside `positions`, in which the thread does not issue, get the value of one in which it does.
@@ -100,14 +101,14 @@ def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> 
     return result
 
 
-def region_bytes(m, region, thread: int, positions: np.ndarray | None) -> np.ndarray | None:
+def region_bytes(m, region, thread: int | np.intp, positions: np.ndarray | None) -> np.ndarray | None:
     """The byte offset of a shared region in its buffer, before the swizzle, from the starts that `thread` holds:
     [B or 1, 1].
 
     Reports a finding and returns None if the region is not inside the buffer.
     """
     t, starts = region.type, tuple(of_thread(s, thread, positions) for s in region.starts)
-    if not m.in_buffer(region, starts):
+    if not m.shared.in_buffer(region, starts):
         return None
     return (np.asarray(t.buffer.layout.without_swizzle().offset_of(*starts, shape=t.buffer.shape)).reshape(-1, 1)
             * t.dtype.nbytes)

@@ -11,9 +11,10 @@ from .shapes import MULTICASTS, NAMES
 # An L2 cache policy. If it applies to all accesses, its 64 bits, as ``createpolicy.fractional`` makes them for a
 # fraction of 1; otherwise (primary, fraction, secondary), from which the kernel creates it by that instruction.
 Policy = int | tuple[str, float, str]
-POLICIES = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+POLICIES: dict[str | None, int] = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000,
+                                   "evict_last": 0x14F0000000000000}
 PREFETCH = (64, 128, 256)              # bytes that a cp.async may prefetch into L2 (PTX ISA, .level::prefetch_size)
-L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
+L2_PROMOTION: dict[int | None, int] = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
 
 SELECTIVE = ("multicast", "reduce", "precision", "cta_group", "shape")  # options that only some variants take
 
@@ -41,30 +42,35 @@ CHOICES = {
 
 def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
     """The options that differ from their defaults. CompilationError for an unknown option or value."""
-    kept = {}
-    for name, value in given.items():
-        if name == "fill" and isinstance(value, float) and (value == 0 or value != value):
-            value = 0 if value == 0 else "nan"
-        if value is None or (name == "fill" and value == 0 and not isinstance(value, bool)):
-            continue
-        if name == "multicast" and not isinstance(value, str):
-            if isinstance(value, int):
-                check_mask(value)
-            kept[name] = value if isinstance(value, int) else True
-            continue
-        if name == "cache" and isinstance(value, tuple):
-            kept[name] = _share(value)
-            continue
-        if name == "prefetch_map" and value is False:
-            continue
-        if name != "variant" and name not in CHOICES:
-            raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
-        allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
-        if (isinstance(value, float)
-            or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed)):
-            raise CompilationError(f"{name} is {words}, not {value!r}")
-        kept[name] = value
-    return kept
+    given= {name: _fill(value) if name == "fill" else value for name, value in given.items()}
+    return {name: _checked_option(name, value, variants) for name, value in given.items()
+            if value is not None and not (name == "prefetch_map" and value is False)}
+
+
+def _fill(value):
+    """The option `fill` with 0, the default, as None, and with "nan" for NaN."""
+    if not isinstance(value, bool) and value == 0:
+        return None
+    return "nan" if isinstance(value, float) and value != value else value
+
+
+def _checked_option(name: str, value, variants: tuple[str, ...]):
+    """The value of an option as `checked_options` returns it. A mask of `multicast` that is known only at run time
+    becomes True."""
+    if name == "multicast" and not isinstance(value, str):
+        if not isinstance(value, int):
+            return True
+        check_mask(value)
+        return value
+    if name == "cache" and isinstance(value, tuple):
+        return _share(value)
+    if name != "variant" and name not in CHOICES:
+        raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
+    allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
+    if (isinstance(value, float)
+        or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed)):
+        raise CompilationError(f"{name} is {words}, not {value!r}")
+    return value
 
 
 def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str], ...]:
@@ -85,8 +91,8 @@ def _share(value: tuple) -> str | tuple[str, float, str]:
     right = (primary in PRIMARY and secondary in SECONDARY
              and isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and 0 < fraction <= 1)
     if not right:
-        raise CompilationError(f"a share of a cache policy is (one of {', '.join(PRIMARY)}; a fraction above 0 and at "
-                               f"most 1; and for the others {' or '.join(SECONDARY)}), not {value!r}")
+        raise CompilationError(f"a share of a cache policy is (one of {', '.join(map(str, PRIMARY))}; a fraction above "
+                               f"0 and at most 1; and for the others {' or '.join(SECONDARY)}), not {value!r}")
     return primary if fraction == 1 and primary in POLICIES else (primary, float(fraction), secondary)
 
 

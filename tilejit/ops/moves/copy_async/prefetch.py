@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....dispatch import Need, Variant, names
+from ....dispatch import Need, Variant, names, result_of
 from ....dtypes import int32
 from ....ir.builder import Builder, describe, type_of
 from ....ir.builtin import builtin
@@ -14,7 +14,7 @@ from ....ir.graph import Const
 from ....ir.op import op
 from ....ir.op_traits import Reads, Traits
 from ....layout import Swizzle, TileLayout, axis
-from ....types import Buffer, Patches, Region, Selected
+from ....types import Buffer, Patches, Region, Selected, strides_of
 from ...language.expect_variant import asked_variant
 from ...memory.partition import driving_order, unbounded_dimensions
 from ...memory.regions import refuse_box, whole_region
@@ -69,7 +69,8 @@ def prefetch(g: Builder, region, cache=None):
     if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch takes a region of an array in global memory, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    region = region if isinstance(type_of(region), Selected) else refuse_box(g, "prefetch", whole_region(g, region))
+    if not isinstance(type_of(region), Selected):
+        region = refuse_box(g, "prefetch", whole_region(g, region))
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
     known = names(prefetch_.variants)
@@ -95,7 +96,7 @@ class Runs:
 
 
 def _plan_runs(site: CopySite) -> Runs:
-    runs = runs_of(site)
+    runs = result_of(runs_of(site))
     places = tuple(at for at, _ in runs.places(len(site.shape)))
     return Runs(runs.elements * site.itemsize, runs.count, places, policy_of(site.options), site.partial is not None)
 
@@ -104,7 +105,7 @@ def _emit_runs(e, plan: Runs, call, src):
     def issue():
         side = ArrayRegion(e, src)
         for at in plan.places:
-            e.bulk_prefetch(side.place(at)[0], plan.chunk_bytes, policy=plan.policy)
+            e.bulk.prefetch(side.place(at)[0], plan.chunk_bytes, policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
 
@@ -153,7 +154,7 @@ def _plan_boxes(site: CopySite) -> tma.Plan:
 def _emit_boxes(e, plan: tma.Plan, call, src):
     def issue():
         for coordinates, _ in plan.issues:
-            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided),
+            e.tma.prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided),
                            mode=MODES[plan.mode], offsets=plan.offsets(src.starts), policy=plan.policy)
 
     emit_issue(e, plan.each_thread, issue)
@@ -164,7 +165,7 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
     for thread, positions in issuers(m, plan.each_thread):
         starts = [of_thread(s, thread, positions) for s in src.starts]
         for coordinates, _ in plan.issues:
-            m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
+            m.tma.prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _plan_lines(site: CopySite) -> Lines:
     shape = [site.shape[k] for k in order]
     step = 1
     if order:
-        stride = site.src.buffer.strides[site.dims(site.src)[order[-1]]]
+        stride = strides_of(site.src.buffer)[site.dims(site.src)[order[-1]]]
         step = max(LINE // site.itemsize, 1) if isinstance(stride, int) and stride == 1 else 1
         shape[-1] = -(-shape[-1] // step)
     return Lines(step, tuple(shape), order, 1 if site.partial is not None else site.threads,
@@ -216,7 +217,7 @@ def _emit_lines(e, plan: Lines, call, src):
         if plan.order:
             at[plan.order[-1]] = at[plan.order[-1]] * plan.step
         pointer, inside = side.place(at)
-        e.prefetch_line(pointer, e.all_of([t for t in (active, inside) if t is not None]))
+        e.bulk.prefetch_line(pointer, e.all_of([t for t in (active, inside) if t is not None]))
 
 
 def _of_the_copy(need: Need) -> Need:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-from ....types import Region
+from ....dispatch import result_of
+from ....types import Region, layout_of, strides_of
 from ...tmem.multiples import Multiple
 from .site import CopySite, finds
 from .tma.view import Number, multiple, number, shared_digits, times
@@ -102,10 +103,11 @@ def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
     """(digits (extent, step) of each dimension with an extent other than 1, outermost first;
     the region's offset in its buffer)."""
     if region.scope == "global":
-        strides = [number(region.buffer.strides[d]) for d in site.dims(region)]
+        along = strides_of(region.buffer)
+        strides = [number(along[d]) for d in site.dims(region)]
         return [[(n, s)] for n, s in zip(site.shape, strides)], 0
     starts = [getattr(s, "value", s) for s in site.starts(region)]
-    found = shared_digits(region.buffer.layout, region.buffer.shape, starts, region.extents, site.g.divisor)
+    found = shared_digits(layout_of(region.buffer), region.buffer.shape, starts, region.extents, site.g.divisor)
     if isinstance(found, str):
         return found
     per_dim, offset = found
@@ -147,25 +149,27 @@ found = finds(runs_of)
 
 
 def whole_units(s: CopySite) -> bool | str:
-    nbytes = runs_of(s).elements * s.itemsize
+    nbytes = result_of(runs_of(s)).elements * s.itemsize
     return nbytes % UNIT == 0 or f"runs of {nbytes} bytes"
 
 
 def few(s: CopySite) -> bool | str:
-    return runs_of(s).count <= MAX_RUNS or f"{runs_of(s).count} runs of {runs_of(s).elements * s.itemsize} bytes"
+    runs = result_of(runs_of(s))
+    return runs.count <= MAX_RUNS or f"{runs.count} runs of {runs.elements * s.itemsize} bytes"
 
 
 def aligned(s: CopySite) -> bool | str:
     """Whether every run starts at a multiple of 16 bytes on both sides."""
-    runs, itemsize = runs_of(s), s.itemsize
+    runs, itemsize = result_of(runs_of(s)), s.itemsize
     unit = UNIT // gcd(UNIT, itemsize)
     for side, (region, align) in enumerate(((s.dst, s.dst_align), (s.src, s.src_align))):
         what = ("destination", "source")[side]
         for d in runs.loops:
             if not multiple(d.steps[side], unit, s.g.facts.ask):
                 known = isinstance(d.steps[side], int)
-                apart = (f"{d.steps[side] * itemsize} bytes apart" if known
-                         else "not known to be a multiple of 16 bytes apart")
+                apart = "not known to be a multiple of 16 bytes apart"
+                if known:
+                    apart = f"{d.steps[side] * itemsize} bytes apart"
                 return f"runs of the {what} are {apart}"
         if region.scope == "global":
             reason = _array_aligned(s, region, unit)
@@ -182,9 +186,10 @@ def _array_aligned(s: CopySite, region: Region, unit: int) -> str | None:
     ask = s.g.facts.ask
     if not ask("aligned", region.buffer.arg, UNIT):
         return "the array's address is no multiple of 16 bytes"
-    for d, (start, stride) in enumerate(zip(s.starts(region), region.buffer.strides)):
-        value = getattr(start, "value", None)
-        divisor = value if value is not None else s.g.asked_divisor(start, unit) if stride == 1 else s.g.divisor(start)
+    for d, (start, stride) in enumerate(zip(s.starts(region), strides_of(region.buffer))):
+        divisor = getattr(start, "value", None)
+        if divisor is None:
+            divisor = s.g.asked_divisor(start, unit) if stride == 1 else s.g.divisor(start)
         if divisor and not multiple(times(number(stride), abs(int(divisor))), unit, ask):
             return f"the start along dimension {d} is not known to be a multiple of 16 bytes"
     return None
@@ -196,13 +201,16 @@ def in_bounds(s: CopySite) -> bool | str:
         return "a window, whose bounds are not the array's"
     for d, (size, start, extent) in enumerate(zip(s.array.buffer.shape, s.starts(s.array), s.array.extents)):
         low, high = s.g.bounds(start)
-        if low is None or low < 0:
-            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least "
-                                                                                            "0")
+        if low is None:
+            return f"the start along dimension {d} is not known to be at least 0"
+        if low < 0:
+            return f"the start along dimension {d} is {low}"
         if high is None:
             return f"the start along dimension {d} has no known upper bound"
-        inside = (high + extent <= size if isinstance(size, int)
-                  else s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent))
+        if isinstance(size, int):
+            inside = high + extent <= size
+        else:
+            inside = s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent)
         if not inside:
             return f"elements up to {high + extent} of dimension {d}, which has {size}"
     return True

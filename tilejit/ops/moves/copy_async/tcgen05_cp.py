@@ -24,13 +24,19 @@ def found(s: CopySite) -> Plan | str:
 
 def group(s: CopySite) -> int:
     """The cta_group of the tensor memory's allocation; without a kernel (``tile.plan_copy``), that of the option."""
-    return (s.options.get("cta_group") or 1 if s.dst_buffer is None
-            else allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"])
+    if s.dst_buffer is None:
+        return s.options.get("cta_group") or 1
+    return allocation(s.g.definitions, s.dst_buffer).attrs["cta_group"]
 
 
 def _group(s: CopySite) -> bool | str:
     asked = s.options.get("cta_group")
     return asked in (None, group(s)) or f"cta_group={asked} with tensor memory of {group(s)}"
+
+
+def _has_plan(s: CopySite) -> bool | str:
+    plan = found(s)
+    return plan if isinstance(plan, str) else True
 
 
 NEEDS = (
@@ -46,8 +52,7 @@ NEEDS = (
     Need("the cta_group of the tensor memory", _group),
     Need("a multicast to warps",
          lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
-    Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True,
-         gate=True),
+    Need("layouts that a shape and a matrix descriptor name", _has_plan, gate=True),
 )
 
 
@@ -56,9 +61,9 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 
     Each of these two starts at the buffer, or at the region on a side where the plan `moves`.
     """
-    address = e.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
-    descriptor = e.descriptor(address, plan.descriptor.bits)
-    tensor = e.tensor_address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset
+    address = e.mma.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
+    descriptor = e.mma.descriptor(address, plan.descriptor.bits)
+    tensor = e.tmem.address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset
     form = (plan.shape + (f".{plan.multicast}" if plan.multicast else "")
             + (f".b8x16.{plan.decompress}" if plan.decompress else ""))
     lines = []
@@ -69,7 +74,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 
 
 def simulate(m, plan: Plan, call, dst, src, mbar):
-    m.tensor_copy(plan, dst, src)
+    m.pair_operations.copy(plan, dst, src)
 
 
 VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,

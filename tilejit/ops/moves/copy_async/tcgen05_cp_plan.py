@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
 
+from ....layout import axis
+from ....types import layout_of
 from ...tmem.descriptor import SharedDescriptor
 from ...tmem.fragments import digits_of
 from ...tmem.multiples import Multiple
@@ -88,7 +91,7 @@ def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
     if isinstance(read, str):
         return read
     starts = [s.value if hasattr(s, "value") else s for s in site.src_starts]
-    found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
+    found = shared_digits(layout_of(shared.buffer), shared.buffer.shape, starts, shared.extents, site.g.divisor)
     if isinstance(found, str):
         return found
     moved = [found[0][d] for d in site.dims(shared)]
@@ -108,7 +111,8 @@ def _refined(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
 
     All are outermost first. None if their boundaries do not nest.
     """
-    shared, tensor, made = [list(d) for d in shared], [list(d) for d in tensor], []
+    shared, tensor = [list(d) for d in shared], [list(d) for d in tensor]
+    made: list[Digit] = []
     while shared and tensor:
         (n, step), (m, stride, along) = shared[-1], tensor[-1]
         inner = gcd(n, m)
@@ -129,8 +133,9 @@ def search(site: CopySite, cta_group: int) -> Plan | str:
     if isinstance(found, str):
         return found
     asked, multicast = site.options.get("shape"), site.options.get("multicast")
-    replicas = tuple(sorted((n, s) for n, s, along in site.dst.buffer.layout.replicas if n != 1))
-    if any(along != "TLane" for _, _, along in site.dst.buffer.layout.replicas):
+    held = layout_of(site.dst.buffer).replicas
+    replicas = tuple(sorted((n, s) for n, s, along in held if n != 1))
+    if any(along != "TLane" for _, _, along in held):
         return "replicas along columns"
     reasons = []
     for shape in SHAPES:
@@ -143,7 +148,8 @@ def search(site: CopySite, cta_group: int) -> Plan | str:
     return "; ".join(reasons) or f"{asked or 'no shape'} has {'no' if asked else 'the'} multicast {multicast!r}"
 
 
-def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dict, replicas) -> tuple | str:
+def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dict,
+           replicas) -> tuple[int, int, int, tuple[tuple[Any, Any], ...], tuple[bool, bool]] | str:
     """(ldo, sdo, swizzle, places, moves) of a plan with this shape,
     or a string that says why the shape does not fit."""
     if replicas != tuple(sorted(shape.replica)):
@@ -154,19 +160,27 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
     if isinstance(parts, str):
         return parts
     rows, columns, rest = parts
-    mode = swizzle_mode(site.src.buffer.layout, site.itemsize)
+    layout = layout_of(site.src.buffer)
+    mode = swizzle_mode(layout, site.itemsize)
     if mode is None:
-        return f"the swizzle {site.src.buffer.layout.swizzle} is not one that the descriptor has"
+        return f"the swizzle {layout.swizzle} is not one that the descriptor has"
     stride, leading = _between_groups(shape, rows, mode), _between_units(shape, columns, mode)
-    for refused in (stride, leading, _refused_beginning(shape, offset, mode, site)):
-        if isinstance(refused, str):
+    refused = _refused_beginning(shape, offset, mode, site)
+    if isinstance(stride, str):
+        return stride
+    if isinstance(leading, str):
+        return leading
+    if refused is not None:
             return refused
     column = offset.get("TCol", 0)
     moves = not isinstance(column, int), not isinstance(begin, int)
-    for first in _beginnings(site, ATOM * UNIT << mode if mode else UNIT) if moves[1] else [begin]:
-        places = _placed(shape, rest, first, mode)
-        if isinstance(places, str):
-            return places
+    places: list[tuple[int, int]] = []
+    atom =ATOM * UNIT << mode if mode else UNIT
+    for first in _beginnings(site, atom) if moves[1] else [begin]:
+        placed = _placed(shape, rest, first, mode)
+        if isinstance(placed, str):
+            return placed
+        places = placed
     base = 0 if moves[0] else offset.get("TLane", 0) << 16 | column * site.itemsize // 4
     return (leading // UNIT, stride // UNIT, mode, tuple((into + base, at - moves[1] * first) for into, at in places),
             moves)
@@ -174,7 +188,9 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
 
 def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
     """Divide the digits into (rows of one instruction, columns of one instruction, the rest)."""
-    rows, columns, rest = [], [], []
+    rows: list[Digit] = []
+    columns: list[Digit] = []
+    rest: list[Digit] = []
     for digit in digits:
         room, whole = _room(shape, digit)
         if digit.extent > room > 0:
@@ -182,7 +198,12 @@ def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit]
                 return whole
             outer, digit = digit.cut(room)
             rest.append(outer)
-        (rest if not room else rows if digit.lane else columns).append(digit)
+        if not room:
+            rest.append(digit)
+        elif digit.lane:
+            rows.append(digit)
+        else:
+            columns.append(digit)
     if prod(d.extent for d in rows) != shape.rows:
         return f"{prod(d.extent for d in rows)} rows have the layout of its {shape.rows}"
     inner = min((d.column for d in columns), default=shape.width)
@@ -214,8 +235,8 @@ def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
     """The descriptor's stride dimension offset: the bytes from 8 rows to the next 8.
     A string says why there is none."""
     by_lane = _bytes_at(rows, "lane")
-    at = [by_lane.get(shape.lane(r)) for r in range(shape.rows)]
-    if None in at:
+    at = [by_lane[shape.lane(r)] for r in range(shape.rows) if shape.lane(r) in by_lane]
+    if len(at) < shape.rows:
         return "its rows go to other lanes"
     pitch = at[1] - at[0]
     if pitch != UNIT << mode:
@@ -238,8 +259,8 @@ def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
     """
     by_column = _bytes_at(columns, "column")
     step = min((d.column for d in columns), default=UNIT)
-    units = [by_column.get(u * UNIT) for u in range(shape.width // UNIT)]
-    if None in units or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units)
+    units = [by_column[u * UNIT] for u in range(shape.width // UNIT) if u * UNIT in by_column]
+    if len(units) < shape.width // UNIT or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units)
                             for b in range(0, UNIT, step)):
         return "16 bytes of the columns are not contiguous in shared memory"
     if len(units) == 1:
@@ -271,12 +292,15 @@ def _refused_beginning(shape: Shape, offset: dict, mode: int, site: CopySite) ->
 def _beginnings(site: CopySite, atom: int) -> list[int]:
     """The offsets modulo `atom` bytes at which a region with run-time starts may begin: the starts are multiples of
     their known divisors, and the region lies in its buffer."""
-    buffer, found = site.src.buffer, {site.src.buffer.layout.offset.get("m", 0) * site.itemsize % atom}
-    grouped, at = buffer.layout.group(buffer.shape)
+    buffer, layout = site.src.buffer, layout_of(site.src.buffer)
+    found = {layout.offset.get(axis.m, 0) * site.itemsize % atom}
+    grouped, at = layout.group(buffer.shape)
     for d, (start, extent) in enumerate(zip(site.src_starts, site.src.extents)):
-        known = start.value if hasattr(start, "value") else start if isinstance(start, int) else None
-        starts = (np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start)) if known is None
-                  else np.array([known]))
+        known = getattr(start, "value", start)
+        if isinstance(known, int):
+            starts = np.array([known])
+        else:
+            starts = np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start))
         own = np.zeros_like(starts)
         for size, stride, _ in reversed(grouped.shards[at[d]:at[d + 1]]):
             own, starts = own + starts % size * stride * site.itemsize, starts // size
@@ -298,9 +322,10 @@ def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tupl
     pitch = UNIT << mode
     for _, column, at in places:
         inside = not mode or (at % pitch + shape.width <= pitch and at // pitch % ATOM + min(shape.rows, ATOM) <= ATOM)
-        if at % UNIT or not inside:
-            return "a copy would begin at " + (f"byte {at % (ATOM * pitch)} of the {ATOM * pitch} that "
-                                               "its swizzle mixes" if mode else f"byte {at}")
+        if (at % UNIT or not inside) and mode:
+            return f"a copy would begin at byte {at % (ATOM * pitch)} of the {ATOM * pitch} that its swizzle mixes"
+        if at % UNIT:
+            return f"a copy would begin at byte {at}"
         if column % UNIT:
             return "a copy would begin inside 16 bytes of the columns"
     return [(lane << 16 | column // 4, at) for lane, column, at in places]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....dtypes import int32
-from ....ir.builder import Builder, flag
+from ....ir.builder import Builder, ExecScope, flag
 from ....ir.builtin import MEMBERS
 from ....ir.graph import Value, results
 from ....ir.op import op
@@ -64,10 +64,13 @@ CHOSEN = "%"  # prefix for the number of a run-time value that selects the threa
 
 def pool_of(g: Builder) -> str:
     """A name of the current scope that is equal wherever a scope of the same threads is written."""
-    words, scope, chosen = [], g.scope, g.state.setdefault("scopes of run-time ids", {})
+    words, chosen = [], g.state.setdefault("scopes of run-time ids", {})
+    scope: ExecScope | None = g.scope
     while scope is not None and scope.kind != "cta":
-        first = (f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value)
-                 else scope.first)
+        if isinstance(scope.first, Value):
+            first = f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}"
+        else:
+            first = str(scope.first)
         words.append("elect" if scope.elected else f"{scope.kind}({first}:{scope.threads})")
         scope = scope.parent
     return "/".join(["cta", *reversed(words)])
@@ -84,9 +87,11 @@ def _outermost(g: Builder, count: Value) -> list:
     The counter is advanced there, so that threads outside these scopes, which only wait, know its value too. After a
     loop of the scope that issues copies, only the scope's threads know the counter.
     """
-    scope, level = g.scope, len(g.blocks)
+    scope: ExecScope | None = g.scope
+    level = len(g.blocks)
     while scope is not None and scope.depth == level and scope.kind != "cta" and not _makes(g.blocks[level - 1], count):
-        scope, level = scope.parent, level - scope.around
+        level -= scope.around
+        scope = scope.parent
     return g.blocks[level - 1]
 
 

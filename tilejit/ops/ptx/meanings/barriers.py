@@ -37,7 +37,7 @@ def barrier_of(m, form, x):
     if (offset % 8).any():
         m.finding("misaligned", f"an mbarrier starts at a multiple of 8 bytes, and this one at byte "
                                 f"{int(offset.flat[0])} of shared memory")
-    return m.barrier_in_memory(offset[:, :1] // 8, buffer.peer)
+    return m.barriers.in_memory(offset[:, :1] // 8, buffer.peer)
 
 
 def _total(m, n) -> np.ndarray:
@@ -52,12 +52,12 @@ def initialise(m, form, x):
     if (m.active.sum(axis=1) > 1).any():
         m.finding("barrier-lifecycle", f"{m.threads} threads initialise the same mbarrier: one thread does, as in with "
                                        f"tile.elect():")
-    m.mbarrier_init(barrier_of(m, form, x), x["count"][:, :1].astype(np.int64))
+    m.barriers.init(barrier_of(m, form, x), x["count"][:, :1].astype(np.int64))
 
 
 @means(r"mbarrier\.inval\.shared::cta\.b64")
 def invalidate(m, form, x):
-    m.mbarrier_inval(barrier_of(m, form, x))
+    m.barriers.invalidate(barrier_of(m, form, x))
 
 
 @means(rf"mbarrier\.arrive(_drop)?(\.noComplete|(\.expect_tx)?{_SEM}){_SPACE}(\.count)?")
@@ -66,15 +66,15 @@ def arrive(m, form, x):
     barrier, words = barrier_of(m, form, x), form.name.split(".")
     n = np.asarray(x.get("count", np.ones((1, 1)))).astype(np.int64)
     if "expect_tx" in words:
-        m.expect_tx(barrier, _total(m, x["tx_count"]))
+        m.barriers.expect_tx(barrier, _total(m, x["tx_count"]))
     state = _state(m, barrier, n) if form.results else None
-    m.arrive_each(barrier, _total(m, n), relaxed="relaxed" in words, drop=words[1] == "arrive_drop",
-                  completes="noComplete" not in words)
+    m.barriers.arrive_each(barrier, _total(m, n), relaxed="relaxed" in words, drop=words[1] == "arrive_drop",
+                           completes="noComplete" not in words)
     return state
 
 
 def _state(m, barrier, n: np.ndarray) -> np.ndarray:
-    phase, pending = m.phases(barrier)
+    phase, pending = m.barriers.phases(barrier)
     each = np.broadcast_to(n, (m.batch, m.threads)) * m.active
     left = np.maximum(pending - (np.cumsum(each, axis=1) - each), 0)
     return (phase.astype(np.uint64) & np.uint64(1)) << np.uint64(_PARITY) | left.astype(np.uint64)
@@ -87,16 +87,18 @@ def pending_count(m, form, x):
 
 @means(rf"mbarrier\.(expect_tx|complete_tx)\.relaxed\.(cta|cluster){_SPACE}")
 def count_bytes(m, form, x):
-    getattr(m, form.name.split(".")[1])(barrier_of(m, form, x), _total(m, x["tx_count"]))
+    count = m.barriers.expect_tx if "expect_tx" in form.name else m.barriers.complete_tx
+    count(barrier_of(m, form, x), _total(m, x["tx_count"]))
 
 
 @means(r"mbarrier\.(test_wait|try_wait)(\.parity)?(\.acquire\.(cta|cluster))?\.shared::cta\.b64(\.hint)?")
 def test_phase(m, form, x):
     """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
     parity = x["parity"] if "parity" in x else x["state"] >> np.uint64(_PARITY)
-    first = np.broadcast_to(m.active, (parity.shape[0], m.threads)).argmax(axis=1)[:, None]
-    return m.test(barrier_of(m, form, x), np.take_along_axis(np.broadcast_to(parity, (parity.shape[0], m.threads)),
-                                                             first, axis=1).astype(np.int64))
+    shape = parity.shape[0], m.threads
+    first = np.broadcast_to(m.active, shape).argmax(axis=1)[:, None]
+    return m.barriers.test(barrier_of(m, form, x), np.take_along_axis(np.broadcast_to(parity, shape), first,
+                                                                      axis=1).astype(np.int64))
 
 
 # -- barriers of the CTA -----------------------------------------------------------------------------------------------
@@ -123,24 +125,24 @@ def _number(m, form, x) -> np.ndarray:
 def barrier_of_the_cta(m, form, x):
     """If the scope has all the threads that meet, this is its ``sync()``; otherwise they meet at the barrier's
     number."""
-    m.collective(form.name)
+    m.sync.collective(form.name)
     number, threads = _number(m, form, x), _threads(m, x)
-    return m.sync() if m.threads == threads else m.named_sync("ptx", threads, number)
+    return m.sync.scope() if m.threads == threads else m.sync.named("ptx", threads, number)
 
 
 @means(r"bar(rier)?\.arrive(\.aligned)?")
 def arrive_at_the_barrier(m, form, x):
-    m.collective(form.name)
-    m.named_arrive("ptx", _threads(m, x), _number(m, form, x))
+    m.sync.collective(form.name)
+    m.sync.named_arrive("ptx", _threads(m, x), _number(m, form, x))
 
 
 @means(r"bar(rier)?\.red\.(popc|and|or)(\.aligned)?\.(u32|pred)(\.threads)?")
 def reduce_at_the_barrier(m, form, x):
     if m.threads != _threads(m, x):
         raise SimulationError(f"the simulator runs {form.name} in a scope of all the threads that meet there", m.loc)
-    m.collective(form.name)
+    m.sync.collective(form.name)
     _number(m, form, x)
-    m.sync()
+    m.sync.scope()
     p = np.broadcast_to(x["p"], (x["p"].shape[0], m.threads)).astype(bool)
     kind = form.name.split(".")[2]
     return {"popc": p.sum, "and": p.all, "or": p.any}[kind](axis=1, keepdims=True)
@@ -150,7 +152,7 @@ def reduce_at_the_barrier(m, form, x):
 
 @means(r"barrier\.cluster\.(arrive(\.release|\.relaxed)?|wait(\.acquire)?)(\.aligned)?")
 def barrier_of_the_cluster(m, form, x):
-    return m.cluster_arrive(relaxed=".relaxed" in form.name) if ".arrive" in form.name else m.cluster_wait()
+    return m.sync.cluster_arrive(relaxed=".relaxed" in form.name) if ".arrive" in form.name else m.sync.cluster_wait()
 
 
 # -- fences ------------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def barrier_of_the_cluster(m, form, x):
 @means(r"fence(\.(acq_rel|sc|acquire|release))?\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
 def fence(m, form, x):
     """Fences that only acquire or only release count as doing both."""
-    m.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
+    m.ordered.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
 
 
 @means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
@@ -166,17 +168,17 @@ def proxy_fence(m, form, x):
     if not form.name.endswith(".alias"):
         spaces = {"fence.proxy.async.shared::cta": "shared", "fence.proxy.async.shared::cluster": "cluster",
                   "fence.proxy.async.global": "global"}
-        m.fence_proxy_async(spaces.get(form.name, "all"))
+        m.sync.fence_proxy_async(spaces.get(form.name, "all"))
 
 
 @means(r"fence\.mbarrier_init\.release\.cluster")
 def init_fence(m, form, x):
-    m.fence_mbarrier_init()
+    m.sync.fence_mbarrier_init()
 
 
 @means(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32")
 def set_registers(m, form, x):
-    return m.set_registers(x["count"])
+    return m.sync.set_registers(x["count"])
 
 
 __all__ = ["barrier_of"]

@@ -46,19 +46,21 @@ def copy_by_threads(m, form, x):
         m.finding("out-of-bounds",
                   f"cp.async of {nbytes} bytes leaves the buffer of {dst.type.nbytes} bytes that it writes to")
         return
-    m.cp_async(dst, to[:, :, None], src, source[:, :, None], nbytes, count[:, :, None])
+    m.engines.cp_async(dst, to[:, :, None], src, source[:, :, None], nbytes, count[:, :, None])
 
 
 @means(r"cp\.async\.(commit_group|wait_group|wait_all)|cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
 def groups(m, form, x):
     if ".bulk" in form.name:
-        return m.bulk_commit() if "commit" in form.name else m.bulk_wait(x["n"], form.name.endswith(".read"))
-    return m.cp_async_commit() if "commit" in form.name else m.cp_async_wait(x.get("n"))
+        if "commit" in form.name:
+            return m.engines.bulk_commit()
+        return m.engines.bulk_wait(x["n"], form.name.endswith(".read"))
+    return m.engines.cp_async_commit() if "commit" in form.name else m.engines.cp_async_wait(x.get("n"))
 
 
 @means(r"cp\.async\.mbarrier\.arrive(\.noinc)?\.shared::cta\.b64")
 def arrival_of_copies(m, form, x):
-    m.cp_async_arrive(barrier_of(m, form, x), ".noinc" in form.name)
+    m.engines.cp_async_arrive(barrier_of(m, form, x), ".noinc" in form.name)
 
 
 # -- bulk --------------------------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def bulk_copy(m, form, x):
     if "reduce" in form.name:
         kind = re.search(r"\.(add|min|max|inc|dec|and|or|xor)\.", form.name)[1]
         dtype = element_of(form)
-    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind,
+    m.bulk.copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind,
                 dtype=dtype, byte_mask=byte_mask)
 
 
@@ -104,7 +106,7 @@ def to_a_peer(m, form, x):
     buffer = replace(buffer, type=replace(buffer.type, dtype=dtype_of(element)))
     kind = form.name.split("bytes.")[1].split(".")[0] if form.name.startswith("red") else None
     for at, part in zip(elements, value if isinstance(value, tuple) else (value,)):
-        m.remote(buffer, at, np.ascontiguousarray(part).view(element), barrier, kind=kind)
+        m.remote.store(buffer, at, np.ascontiguousarray(part).view(element), barrier, kind=kind)
 
 
 def completes_there(m, form, barrier, buffer) -> None:

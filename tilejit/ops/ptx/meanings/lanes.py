@@ -117,7 +117,8 @@ def shuffle(m, form, x):
     """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`. A lane whose source is out of range
     keeps its own value."""
     together = _participating_lanes(m, form, x)
-    mode, a, b, c = form.name.split(".")[2], *(_lanes(m, x[n]).astype(np.int64) for n in "abc")
+    mode = form.name.split(".")[2]
+    a, b, c = (_lanes(m, x[n]).astype(np.int64) for n in "abc")
     segment = c >> 8 & 31
     clamp, low = c & 31, _LANE & segment
     most = low | (clamp & ~segment & 31)
@@ -200,4 +201,4 @@ def barrier_of_lanes(m, form, x):
     _participating_lanes(m, form, x)
     mask, active = _masks(m, x)
     warps = np.arange(mask.shape[1]).reshape(1, -1, 1) << 32
-    m.sync_groups(_threads(m, np.where(active, warps | mask.astype(np.int64), -1)))
+    m.sync.groups(_threads(m, np.where(active, warps | mask.astype(np.int64), -1)))

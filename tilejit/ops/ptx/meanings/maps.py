@@ -21,7 +21,7 @@ def _map(m, form, x):
     if isinstance(x, np.ndarray):
         raise SimulationError(f"the simulator runs {form.name} on a tensor map or the place of one, "
                               "not on a number as address", m.loc)
-    return m.map_in(x) if hasattr(x, "starts") else x
+    return m.maps.in_memory(x) if hasattr(x, "starts") else x
 
 
 @means(r"tensormap\.replace\.tile\.\w+\.(global|shared::cta)\.b1024\.b(32|64)")
@@ -32,19 +32,19 @@ def replace_field(m, form, x):
         if x["value"]:
             raise SimulationError("the simulator knows swizzles in units of 16 bytes only, which is atomicity 0", m.loc)
         return
-    m.map_replace(_map(m, form, x["map"]), ".shared::cta." in form.name, name, x.get("index"), x["value"])
+    m.maps.replace(_map(m, form, x["map"]), ".shared::cta." in form.name, name, x.get("index"), x["value"])
 
 
 @means(
     r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.(cta|cluster|gpu|sys)\.sync\.aligned")
 def copy_and_release(m, form, x):
-    m.map_copied(_map(m, form, x["dst"]), _map(m, form, x["src"]), form.name.split(".")[-3])
+    m.maps.copied(_map(m, form, x["dst"]), _map(m, form, x["src"]), form.name.split(".")[-3])
 
 
 @means(r"fence\.proxy\.tensormap::generic\.(acquire|release)\.(cta|cluster|gpu|sys)")
 def fence_of_maps(m, form, x):
     scope = form.name.split(".")[-1]
-    return m.map_acquire(_map(m, form, x["map"]), scope) if "map" in x else m.maps_release(scope)
+    return m.maps.acquire(_map(m, form, x["map"]), scope) if "map" in x else m.maps.release_all(scope)
 
 
 def _numbers(x, name: str) -> list[np.ndarray]:
@@ -69,9 +69,9 @@ def _mode(form) -> str:
 def tensor_load(m, form, x):
     (dst, to), barrier = run_of(m, form, x["dst"]), barrier_of(m, form, x)
     mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
-    with m.reading_map(_map(m, form, x["map"]), None) as maps:
+    with m.maps.reading(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
-            m.tma_load(described, _numbers(x, "coords"), dst, to, barrier, mode=_mode(form),
+            m.tma.load(described, _numbers(x, "coords"), dst, to, barrier, mode=_mode(form),
                        offsets=_numbers(x, "offsets"), multicast=mask,
                        paired=".cta_group::2" in form.name, positions=where)
 
@@ -83,9 +83,9 @@ def tensor_load(m, form, x):
 def tensor_store(m, form, x):
     src, at = run_of(m, form, x["src"])
     kind = form.name.split("shared::cta.")[1].split(".")[0] if form.name.startswith("cp.reduce") else None
-    with m.reading_map(_map(m, form, x["map"]), None) as maps:
+    with m.maps.reading(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
-            m.tma_store(described, _numbers(x, "coords"), src, at, mode=_mode(form), kind=kind, positions=where)
+            m.tma.store(described, _numbers(x, "coords"), src, at, mode=_mode(form), kind=kind, positions=where)
 
 
 @means(
@@ -93,9 +93,9 @@ def tensor_store(m, form, x):
     r"(\.L2::cache_hint)?")
 def tensor_prefetch(m, form, x):
     """A prefetch has no effect, but a wrong map or wrong coordinates are reported."""
-    with m.reading_map(_map(m, form, x["map"]), None) as maps:
+    with m.maps.reading(_map(m, form, x["map"]), None) as maps:
         for described, _ in maps:
-            m.tma_prefetch(described, _numbers(x, "coords"), mode=_mode(form), offsets=_numbers(x, "offsets"))
+            m.tma.prefetch(described, _numbers(x, "coords"), mode=_mode(form), offsets=_numbers(x, "offsets"))
 
 
 __all__: list[str] = []

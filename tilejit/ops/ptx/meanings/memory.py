@@ -94,7 +94,7 @@ def store(m, form, x):
 def ordered_load(m, form, x):
     buffer, elements = elements_of(m, form, x["a"])
     sem, scope = form.name.split(".")[1:3]
-    found = tuple(np.ascontiguousarray(m.ordered_read(buffer, at, 0, None, None, sem, scope,
+    found = tuple(np.ascontiguousarray(m.ordered.read(buffer, at, 0, None, None, sem, scope,
                                                       alone=True)).view(element_of(form)) for at in elements)
     return found if len(found) > 1 else found[0]
 
@@ -105,7 +105,7 @@ def ordered_store(m, form, x):
     sem, scope = form.name.split(".")[1:3]
     values = x["value"] if isinstance(x["value"], tuple) else (x["value"],)
     for at, value in zip(elements, values):
-        m.ordered_write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), None, None, sem, scope,
+        m.ordered.write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), None, None, sem, scope,
                         alone=True)
 
 
@@ -134,8 +134,9 @@ def atomic(m, form, x):
         return np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
     coords = tuple(np.broadcast_to(c, (m.batch, m.threads)) for c in coords)
     swap = kind == "cas"
-    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None,
-                   order=order, scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
+    old = m.ordered.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None,
+                           order=order,
+                           scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
     if words[0] == "red":
         return None
     return np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old

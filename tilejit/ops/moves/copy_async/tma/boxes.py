@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from math import gcd, prod
+from typing import Any, Protocol
 
 from .view import Dim, Number, View, multiple, over
 
@@ -79,9 +80,11 @@ class TensorMap:
         def plain(n):
             return [plain(x) for x in n] if isinstance(n, tuple) else n
         walk = self.im2col
-        moved = {"box": list(self.box)} if walk is None else {
-            "lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels, "pixels": walk.pixels,
-            **({} if walk.wide is None else {"wide": walk.wide})}
+        if walk is None:
+            moved: dict[str, Any] = {"box": list(self.box)}
+        else:
+            moved = {"lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels,
+                     "pixels": walk.pixels, **({} if walk.wide is None else {"wide": walk.wide})}
         return {"argument": self.argument, "base_offset": self.base_offset, "dtype": self.dtype, "rank": self.rank,
                 "dims": plain(self.global_dim), "strides": plain(self.global_strides), **moved,
                 "element_strides": list(self.element_strides), "interleave": self.interleave, "swizzle": self.swizzle,
@@ -131,6 +134,15 @@ class Candidate:
         """The sort key: fewest instructions first. A made-up cut must save more than half of the instructions, since
         it requires more of the array than the copy itself does, and readers expect dimensions that are kept whole."""
         return self.issues * (2 if self.made_up else 1), self.made_up, self.unit, len(self.groups)
+
+
+class Issued(Protocol):
+    """The instructions of a copy and the run-time part of their coordinates, as in `Boxes`."""
+
+    @property
+    def issues(self) -> tuple[tuple[tuple[int, ...], int], ...]: ...
+    @property
+    def moving(self) -> tuple[tuple[int, int, int] | None, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -189,7 +201,7 @@ def runs_of(view: View, unit: int) -> list[Run] | None:
 
     None if its first run is not contiguous in both memories or not a multiple of `unit`.
     """
-    runs = []
+    runs: list[Run] = []
     for d, dim in enumerate(view.dims):
         for digit in reversed(dim.digits):
             last = runs[-1] if runs else None
@@ -215,7 +227,7 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
     runs = runs_of(view, unit)
     if runs is None:
         return
-    span = PADDED if view.padded else SPAN[view.mode]
+    span = PADDED if view.padded else SPAN[view.swizzle]
 
     def extend(i: int, groups: tuple[Group, ...], made_up: int) -> Iterator[Candidate]:
         if groups:
@@ -287,7 +299,8 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 
     If even the next edge is too far for one group, the last size is the largest divisor of the way to it.
     """
-    sizes, at = [], 1
+    sizes: list[int] = []
+    at = 1
     while at < edges[-1]:
         limit = MAX_BOX if sizes else first
         fitting = [e for e in edges if at < e <= at * limit]
@@ -301,7 +314,7 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
 def _divided(extent: int, first: int) -> list[int]:
     """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without
     such factors is dropped."""
-    sizes = []
+    sizes: list[int] = []
     while extent > 1:
         sizes.append(largest(extent, MAX_BOX if sizes else first))
         if sizes[-1] <= 1:
@@ -335,31 +348,18 @@ class Piece:
 def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
     """The map and the instructions of a candidate, or a string that says why its cuts or strides do not
     suit this launch."""
-    inner = candidate.groups[0].dim
     pieces: dict[tuple[int, int], Piece] = {}
     for d, dim in enumerate(view.dims):
-        base = candidate.unit if d == inner else 1
-        boxes = {g.weight: g.box for g in candidate.groups if g.dim == d}
-        weights = sorted({base, *boxes})
-        if not cut_fits(dim, weights[-1], ask):
+        cut = _cut(d, dim, candidate)
+        weight = cut[-1].weight
+        if not cut_fits(dim, weight, ask):
             plural = "s" if candidate.issues != 1 else ""
             return (f"a box of {candidate.issues} instruction{plural} needs dimension {d} and its start in multiples "
-                    f"of {weights[-1]} elements")
-        for i, w in enumerate(weights):
-            last = i + 1 == len(weights)
-            pieces[d, w] = Piece(d, w, over(dim.size, w) if last else weights[i + 1] // w, dim.steps(w),
-                                 boxes.get(w, 1), last)
+                    f"of {weight} elements")
+        pieces |= {(d, piece.weight): piece for piece in cut}
     order = ([pieces.pop((g.dim, g.weight)) for g in candidate.groups]
              + [p for _, p in sorted(pieces.items(), reverse=True)])
-    base_offset = 0
-    for piece in list(order[1:]):
-        dim = view.dims[piece.dim]
-        fixed = (piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
-                 and isinstance(dim.stride, int))
-        foldable = fixed and dim.start.value * dim.stride % view.unit == 0
-        if foldable and (len(order) > MAX_RANK or dim.stride % view.unit):
-            base_offset += dim.start.value * dim.stride
-            order.remove(piece)
+    base_offset = _fold_fixed(view, order)
     if len(order) > MAX_RANK:
         return f"the tensor map would have {len(order)} dimensions, more than {MAX_RANK}"
     for piece in order[1:]:
@@ -373,12 +373,40 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
                  tuple(p.box for p in order), issues(view, candidate, order), tuple(moving(view, p) for p in order))
 
 
+def _cut(d: int, dim: Dim, candidate: Candidate) -> list[Piece]:
+    """The pieces of dimension `d` of the view, from the innermost to the outermost, that the candidate's box needs."""
+    base = candidate.unit if d == candidate.groups[0].dim else 1
+    boxes = {g.weight: g.box for g in candidate.groups if g.dim == d}
+    weights = sorted({base, *boxes})
+    inner = [Piece(d, w, following // w, dim.steps(w), boxes.get(w, 1), False) for w, following in pairwise(weights)]
+    last = weights[-1]
+    return [*inner, Piece(d, last, over(dim.size, last), dim.steps(last), boxes.get(last, 1), True)]
+
+
+def _fold_fixed(view: View, order: list[Piece]) -> int:
+    """Take from `order` the dimensions of which the box holds one fixed element, where the map has too many or cannot
+    encode their stride; the bytes by which their elements move the map's base."""
+    base_offset = 0
+    for piece in order[1:]:
+        dim = view.dims[piece.dim]
+        fixed = piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside()
+        if not fixed or not isinstance(dim.stride, int) or dim.start.value is None:
+            continue
+        offset = dim.start.value * dim.stride
+        if offset % view.unit == 0 and (len(order) > MAX_RANK or dim.stride % view.unit):
+            base_offset += offset
+            order.remove(piece)
+    return base_offset
+
+
 def encodable(stride: Number) -> Number:
     """A run-time stride made acceptable to the encoder: rounded down to a multiple of 16 and clamped.
 
     That only changes the stride of a dimension of one element, which can be arbitrary and does not matter.
     """
-    return stride if isinstance(stride, int) else ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
+    if isinstance(stride, int):
+        return stride
+    return ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
 
 
 def cut_fits(dim: Dim, weight: int, ask) -> bool:

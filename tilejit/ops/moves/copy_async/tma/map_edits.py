@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from .....dtypes import int32, int64
 from .....errors import CompilationError
-from .....ir.builder import Builder, describe, source_text, type_of
+from .....ir.builder import Builder, buffer_type, describe, element_type, source_text, type_as, type_of
 from .....ir.builtin import builtin, method
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
 from .....ir.op_traits import Reads, Registers, Traits, Writes
 from .....lazy import Lazy
-from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile
+from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile, strides_of
 from ....language.operators import binary
 from ....language.promotion import convert, uniform_scalar
 from ....language.sizes import extent_value, size_of
@@ -44,7 +44,7 @@ _KEPT = {
 
 # -- edits -------------------------------------------------------------------------------------------------------------
 
-def _own(g: Builder, m, what: str) -> TensorMap:
+def _own(g: Builder, m: Value, what: str) -> TensorMap:
     """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
     t: TensorMap = m.type
     if t.slot is None:
@@ -84,7 +84,7 @@ def map_prefetch(map):
     """Prefetch a map into the cache from which copies read it."""
 
 
-def _simple(declared, machine: str, emitter: str) -> None:
+def _simple(declared, machine, emitter) -> None:
     """Register the rules of an op that is one method of the simulator and one of the emitter."""
     @declared.infer
     def _(g, *operands, **attrs):
@@ -92,18 +92,24 @@ def _simple(declared, machine: str, emitter: str) -> None:
 
     @declared.simulate
     def _(m, call, *args):
-        return getattr(m, machine)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
+        return machine(m)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
 
     @declared.emit
     def _(e, call, *args):
-        getattr(e, emitter)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
+        emitter(e)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
 
 
-for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, map_prefetch):
-    _simple(_declared, _declared.name, _declared.name)
+_simple(map_seed, lambda m: m.maps.seed, lambda e: e.maps.seed)
+_simple(map_rebind, lambda m: m.maps.rebind, lambda e: e.maps.rebind)
+_simple(map_release, lambda m: m.maps.release, lambda e: e.maps.release)
+_simple(map_acquire, lambda m: m.maps.acquire, lambda e: e.maps.acquire)
+_simple(map_publish, lambda m: m.maps.publish, lambda e: e.maps.publish)
+_simple(map_prefetch, lambda m: m.maps.prefetch, lambda e: e.maps.prefetch)
 # If copies write by the map, they write the array that it is bound to.
-map_rebind.rules.written = (lambda call,
-                            mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else [])
+@map_rebind.written
+def _(call,
+                            mapped):
+    return [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
 
 
 def _whole_granules(context, call: Call) -> None:
@@ -111,9 +117,9 @@ def _whole_granules(context, call: Call) -> None:
 
     The TMA unit clips the rows of a store only at multiples of 16 bytes.
     """
-    map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
+    map_, nbytes = call.args[0], element_type(call.args[0]).nbytes
     copies = (c for c in context.calls if c.op.traits.copy and c.op.traits.asynchronous)
-    stored = any(c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
+    stored = any(buffer_type(c.args[0]).map is not None and context.definition(c.args[0]).args[0] is map_
                  for c in copies)
     if not stored or 16 % nbytes or nbytes == 16:
         return
@@ -122,9 +128,11 @@ def _whole_granules(context, call: Call) -> None:
     elif any(c.op is map_rebind and c.args[0] is map_ for c in context.calls):
         return
     else:
-        columns = map_.type.array.shape[-1]
-    size = (context.definition(columns).attrs["sym"] if isinstance(columns, Value)
-            and context.definition(columns).op is size_of else columns)
+        columns = type_as(map_, TensorMap).array.shape[-1]
+    if isinstance(columns, Value) and context.definition(columns).op is size_of:
+        size = context.definition(columns).attrs["sym"]
+    else:
+        size = columns
     if isinstance(size, Sym):
         fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
     else:
@@ -141,7 +149,7 @@ map_seed.rules.plan = map_rebind.rules.plan = _whole_granules
 
 
 @method(TensorMap)
-def seed(g: Builder, m):
+def seed(g: Builder, m: Value):
     """Initialise the map as a copy of the one that the launch encodes.
     The first thread of the scope writes its 128 bytes."""
     _own(g, m, "seed")
@@ -149,7 +157,7 @@ def seed(g: Builder, m):
 
 
 @method(TensorMap)
-def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
+def rebind(g: Builder, m: Value, array, shape=None, strides=None, **changes):
     """Bind the map to another array: change its address, dimensions and strides, and nothing else
     (``tensormap.replace``).
 
@@ -199,7 +207,7 @@ def _kept(g: Builder, t: TensorMap, name: str) -> str:
 
 def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
     """Address, shape and strides of an array. The alignment that a map needs becomes a guard of the launch."""
-    a, rank = array.type, len(t.array.shape)
+    a, rank = type_as(array, Buffer), len(t.array.shape)
     if a.scope != "global" or a.map is not None:
         raise g.error(f"a tensor map is of an array in global memory, not of {describe(array)}")
     if a.dtype != t.dtype:
@@ -209,11 +217,12 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
                       f"since {_kept(g, t, 'rank')}")
     if not g.facts.ask("aligned", a.arg, 16):
         raise g.error(f"{array.name} does not start at a multiple of 16 bytes, as a tensor map's array does")
-    if a.strides[-1] != 1 or not all(in_steps(s, t.dtype.nbytes, g.facts.ask) for s in a.strides[:-1]):
+    strides = strides_of(a)
+    if strides[-1] != 1 or not all(in_steps(s, t.dtype.nbytes, g.facts.ask) for s in strides[:-1]):
         raise g.error(f"the last stride of {array.name} must be 1, and the others multiples of 16 bytes that are not "
                       "negative: they are not")
     place = index(g, array, (0,) * rank)
-    return place, [extent_value(g, array, n) for n in a.shape], [extent_value(g, array, s) for s in a.strides]
+    return place, [extent_value(g, array, n) for n in a.shape], [extent_value(g, array, s) for s in strides]
 
 
 def _wrong_dtype(g: Builder, t: TensorMap, dtype):
@@ -230,7 +239,7 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
             if values is None:
                 given = "none"
             else:
-                given = len(values) if isinstance(values, tuple) else describe(values)
+                given = str(len(values)) if isinstance(values, tuple) else describe(values)
             raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, "
                           f"since {_kept(g, t, 'rank')}")
     if strides is None:
@@ -280,9 +289,13 @@ def _is_size(n) -> bool:
 def _row_major(g: Builder, shape: tuple) -> tuple:
     strides: list = [1]
     for n in reversed(shape[1:]):
-        both = isinstance(n, int) and isinstance(strides[0], int)
-        one = isinstance(strides[0], int) and strides[0] == 1
-        strides.insert(0, n * strides[0] if both else n if one else binary(g, "*", _wide(g, strides[0]), n))
+        inner = strides[0]
+        if isinstance(n, int) and isinstance(inner, int):
+            strides.insert(0, n * inner)
+        elif isinstance(inner, int) and inner == 1:
+            strides.insert(0, n)
+        else:
+            strides.insert(0, binary(g, "*", _wide(g, inner), n))
     return tuple(strides)
 
 
@@ -293,8 +306,9 @@ def _wide(g: Builder, n):
 def _number(g: Builder, n, dtype):
     """A number as an operand. It must be uniform over the scope, unless the threads have diverged:
     then each has its own."""
-    return (convert(g, n, dtype) if g.scope.partial is not None
-            else uniform_scalar(g, n, "what a map is rebound to", dtype))
+    if g.scope.partial is not None:
+        return convert(g, n, dtype)
+    return uniform_scalar(g, n, "what a map is rebound to", dtype)
 
 
 def _bytes(g: Builder, stride, nbytes: int):
@@ -312,7 +326,7 @@ def _fence_scope(g: Builder, scope) -> str:
 
 
 @method(TensorMap)
-def fence_release(g: Builder, m, scope="gpu"):
+def fence_release(g: Builder, m: Value, scope="gpu"):
     """Order each thread's edits of the map before copies by threads that acquire it
     (``fence.proxy.tensormap``, release).
 
@@ -326,7 +340,7 @@ def fence_release(g: Builder, m, scope="gpu"):
 
 
 @method(TensorMap)
-def fence_acquire(g: Builder, m, scope="gpu"):
+def fence_acquire(g: Builder, m: Value, scope="gpu"):
     """Make released edits of the map visible to later copies by these threads (``fence.proxy.tensormap``, acquire).
 
     `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an
@@ -337,7 +351,7 @@ def fence_acquire(g: Builder, m, scope="gpu"):
 
 
 @method(TensorMap)
-def publish(g: Builder, m, scope="gpu"):
+def publish(g: Builder, m: Value, scope="gpu"):
     """Copy the map from shared memory to its slot and release it (``tensormap.cp_fenceproxy``).
 
     The first warp of the scope executes this instruction, between two barriers of the scope.
@@ -346,15 +360,17 @@ def publish(g: Builder, m, scope="gpu"):
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; '
                       'one in global memory is released by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
-        few = (f"the condition {source_text(g.scope.partial)} differs between them" if g.scope.partial is not None
-               else f"this scope has {g.scope.threads}")
+        if g.scope.partial is not None:
+            few = f"the condition {source_text(g.scope.partial)} differs between them"
+        else:
+            few = f"this scope has {g.scope.threads}"
         raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: "
                       "call it at the scope of a warp or wider")
     g.call(map_publish, m, scope=_fence_scope(g, scope))
 
 
 @method(TensorMap)
-def prefetch(g: Builder, m):
+def prefetch(g: Builder, m: Value):
     """Prefetch the map into the cache from which copies read it (``prefetch.tensormap``)."""
     g.call(map_prefetch, m)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from .....dispatch import Need, Variant
-from .....types import TensorMap
+from .....dispatch import Need, Variant, result_of
+from .....types import TensorMap, strides_of
 from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY
 from ..reductions import TYPES
 from ..site import SM90, CopySite, finds
@@ -33,7 +33,9 @@ class Boxes:
 
 
 def named(site: CopySite) -> TensorMap:
-    return site.array.buffer.map
+    map_ = site.array.buffer.map
+    assert map_ is not None  # since variants of other places are not tried
+    return map_
 
 
 def template(map_: TensorMap) -> Fields:
@@ -46,7 +48,7 @@ def template(map_: TensorMap) -> Fields:
         box, (walk, steps) = (), walk_of(map_.window, len(array.shape), width, rows)
     return Fields(argument=array.arg, base_offset=0, dtype=map_.stored,
                   global_dim=tuple(number(n) for n in reversed(array.shape)),
-                  global_strides=tuple(times(number(s), nbytes) for s in reversed(array.strides[:-1])),
+                  global_strides=tuple(times(number(s), nbytes) for s in reversed(strides_of(array)[:-1])),
                   box=box, element_strides=steps, interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion,
                   oob_fill=map_.oob_fill, im2col=walk)
 
@@ -60,18 +62,19 @@ def boxes(site: CopySite) -> Boxes | str:
 
 
 def _boxes(site: CopySite) -> Boxes | str:
-    v, map_ = view(site), named(site)
+    v, map_ = result_of(view(site)), named(site)
     rank, issued = len(map_.box), prod(-(-n // b) for n, b in zip(site.array.extents, map_.box))
-    cut = next((d for d in range(rank) if site.array.extents[d] % map_.box[d]), None)
-    if cut is not None:
-        return f"{site.array.extents[cut]} elements of dimension {cut} are no whole boxes of {map_.box[cut]}"
+    ragged = next((d for d in range(rank) if site.array.extents[d] % map_.box[d]), None)
+    if ragged is not None:
+        return f"{site.array.extents[ragged]} elements of dimension {ragged} are no whole boxes of {map_.box[ragged]}"
     if issued > MAX_ISSUES:
         return f"the region takes {issued} instructions, more than {MAX_ISSUES}"
-    groups, loops = [], []
+    groups: list[Group] = []
+    loops: list[Group] = []
     for d in reversed(range(rank)):
         cut = _cut(v.dims[d], d, map_.box[d])
         if cut is None:
-            groups = None
+            groups = []
             break
         groups += [cut[0]] if map_.box[d] > 1 else []
         loops += cut[1]
@@ -124,14 +127,14 @@ def _layout(s: CopySite) -> bool | str:
 
 
 def _coordinate(s: CopySite) -> bool | str:
-    start = view(s).dims[-1].start
+    start = result_of(view(s)).dims[-1].start
     return start.multiple_of(16 // s.itemsize or 1) or "it is not known to be one"
 
 
 def _clipped(s: CopySite) -> bool | str:
     """Whether clipping at the end of a row is safe for a store. For a map that the kernel makes (`slot`),
     its rebind checks it."""
-    inner = view(s).dims[-1]
+    inner = result_of(view(s)).dims[-1]
     if named(s).slot is not None or inner.inside():
         return True
     return (multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask)
@@ -174,7 +177,7 @@ def _paired(s: CopySite) -> bool | str:
 
 
 def plan(site: CopySite) -> tma.Plan:
-    found, map_ = boxes(site), named(site)
+    found, map_ = result_of(boxes(site)), named(site)
     made = tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
     # at the kernel's entry, its own maps do not exist yet
     return replace(made, prefetch_map=made.prefetch_map and map_.slot is None)
@@ -187,7 +190,7 @@ def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):
 
 def simulate(m, plan: tma.Plan, call, dst, src, mbar, mask=None):
     array = dst if plan.store else src
-    tma.simulate_by(lambda positions: m.reading_map(array.buffer, positions), m, plan, dst, src, mbar, mask)
+    tma.simulate_by(lambda positions: m.maps.reading(array.buffer, positions), m, plan, dst, src, mbar, mask)
 
 
 VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="map", takes=tma.TAKES, needs=(

@@ -40,13 +40,13 @@ def selected_view(site) -> View | str:
     dims = (Dim(1 << 32, 0, Start(0), array.extents[0], _digits(moved.get(0, ()), site.itemsize)),
             Dim(number(size), times(number(stride), site.itemsize), start, array.extents[1],
                 _digits(moved.get(1, ()), site.itemsize)))
-    known = isinstance(offset, int)
-    return View(site.itemsize, dims, swizzle_mode(shared.buffer.layout, site.itemsize),
-                offset * site.itemsize if known else 0, 1 << 62 if known else offset.of * site.itemsize)
+    known, divisor = (offset * site.itemsize, 1 << 62) if isinstance(offset, int) else (0, offset.of * site.itemsize)
+    return View(site.itemsize, dims, swizzle_mode(shared.buffer.layout, site.itemsize), known, divisor)
 
 
 def _digits(pairs, itemsize: int) -> tuple[Digit, ...]:
-    digits, weight = [], 1
+    digits: list[Digit] = []
+    weight = 1
     for n, step in reversed(pairs):
         digits.insert(0, Digit(n, weight, step * itemsize))
         weight *= n
@@ -61,15 +61,18 @@ def selected_boxes(site, view: View) -> Boxes | str:
     rows among the selected ones.
     """
     patches = isinstance(site.array, Patches)
-    columns, height = [r for r in runs_of(view, 1) if r.dim == 1], [r for r in runs_of(view, 1) if r.dim == 0]
+    runs = runs_of(view, 1)
+    assert runs is not None  # as a need has seen
+    columns, height = [r for r in runs if r.dim == 1], [r for r in runs if r.dim == 0]
     count = site.array.window.pixels(site.array.extents[0]) if patches else 0
     if patches and (count > MAX_PIXELS or len(height) > 1):
-        return (f"{count} pixels, more than {MAX_PIXELS}" if count > MAX_PIXELS
-                else "pixels that are not evenly spaced in shared memory")
+        if count > MAX_PIXELS:
+            return f"{count} pixels, more than {MAX_PIXELS}"
+        return "pixels that are not evenly spaced in shared memory"
     if not patches and (not height or height[0].extent % ROWS):
         return (f"{height[0].extent if height else 1} rows that follow each other in shared memory, "
                 f"and {ROWS} go together")
-    width = _width(columns[0], height[0].step if height else None, SPAN[view.mode], view.itemsize)
+    width = _width(columns[0], height[0].step if height else None, SPAN[view.swizzle], view.itemsize)
     if width is None:
         return "rows that are not laid out in shared memory as boxes of them are: packed, or at the span of the swizzle"
     first = columns[0]
@@ -117,6 +120,7 @@ def _mapped(site, width: int, issues: list) -> Boxes | str:
             return f"the stride of dimension {d} is not known to be a multiple of 16 bytes"
     if patches:
         moved = constant_offsets(site) if site.dst is array else (0,) * (rank - 2)
+        assert moved is not None  # as a need of stores has seen
         issues = [((c, *reversed(moved), 0), at) for (c, _), at in issues]
     moving = tuple((rank - 1 - d, 1, 1) for d in range(rank)) if patches else ()
     box = () if patches else (width, 1)

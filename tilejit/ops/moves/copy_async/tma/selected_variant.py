@@ -6,8 +6,8 @@ Maps of patches are encoded by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", 
 
 from __future__ import annotations
 
-from .....dispatch import Need, Variant
-from .....types import Patches
+from .....dispatch import Need, Variant, result_of
+from .....types import Patches, Region, Selected, Window
 from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY, STORE
 from ..site import SM90, CopySite, finds
 from . import variant as tma
@@ -38,18 +38,25 @@ def _gathers(s: CopySite) -> bool | str:
 
 def swizzled_along(s: CopySite) -> bool:
     """Whether the shared layout is swizzled if the copy walks along w, whose map requires a swizzle."""
-    return s.array.window.along is None or tma.view(s).mode > 0
+    return _window(s.array).along is None or result_of(tma.view(s)).swizzle > 0
+
+
+def _window(array: Region | Selected) -> Window:
+    """The positions of the filter of patches."""
+    assert isinstance(array, Patches) and array.window is not None
+    return array.window
 
 
 WALK = Need("a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128",
             goes_along, gate=True)
 FILTER = Need("a filter that a tensor map can hold", filter_fits, gate=True)
 def plan(site: CopySite) -> tma.Plan:
-    found, patches = tma.boxes(site), isinstance(site.array, Patches)
+    found, patches = result_of(tma.boxes(site)), isinstance(site.array, Patches)
     extra, steps = walk(site, found.width) if patches else (None, (1, 1))
     nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
-    mode = ("rows" if not patches
-            else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along])
+    mode = "rows"
+    if patches:
+        mode = {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[_window(site.array).along]
     return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 

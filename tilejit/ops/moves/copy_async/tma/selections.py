@@ -7,9 +7,9 @@ from typing import Any
 
 from .....config import architecture
 from .....dtypes import int32
-from .....ir.builder import Builder, ExecScope, describe, type_of
+from .....ir.builder import Builder, ExecScope, describe, element_type, type_as, type_of
 from .....ir.builtin import attribute, builtin, method
-from .....ir.graph import Const, Operand, Value
+from .....ir.graph import Const, Operand, Value, results
 from .....ir.op import op
 from .....layout import row_lanes, row_numbers
 from .....types import Buffer, Patches, Region, Rows, Scalar, Tile, Window
@@ -100,9 +100,7 @@ class ImageMatrix:
         for d, (i, n) in enumerate(zip(index[1 + lines:-1], self.filter)):
             if isinstance(i, int) and not 0 <= i < n:
                 raise g.error(f"place {i} of a filter's {n} does not exist")
-            step = self.dilation[d]
-            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1
-                                          else i, "a place in the filter"))
+            offsets.append(uniform_scalar(g, _scale(g, i, self.dilation[d]), "a place in the filter"))
         if self.window.along:
             image, *place = self._place(g, first, range(rank - 1, rank))
             other = [self._corner(g, index[1 + d], d) for d in range(lines)]
@@ -159,12 +157,20 @@ def plain(operands) -> list:
     return [x.value if isinstance(x, Const) else x for x in operands]
 
 
+def _scale(g: Builder, x, by: int):
+    """``x * by``, without an op if `x` is a number or `by` is 1."""
+    if isinstance(x, int):
+        return x * by
+    return x if by == 1 else binary(g, "*", x, by)
+
+
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
     """(start, extent) of a slice whose extent must be a constant."""
-    if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
-        found = (describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None
-                 else "one with a step")
-        raise g.error(f"{what} are taken by a slice start:stop, not by {found}")
+    if not isinstance(item, slice):
+        raise g.error(f"{what} are taken by a slice start:stop, not by {describe(item)}")
+    if item.stop is None or item.step not in (None, 1):
+        lacks = "without a stop" if item.stop is None else "with a step"
+        raise g.error(f"{what} are taken by a slice start:stop, not by one {lacks}")
     start = 0 if item.start is None else item.start
     extent = g.difference(item.stop, start)
     if extent is None or extent < 1:
@@ -220,8 +226,9 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
         raise g.error(f"along is None, 'w' or 'w128', not {along!r}")
     limit = HALOS.get(along, 0)
     if isinstance(halo, bool) or not isinstance(halo, int) or not 0 <= halo <= limit:
-        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}"
-                      if along else "a halo is for along='w' or 'w128'")
+        if along is None:
+            raise g.error("a halo is for along='w' or 'w128'")
+        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}")
     window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along, halo)
     counts = []
     for d in range(rank):
@@ -252,8 +259,9 @@ class Taken:
                           f"on {g.target} threads copy them, by a tile of their own scope: "
                           "take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
         column, columns = _slice(g, index[1], "columns")
-        if self.matrix.type.dtype.packed:
-            column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
+        dtype = element_type(self.matrix)
+        if dtype.packed:
+            column, columns = bytes_along(g, index[1], column, columns, False, dtype)
         return self.part(g, uniform_scalar(g, column, "a column"), columns)
 
     def part(self, g: Builder, column: Operand, columns: int) -> Value:
@@ -283,7 +291,7 @@ NAMED = ("rows are named by a tile of integers, by a one-dimensional region of s
 
 
 @method(Buffer, name="take")
-def take(g, x, indices):
+def take(g: Builder, x: Value, indices: Any) -> Taken:
     """The rows `indices` of a matrix.
 
     `indices` is a tile of integers, a tuple of scalars, or a region of signed integers in global or shared memory. A
@@ -291,10 +299,11 @@ def take(g, x, indices):
     source of copy_async, by TMA if the target has that mode (PTX ISA, ``.tile::gather4``), otherwise by ``cp.async``.
     On Blackwell it is also a destination (``.tile::scatter4``). Rows outside of the matrix read as zero.
     """
-    if x.type.narrowed is not None:
+    array = type_as(x, Buffer)
+    if array.narrowed is not None:
         raise g.error("rows can be taken of a whole array only, whose bounds they have, "
                       "and this is a window: pass the array")
-    if x.type.scope != "global" or len(x.type.shape) != 2:
+    if array.scope != "global" or len(array.shape) != 2:
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
     if isinstance(type_of(indices), (Buffer, Region)):
         t = type_of(indices)
@@ -305,13 +314,13 @@ def take(g, x, indices):
     if isinstance(t, Tile):
         if not t.dtype.is_int or len(t.shape) != 1:
             raise g.error(f"{NAMED}, not by {describe(indices)}")
-        tile = as_index(g, indices, x.type.shape[0])
+        tile = as_index(g, indices, array.shape[0])
         if architecture(g.target) < 100:
             return Taken(x, (tile,), t.shape[0], scope=g.scope)
         before, named = len(g.blocks[-1]), in_32_bits(g, tile)
         # TMA takes scalars
         scalars = tuple(uniform_scalar(g, index(g, named, (i,)), "a row", int32) for i in range(t.shape[0]))
-        g.state.setdefault(SCALARS, set()).update(r for call in g.blocks[-1][before:] for r in call.results)
+        g.state.setdefault(SCALARS, set()).update(r for node in g.blocks[-1][before:] for r in results(node))
         return Taken(x, scalars, t.shape[0], tile, g.scope)
     if (not isinstance(indices, tuple) or not indices
         or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices)):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from .....dtypes import int32, uint8
 from .....errors import CompilationError
-from .....ir.builder import Builder, describe, type_of
+from .....ir.builder import Builder, as_value, buffer_type, describe, type_as, type_of
 from .....ir.builtin import attribute, builtin
 from .....ir.graph import Call, Const, Value
 from .....ir.op import op
 from .....ir.op_traits import Traits, Writes
 from .....layout import TileLayout
-from .....types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap
+from .....types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap, strides_of
 from ....memory.packed import bytes_along, refuse_packed, shape_of
 from ....memory.shared import alloc_shared
 from ..options import L2_PROMOTION
@@ -42,12 +42,12 @@ def _(g, array, slot, shared, map):
 
 @tensor_map_.simulate
 def _(m, call, array, slot, shared):
-    return m.named_map(call.result.type, array, slot, shared)
+    return m.maps.named(call.result.type, array, slot, shared)
 
 
 @tensor_map_.emit
 def _(e, call, array, slot, shared):
-    return e.named_map(call.result.type, slot, shared)
+    return e.maps.named(call.result.type, slot, shared)
 
 
 def _plan(context, call: Call) -> None:
@@ -55,18 +55,19 @@ def _plan(context, call: Call) -> None:
     slot = call.args[1]
     if slot is None:
         return
-    t, starts = slot.type, context.definition(slot).args[1:]
+    array, starts = buffer_type(slot), context.definition(slot).args[1:]
+    nbytes, strides = array.dtype.nbytes, strides_of(array)
     for d, start in enumerate(starts):
-        stride = t.buffer.strides[d] * t.dtype.nbytes if isinstance(t.buffer.strides[d], int) else None
+        stride = strides[d] * nbytes if isinstance(strides[d], int) else None
         whole_slots = stride is not None and context.divisor(start) * stride % BYTES == 0
         if not whole_slots and stride is None:
-            s = t.buffer.strides[d]
-            whole_slots = context.facts.ask("stride_multiple", s.arg, s.dim, BYTES // t.dtype.nbytes)
+            s = strides[d]
+            whole_slots = context.facts.ask("stride_multiple", s.arg, s.dim, BYTES // nbytes)
         if not whole_slots:
             raise CompilationError(f"a slot of a tensor map is aligned to {BYTES} bytes, "
                                    f"and dimension {d} of this one is not known to step in multiples of them: "
                                    f"use an array of {BYTES}-byte rows, as in slots[i, 0:{BYTES}] of uint8", call.loc)
-    if not context.facts.ask("aligned", t.buffer.arg, BYTES):
+    if not context.facts.ask("aligned", array.arg, BYTES):
         raise CompilationError(f"a slot of a tensor map is aligned to {BYTES} bytes, and its array's address is not",
                                call.loc)
     return
@@ -112,46 +113,56 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     if slot is None and isinstance(type_of(region), Patches):
         return g.call(tensor_map_, g.definitions[region].args[0], None, None,
                       map=_map_of_patches(g, region, swizzle, fill, l2_promotion, precision))
+    array = _checked_whole_array(g, region)
+    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
+    if slot is None:
+        return g.call(tensor_map_, array, None, None, map=map_)
+    refuse_packed(g, "a tensor map that the kernel edits", region.type.dtype)
+    if g.target not in REPLACING:
+        raise g.error("a tensor map that the kernel edits needs tensormap.replace, "
+                      f"which exists on {', '.join(REPLACING)} and in no form on {g.target}")
+    slot = _checked_slot(g, slot)
+    map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
+    return g.call(tensor_map_, array, slot, _allocate_map(g) if edit == "shared" else None, map=map_)
+
+
+def _checked_whole_array(g: Builder, region) -> Value:
+    """The array of a region that gives a tensor map's box. CompilationError unless the region begins at 0 in each
+    dimension of a whole array."""
     host_born(g, region, "a named tensor map describes boxes of an array")
     if (not isinstance(type_of(region), Region) or type_of(region).scope != "global"
         or type_of(region).buffer.map is not None):
         raise g.error("a tensor map is made from a region of an array that begins at 0, as in A[0:64, 0:64], "
                       f"not {describe(region)}")
-    array = g.definitions[region].args[0]
-    if array.type.narrowed is not None:
+    array, *starts = g.definitions[region].args
+    if type_as(array, Buffer).narrowed is not None:
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array")
-    if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
+    if any(not isinstance(s, Const) or s.value for s in starts):
         raise g.error("a tensor map covers a whole array: its region gives the box, "
                       "and must begin at 0 in every dimension")
-    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
-    shared = None
-    if slot is not None:
-        refuse_packed(g, "a tensor map that the kernel edits", region.type.dtype)
-        if g.target not in REPLACING:
-            raise g.error("a tensor map that the kernel edits needs tensormap.replace, "
-                          f"which exists on {', '.join(REPLACING)} and in no form on {g.target}")
-        slot = _checked_slot(g, slot)
-        map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
-        if edit == "shared":
-            shared = Value("map", Buffer(uint8, (BYTES,), "shared", TileLayout.row_major((BYTES,))), g.loc)
-            g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=shared.type.layout, align=BYTES),
-                         (shared,), g.loc))
-    return g.call(tensor_map_, array, slot, shared, map=map_)
+    return as_value(array)
+
+
+def _allocate_map(g: Builder) -> Value:
+    """Shared memory in which the kernel edits a map, allocated at its entry."""
+    layout = TileLayout.row_major((BYTES,))
+    shared = Value("map", Buffer(uint8, (BYTES,), "shared", layout), g.loc)
+    g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=layout, align=BYTES),
+                 (shared,), g.loc))
+    return shared
 
 
 def host_born(g: Builder, x, what: str) -> None:
     """CompilationError for patches and for rows by their indices, whose maps the launch makes for each copy."""
-    kind = "patches" if isinstance(x, ImageMatrix) else "rows" if isinstance(x, Taken) else None
-    if isinstance(type_of(x), Selected):
-        kind = "patches" if isinstance(x.type, Patches) else "rows"
-    if kind == "patches":
+    if isinstance(x, ImageMatrix) or isinstance(type_of(x), Patches):
         raise g.error(f"{what}, and these are patches: an im2col map is the launch's, since the corners, "
                       "pixels and channels that make it one have no tensormap.replace, raw or other, on any target. "
                       "Index the matrix in copy_async, which has such a map made for the copy")
-    if kind == "rows":
-        raw = ("" if g.target == "sm_90a"
-               else (". tile.ptx.cp_async.bulk.tensor._2d.shared_cta.global_.tile_gather4.mbarrier_complete_tx_bytes "
-                     "takes a map of the array with boxes of one row, with nothing checked"))
+    if isinstance(x, Taken) or isinstance(type_of(x), Selected):
+        raw = ""
+        if g.target != "sm_90a":
+            raw = (". tile.ptx.cp_async.bulk.tensor._2d.shared_cta.global_.tile_gather4.mbarrier_complete_tx_bytes "
+                   "takes a map of the array with boxes of one row, with nothing checked")
         raise g.error(f"{what}, and these are rows one by one: copy_async has their map made where it is given the "
                       f"rows, with boxes of one row{raw}")
 
@@ -175,8 +186,9 @@ def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion, precision) 
 
 def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion, precision) -> TensorMap:
     """The descriptor of patches. CompilationError if an option or a fact about the array does not fit."""
-    t, at = region.type, g.definitions[region].args[1:]
+    t, at = type_as(region, Patches), g.definitions[region].args[1:]
     window, rank, (rows, channels) = t.window, len(t.buffer.shape), t.extents
+    assert window is not None  # patches have one
     fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     offsets = (0,) * (rank - 2) if window.along is None else (window.halo, 0)
     if [getattr(x, "value", None) for x in at] != [0, *window.lower, 0, *offsets]:
@@ -215,14 +227,15 @@ def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion, preci
         raise g.error(f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(array.shape)}")
     if not ask("aligned", array.arg, 16):
         raise g.error("a tensor map's array starts at a multiple of 16 bytes, and this one does not")
-    for d, (size, stride) in enumerate(zip(array.shape, array.strides)):
+    for d, (size, stride) in enumerate(zip(array.shape, strides_of(array))):
         least = size >= 1 if isinstance(size, int) else ask("size_at_least", size.arg, size.dim, 1)
         if not least:
             raise g.error(f"a tensor map's array has elements, and dimension {d} of this one is empty")
         fits = stride == 1 if d == len(array.shape) - 1 else in_steps(stride, dtype.nbytes, ask)
         if not fits:
-            needed = ("1" if d == len(array.shape) - 1
-                      else f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative")
+            needed = "1"
+            if d != len(array.shape) - 1:
+                needed = f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative"
             raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
     return (MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion],
             TF32 if precision else STORED_AS.get(dtype.name, dtype.name))
@@ -245,7 +258,7 @@ def _checked_slot(g: Builder, slot) -> Value:
     if not isinstance(t, Region) or t.scope != "global" or t.buffer.map is not None:
         raise g.error(f"a slot is {BYTES} bytes of global memory, as in slots[i, 0:{BYTES}] of uint8, "
                       f"not {describe(slot)}")
-    if t.nbytes != BYTES or any(n != 1 for n in t.extents[:-1]) or t.buffer.strides[-1] != 1:
+    if t.nbytes != BYTES or any(n != 1 for n in t.extents[:-1]) or strides_of(t.buffer)[-1] != 1:
         raise g.error(f"a slot is {BYTES} bytes of global memory without gaps, and this region has {t.nbytes} bytes, "
                       f"{list(t.extents)} of {t.dtype}")
     return slot
@@ -278,8 +291,9 @@ def _(e, call, map_, *starts):
 
 def index(g: Builder, m: Value, items: tuple) -> Value:
     """``m[i:i + N, j]``: a box of the map's array, which only ``tile.copy_async`` can read or write."""
-    rank = len(m.type.array.shape)
-    if m.type.window is not None:
+    t = type_as(m, TensorMap)
+    rank = len(t.array.shape)
+    if t.window is not None:
         raise g.error("an im2col map is for the instructions tile.ptx.cp_async.bulk.tensor...im2col: "
                       "index the matrix of the images in copy_async, which has such a map made for the copy")
     if len(items) != rank:
@@ -298,23 +312,23 @@ def index(g: Builder, m: Value, items: tuple) -> Value:
             kept.append(d)
         else:
             extent = 1
-        if not isinstance(type_of(start), Scalar) or not type_of(start).dtype.is_int:
+        if not isinstance(at := type_of(start), Scalar) or not at.dtype.is_int:
             raise g.error(f"an index is an integer, not {describe(start)}")
-        if d == rank - 1 and m.type.dtype.packed:
-            start, extent = bytes_along(g, item, start, extent, not isinstance(item, slice), m.type.dtype)
+        if d == rank - 1 and t.dtype.packed:
+            start, extent = bytes_along(g, item, start, extent, not isinstance(item, slice), t.dtype)
         starts.append(g.operand(start, int32))
         extents.append(extent)
     return g.call(map_region, m, *starts, extents=tuple(extents), kept=tuple(kept))
 
 
 @attribute(TensorMap, name="dtype")
-def _dtype(g, m):
+def _dtype(g, m: Value):
     """The element type."""
     return m.type.dtype
 
 
 @attribute(TensorMap, name="box")
-def _box(g, m):
+def _box(g, m: Value):
     """The extents of the region that the map was made of, in elements."""
     return shape_of(m.type.dtype, m.type.box)
 

@@ -16,9 +16,9 @@ from operator import floordiv
 
 import numpy as np
 
-from .....dispatch import Need, Variant
+from .....dispatch import Need, Variant, result_of
 from .....dtypes import count_units, int32
-from .....types import Selected, Sym
+from .....types import Selected, Sym, layout_of, strides_of
 from ..one_thread import (
     COMPLETION,
     COUNTED,
@@ -38,7 +38,7 @@ from ..one_thread import (
 from ..options import L2_PROMOTION, Policy, policy_of
 from ..reductions import TYPES, reduction
 from ..site import SM90, CopySite, finds
-from .boxes import PADDED, PROMOTED, Boxes, Im2col, TensorMap, runs_of, search
+from .boxes import PADDED, PROMOTED, Boxes, Im2col, Issued, TensorMap, runs_of, search
 from .selected_boxes import ROWS, selected_boxes, selected_view
 from .view import Dim, View, multiple, view_of
 
@@ -125,10 +125,10 @@ def boxes(site: CopySite) -> Boxes | str:
 
 def _boxes(site: CopySite) -> Boxes | str:
     if isinstance(site.array, Selected):
-        return selected_boxes(site, view(site))
+        return selected_boxes(site, result_of(view(site)))
     # these depend on the element type
     typed = padding(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))
-    return search(view(site), site.g.facts.ask, promote=not typed)
+    return search(result_of(view(site)), site.g.facts.ask, promote=not typed)
 
 
 def padding(site: CopySite) -> bool:
@@ -138,9 +138,16 @@ def padding(site: CopySite) -> bool:
 
 def inner(site: CopySite) -> Dim | None:
     """The dimension of the array that is contiguous in both memories; None if there is none."""
-    v = view(site)
+    v = result_of(view(site))
     runs = runs_of(v, 1)
     return v.dims[runs[0].dim] if runs else None
+
+
+def _inner(site: CopySite) -> Dim:
+    """The contiguous dimension of a site that has one."""
+    dim = inner(site)
+    assert dim is not None
+    return dim
 
 
 def empty(site: CopySite) -> bool:
@@ -157,7 +164,7 @@ def _shared_layout(s: CopySite) -> bool | str:
     found = view(s)
     if isinstance(found, str):
         return found
-    return found.mode is not None or f"the swizzle {s.shared.buffer.layout.swizzle}, which the engine does not have"
+    return found.mode is not None or f"the swizzle {layout_of(s.shared.buffer).swizzle}, which the engine does not have"
 
 
 def _padding(s: CopySite) -> bool | str:
@@ -167,8 +174,9 @@ def _padding(s: CopySite) -> bool | str:
         return "a store"
     if s.architecture() < 100:
         return s.target
-    if view(s).mode not in (0, 3):
-        return f"a swizzle of {16 << view(s).mode} bytes"
+    mode = result_of(view(s)).swizzle
+    if mode not in (0, 3):
+        return f"a swizzle of {16 << mode} bytes"
     return s.g.facts.ask("aligned", s.array.buffer.arg, 32) or "the array's address is not a multiple of 32 bytes"
 
 
@@ -179,7 +187,7 @@ def _bounds(s: CopySite) -> bool | str:
 def _strides(s: CopySite) -> bool | str:
     if s.array.buffer.narrowed is not None:
         return True  # the need `_bounds` has failed already
-    for d, (size, stride) in enumerate(zip(s.array.buffer.shape, s.array.buffer.strides)):
+    for d, (size, stride) in enumerate(zip(s.array.buffer.shape, strides_of(s.array.buffer))):
         if isinstance(stride, int):
             if stride < 0 and size != 1:
                 return f"the stride of dimension {d} is {stride}"
@@ -201,7 +209,7 @@ def _base(s: CopySite) -> bool | str:
 
 
 def _coordinate(s: CopySite) -> bool | str:
-    start = inner(s).start
+    start = _inner(s).start
     if padding(s):
         return (start.multiple_of(PADDED)
                 or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way")
@@ -217,7 +225,7 @@ def _coordinate(s: CopySite) -> bool | str:
 def _clipped(s: CopySite) -> bool | str:
     if s.scopes == LOAD:
         return True
-    dim = inner(s)
+    dim = _inner(s)
     return (dim.inside() or multiple(dim.size, 16 // s.itemsize, s.g.facts.ask)
             or "it is not, and the engine would write past the end of a row")
 
@@ -292,10 +300,11 @@ SHARED_ADDRESS = shared_address(view, boxes)
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 def plan(site: CopySite) -> Plan:
-    found = boxes(site)
+    found = result_of(boxes(site))
     nbytes = prod(found.box) * found.unit * site.itemsize
-    nbytes = count_units(site.src.dtype, nbytes) if padding(site) else nbytes
-    return planned(site, tensor_map(site, found, (1,) * len(found.box)), found, nbytes)
+    moved = count_units(site.src.dtype, nbytes) if padding(site) else nbytes
+    assert moved is not None  # boxes have whole groups of packed elements
+    return planned(site, tensor_map(site, found, (1,) * len(found.box)), found, moved)
 
 
 def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2col | None = None) -> TensorMap:
@@ -304,7 +313,7 @@ def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2co
     made = TensorMap(
         argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize,
         dtype=_dtype(site, found.unit), global_dim=found.dims, global_strides=found.strides, box=found.box,
-        element_strides=steps, interleave=0, swizzle=view(site).mode,
+        element_strides=steps, interleave=0, swizzle=result_of(view(site)).swizzle,
         l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"), im2col=walk)
     return _of_nothing(made, padding(site)) if empty(site) else made
 
@@ -335,7 +344,7 @@ def _of_nothing(made: TensorMap, padded: bool) -> TensorMap:
     return replace(made, base_offset=0, nowhere=True, global_dim=tuple(dims), global_strides=(unit,) * (made.rank - 1))
 
 
-def planned(site: CopySite, tensor_map: TensorMap, found: Boxes, nbytes: int, mode: str = "tile") -> Plan:
+def planned(site: CopySite, tensor_map: TensorMap, found: Issued, nbytes: int, mode: str = "tile") -> Plan:
     """Assemble the plan from a map, its boxes and the options of the call."""
     options = site.options
     return Plan(tensor_map, list(found.issues), nbytes, site.scopes == STORE, found.moving, policy_of(options),
@@ -346,22 +355,22 @@ def planned(site: CopySite, tensor_map: TensorMap, found: Boxes, nbytes: int, mo
 def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
     array, shared = (dst, src) if plan.store else (src, dst)
     if plan.prefetch_map:
-        e.prefetch_tensor_map(plan.tensor_map)
+        e.tma.prefetch_map(plan.tensor_map)
 
     def issue():
         (address, base), barrier = region_address(e, shared), mbar
         if shared.buffer.rank is not None:  # a peer's memory, and its instance of the barrier
-            address, base = e.map_to_rank(address, base, shared.buffer.rank), 0
-            barrier = e.peer_barrier(mbar, shared.buffer.rank)
+            address, base = e.bulk.map_to_rank(address, base, shared.buffer.rank), 0
+            barrier = e.bulk.peer_barrier(mbar, shared.buffer.rank)
         for at, step in plan.moves(array.starts, e.exactly_divided):
             place = address, base + step
             if plan.store:
                 at = _rows_inside(e, at) if plan.mode == "rows" else at
-                e.tma_store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce,
+                e.tma.store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce,
                             policy=plan.policy)
             else:
                 space = "shared::cta" if plan.mode == "rows" and e.target not in PAIRED else "shared::cluster"
-                e.tma_load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode],
+                e.tma.load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode],
                            offsets=plan.offsets(array.starts), mask=mask, cta_group=plan.cta_group, space=space,
                            policy=plan.policy)
 
@@ -392,11 +401,11 @@ def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, d
                 for at, step in plan.moves(starts):
                     if plan.store:
                         at = [np.where(np.asarray(c) < 0, PAST, c) for c in at] if plan.mode == "rows" else at
-                        m.tma_store(described, at, shared.buffer, origin + step, mode=plan.mode, kind=plan.reduce,
+                        m.tma.store(described, at, shared.buffer, origin + step, mode=plan.mode, kind=plan.reduce,
                                     positions=where)
                     else:
                         ranks = None if mask is None else of_thread(np.asarray(mask), thread, where)
-                        m.tma_load(described, at, shared.buffer, origin + step, mbar, mode=plan.mode,
+                        m.tma.load(described, at, shared.buffer, origin + step, mbar, mode=plan.mode,
                                    offsets=plan.offsets(starts), multicast=ranks, paired=plan.cta_group == 2,
                                    positions=where)
 

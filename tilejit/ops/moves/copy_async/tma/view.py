@@ -13,7 +13,7 @@ from math import gcd
 
 from .....dtypes import count_elements
 from .....errors import CompilationError
-from .....layout import TileLayout
+from .....layout import TileLayout, axis
 from .....layout.shards import slice_dim
 from .....types import Sym
 from ....tmem.multiples import Multiple
@@ -109,13 +109,15 @@ class Dim:
     def inside(self, size: int | None = None) -> bool:
         """Whether the region is known to lie within the first `size` elements of the dimension (by default,
         all of it)."""
-        size = self.size if size is None else size
-        return isinstance(size, int) and self.start.value is not None and 0 <= self.start.value <= size - self.extent
+        within: Number = self.size if size is None else size
+        return (isinstance(within, int) and self.start.value is not None
+                and 0 <= self.start.value <= within - self.extent)
 
 
 @dataclass(frozen=True)
 class View:
-    """A copy for the planner: the array's dimensions and the swizzle `mode` of the shared buffer.
+    """A copy for the planner: the array's dimensions and the swizzle `mode` of the shared buffer (None: one that the
+    engine does not have).
 
     The region starts `offset` bytes into the shared buffer (before the swizzle), plus a run-time part that
     `offset_divisor` divides. With `padded`, elements are packed in the array but not in shared memory.
@@ -123,10 +125,16 @@ class View:
 
     itemsize: int
     dims: tuple[Dim, ...]
-    mode: int
+    mode: int | None
     offset: int
     offset_divisor: int
     padded: bool = False
+
+    @property
+    def swizzle(self) -> int:
+        """The mode, of a swizzle that the engine is known to have."""
+        assert self.mode is not None
+        return self.mode
 
     @property
     def unit(self) -> int:
@@ -160,18 +168,18 @@ def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable)
         grouped, at = layout.group(shape)
     except CompilationError as error:  # its message is the reason
         return error.message
-    offset = layout.offset.get("m", 0)
+    offset = layout.offset.get(axis.m, 0)
     digits = []
     for d, (start, extent) in enumerate(zip(starts, extents)):
         shards = grouped.shards[at[d]:at[d + 1]]
         if not isinstance(start, int):
             start = Multiple(divisor(start))
-        sliced = slice_dim(shards, start, extent, lambda m, n: m.of % n == 0)
+        sliced = slice_dim(shards, start, extent, lambda shard, n: shard.of % n == 0)
         if sliced is None:
             return (f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across "
                     "the layout's blocks")
         digits.append([(n, stride) for n, stride, _ in sliced[0] if n != 1])
-        offset = offset + sliced[1].get("m", 0)
+        offset = offset + sliced[1].get(axis.m, 0)
     return digits, offset
 
 
@@ -200,14 +208,16 @@ def view_of(site, merge: bool = True) -> View | str:
             n, extent = times(over(n, per), elements), count_elements(array.dtype, extent)
             begin = Start(None if value is None else count_elements(array.dtype, value), d, elements,
                           max(count_elements(array.dtype, begin.divisor), 1), per)
-        pairs, digits, weight = next(moved) if extent != 1 else [], [], 1
+        pairs: list[tuple[int, int]] = next(moved) if extent != 1 else []
+        digits: list[Digit] = []
+        weight = 1
         for count, step in reversed(pairs):
             digits.insert(0, Digit(count, weight, step * itemsize))
             weight *= count
         dims.append(Dim(n, times(number(stride), itemsize), begin, extent, tuple(digits), packing))
-    known = isinstance(offset, int)
+    known, divisor = (offset * itemsize, 1 << 62) if isinstance(offset, int) else (0, offset.of * itemsize)
     return View(itemsize, merged(dims) if merge else tuple(dims), swizzle_mode(shared.buffer.layout, itemsize),
-                offset * itemsize if known else 0, 1 << 62 if known else offset.of * itemsize, padded)
+                known, divisor, padded)
 
 
 def settled(site) -> tuple[list, list]:
@@ -266,6 +276,7 @@ def merged(dims: list[Dim]) -> tuple[Dim, ...]:
 
 def joined(outer: Dim, inner: Dim) -> Dim:
     n, s = inner.size, outer.start
+    assert isinstance(n, int)  # as of a dimension that is taken in full
     start = Start(None if s.value is None else s.value * n, s.dim, s.factor * n, s.divisor * n)
     digits = tuple(replace(d, weight=d.weight * n) for d in outer.digits) + inner.digits
     return Dim(times(outer.size, n), inner.stride, start, outer.extent * n, digits)

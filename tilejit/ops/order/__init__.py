@@ -1,0 +1,1 @@
+"""Order of register tiles: sort, argsort, topk and histogram."""
