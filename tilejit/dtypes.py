@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import CompilationError
 from .lazy import Lazy
-from .names import nearest
+from .names import suggest_nearest
 
 if TYPE_CHECKING:
     import ml_dtypes
@@ -166,7 +166,7 @@ def dtype_of(spec: Any) -> DType:
     if name in DTYPES:
         return DTYPES[name]
     named = [n for n, d in DTYPES.items() if not d.padded]
-    raise CompilationError(f"{spec!r} is not an element type of tilejit{nearest(name, named)}; "
+    raise CompilationError(f"{spec!r} is not an element type of tilejit{suggest_nearest(name, named)}; "
                            f"the element types are {', '.join(named)}")
 
 
@@ -196,7 +196,7 @@ def count_elements(dtype: DType, units: int) -> int:
     return units // per * elements
 
 
-def arriving(dtype: DType, nbytes: int) -> int:
+def transaction_bytes(dtype: DType, nbytes: int) -> int:
     """The transaction bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the
     elements, without padding."""
     if not dtype.padded:

@@ -20,7 +20,7 @@ from .ir.builder import Facts
 from .ir.op import variant_names
 from .lazy import Lazy
 from .manifest import Shelf, difference
-from .names import misspelt, nearest
+from .names import suggest_keyword, suggest_nearest
 from .runtime import driver, libcuda
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
 from .runtime.groups import Group, spread
@@ -48,7 +48,7 @@ def jit(function: Any = None, *, source: str | None = None, **options: Any) -> A
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
     if unknown:
-        raise CompilationError(f"jit has no option {unknown[0]!r}{misspelt(unknown, LAUNCH_OPTIONS)}")
+        raise CompilationError(f"jit has no option {unknown[0]!r}{suggest_keyword(unknown, LAUNCH_OPTIONS)}")
     if function is None and source is None:
         return lambda f: jit(f, **options)
     if source is not None and function is None:
@@ -100,7 +100,7 @@ class Version:
         return found.copies
 
 
-def _plain(method: Callable[P, R]) -> Callable[P, R]:
+def _hide_own_frames(method: Callable[P, R]) -> Callable[P, R]:
     """Decorator: a TileError is raised without the compiler's own stack frames (unless ``TILEJIT_LOG`` is set)."""
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -204,7 +204,7 @@ class Kernel:
         for name in rest:
             if name not in names:
                 known = sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS)
-                raise LaunchError(f"{self.name} has no parameter {name!r}{misspelt((name,), known)}")
+                raise LaunchError(f"{self.name} has no parameter {name!r}{suggest_keyword((name,), known)}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def bind_alone(self, words: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
@@ -299,9 +299,10 @@ class Kernel:
             held = [record for record in copies
                     if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
             if not held and argument not in self.names:
+                known = {*self.names, *(name for record in copies for name in record.buffers)}
                 raise CompilationError(
                     f"assert_variant wants copies of {argument} to be {variant!r}, and {self.name} has no copy of that "
-                    f"name{nearest(argument, {*self.names, *(name for record in copies for name in record.buffers)})}")
+                    f"name{suggest_nearest(argument, known)}")
             for record in held:
                 if record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
@@ -328,7 +329,7 @@ class Kernel:
 
     # -- without a GPU -------------------------------------------------------------------------------------------------
 
-    @_plain
+    @_hide_own_frames
     def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
@@ -339,7 +340,7 @@ class Kernel:
         bound, options = self.bind_alone("compile launches nothing", specs, kwargs)
         return self.compiled(bound, options, target).told_for(bound)
 
-    @_plain
+    @_hide_own_frames
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
                  max_steps: int | None = None, **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
@@ -371,7 +372,7 @@ class Kernel:
             raise LaunchError("assert_variant takes the name of an array or of an allocation of the kernel, "
                               f"as in 'A', not {argument!r}")
         if variant not in variant_names():
-            raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; "
+            raise LaunchError(f"nothing is lowered as {variant!r}{suggest_nearest(variant, variant_names())}; "
                               f"the variants are {', '.join(variant_names())}")
         self.expectations.append((argument, variant))
         for versions in self.versions.values():
@@ -380,7 +381,7 @@ class Kernel:
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
-    @_plain
+    @_hide_own_frames
     def launch(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound, options, call = self.bind(args, kwargs)
         backend = call.get("backend") or config().backend or ("sim" if is_host(bound) else "cuda")

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher, get_close_matches
 from .errors import Loc
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_nearest(name: str, names: Iterable[str]) -> str:
     """The text `` (did you mean 'x'?)`` for the closest of `names`; "" if none is close: of names that share letters
     only, such as `max` for ``sofmax``, none is."""
     close = get_close_matches(name, list(names), n=3) if isinstance(name, str) else ()
@@ -30,13 +30,13 @@ def _is_near(name: str, other: str) -> bool:
 NEAR = 0.7  # of the letters of two names, those that they share in order
 
 
-def misspelt(given: Iterable[str], names: Collection[str]) -> str:
+def suggest_keyword(given: Iterable[str], names: Collection[str]) -> str:
     """A suggestion for the first keyword of `given` that is not in `names`: its counterpart in this language, or the
     closest of `names`; "" if there is none."""
     unknown = next((name for name in given if name not in names), None)
     if unknown is None:
         return ""
-    return f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
+    return f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else suggest_nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:
@@ -61,7 +61,7 @@ def assigned_name(loc: Loc) -> str:
     return ""
 
 
-def _allocating(loc: Loc | None) -> re.Match[str] | None:
+def _match_allocation(loc: Loc | None) -> re.Match[str] | None:
     if loc is None:
         return None
     return re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:])
@@ -69,14 +69,14 @@ def _allocating(loc: Loc | None) -> re.Match[str] | None:
 
 def is_allocation(loc: Loc | None) -> bool:
     """Whether the source at `loc` allocates shared memory or mbarriers itself, so that the compiler did not."""
-    return _allocating(loc) is not None
+    return _match_allocation(loc) is not None
 
 
 def allocation_name(name: str, loc: Loc | None) -> str:
     """The name in the kernel's source of the shared memory or mbarriers allocated at `loc`: ``s``, or for a ring
     ``r.A`` and ``r.full``, where `name` is that of the ring's buffer or barriers. '' if the source does not show a
     name."""
-    call = _allocating(loc)
+    call = _match_allocation(loc)
     if loc is None or call is None:
         return ""
     own = assigned_name(loc)
@@ -258,7 +258,7 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
     """A suggestion for a name that the package does not have: its counterpart, or the closest of `names`;
     "" if there is none."""
     instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
-    return f"; write {instead}" if instead else nearest(name, names)
+    return f"; write {instead}" if instead else suggest_nearest(name, names)
 
 
 def counterpart(function: object) -> str:

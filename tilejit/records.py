@@ -112,22 +112,22 @@ class Plain(SimpleNamespace):
     """An object read back from JSON, with the public attributes that it had."""
 
 
-def plain(x: Any) -> Any:
+def to_plain(x: Any) -> Any:
     """`x` as data for JSON: a tuple as an array, a dataclass as its fields, and a plan's public properties too."""
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
     if isinstance(x, tuple):
-        return [plain(i) for i in x]
+        return [to_plain(i) for i in x]
     if isinstance(x, list):
-        return {"list": [plain(i) for i in x]}
+        return {"list": [to_plain(i) for i in x]}
     if isinstance(x, dict):
-        return {"dict": [[plain(k), plain(v)] for k, v in x.items()]}
+        return {"dict": [[to_plain(k), to_plain(v)] for k, v in x.items()]}
     if isinstance(x, DType):
         return {"dtype": x.name}
     if hasattr(x, "item") and getattr(x, "shape", None) == ():
         return x.item()
     if dataclasses.is_dataclass(x) or isinstance(x, Plain):
-        return {"object": {name: plain(value) for name, value in _attributes(x).items()}}
+        return {"object": {name: to_plain(value) for name, value in _attributes(x).items()}}
     return {"text": repr(x)}
 
 
@@ -144,27 +144,27 @@ def _attributes(x: Any) -> dict[str, Any]:
     return found
 
 
-def unplain(data: Any) -> Any:
-    """The inverse of `plain`; dataclasses become `Plain` objects, and other objects text."""
+def from_plain(data: Any) -> Any:
+    """The inverse of `to_plain`; dataclasses become `Plain` objects, and other objects text."""
     if isinstance(data, list):
-        return tuple(unplain(i) for i in data)
+        return tuple(from_plain(i) for i in data)
     if not isinstance(data, dict):
         return data
     (kind, value), = data.items()
     if kind == "list":
-        return [unplain(i) for i in value]
+        return [from_plain(i) for i in value]
     if kind == "dict":
-        return {unplain(k): unplain(v) for k, v in value}
+        return {from_plain(k): from_plain(v) for k, v in value}
     if kind == "dtype":
         return DTYPES[value]
-    return value if kind == "text" else Plain(**{name: unplain(v) for name, v in value.items()})
+    return value if kind == "text" else Plain(**{name: from_plain(v) for name, v in value.items()})
 
 
 def to_data(records: tuple[Any, ...]) -> list[dict[str, Any]]:
     """Records as data for JSON."""
-    return [{f.name: plain(getattr(r, f.name)) for f in dataclasses.fields(r)} for r in records]
+    return [{f.name: to_plain(getattr(r, f.name)) for f in dataclasses.fields(r)} for r in records]
 
 
 def from_data(kind: type, data: list[dict[str, Any]]) -> tuple[Any, ...]:
     """The inverse of `to_data`, for records of class `kind`."""
-    return tuple(kind(**{name: unplain(value) for name, value in entry.items()}) for entry in data)
+    return tuple(kind(**{name: from_plain(value) for name, value in entry.items()}) for entry in data)

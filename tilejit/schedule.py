@@ -12,7 +12,7 @@ from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
 from .ir.graph import Const, Operand
 from .jit import Kernel, jit
-from .names import nearest
+from .names import suggest_nearest
 from .ops.language.ids import is_number_of_ctas, num_programs, program_id
 from .ops.language.operators import binary, compare
 from .ops.language.pointwise import cast, device_assert, maximum
@@ -192,7 +192,7 @@ def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
             raise g.error(f"{what} is a number of tiles, at least 0, not {x}")
     if not isinstance(order, Kernel) and (not isinstance(order, str) or order not in ORDERS):
         raise g.error(f"order is {', '.join(map(repr, ORDERS))} or a helper under @tile.jit, "
-                      f"not {describe(order)}{nearest(order, ORDERS)}")
+                      f"not {describe(order)}{suggest_nearest(order, ORDERS)}")
     if isinstance(order, Kernel):
         params = order.source.params
         if not sum(p.default is MISSING for p in params) <= 4 or len(params) < 4 and order.source.rest is None:

@@ -191,7 +191,7 @@ def _expected_outputs(reference: Callable[..., Any], names: Sequence[str], args:
                       written: list[str]) -> dict[str, Any]:
     parts: dict[str, Any] = {}
 
-    def own(name: str, a: Any) -> Any:
+    def private_copy(name: str, a: Any) -> Any:
         made: Any
         if isinstance(a, Packed):
             made = Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
@@ -202,7 +202,7 @@ def _expected_outputs(reference: Callable[..., Any], names: Sequence[str], args:
         parts[name] = made
         return made
 
-    given = _map_parts(own, names, args, bound)
+    given = _map_parts(private_copy, names, args, bound)
     returned = reference(*given)
     if returned is None:
         return {name: _numpy(a) for name, a in parts.items() if name in written}

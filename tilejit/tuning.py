@@ -24,7 +24,7 @@ from .ir.graph import Launch
 from .jit import Kernel
 from .lazy import Lazy
 from .manifest import package
-from .names import misspelt
+from .names import suggest_keyword
 from .runtime import driver
 from .runtime.arguments import ArraySpec, Bound, is_host
 from .runtime.groups import parts_of
@@ -364,7 +364,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     def decorate(kernel: Any) -> Tuned:
         if not isinstance(kernel, Kernel):
             raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")
-        return Tuned(kernel, _completed(listed, kernel), _key_names(key, kernel), prune)
+        return Tuned(kernel, _complete_configs(listed, kernel), _key_names(key, kernel), prune)
 
     return decorate
 
@@ -380,7 +380,7 @@ def _checked_configs(configs: Any) -> list[dict[str, Any]]:
     return [dict(c) for c in listed]
 
 
-def _completed(configs: list[dict[str, Any]], kernel: Kernel) -> list[dict[str, Any]]:
+def _complete_configs(configs: list[dict[str, Any]], kernel: Kernel) -> list[dict[str, Any]]:
     """The configurations, each with all that one of them sets: what it lacks is the kernel's default. LaunchError for
     what a configuration cannot set, or the kernel has no default for."""
     parameters = {p.name: p for p in kernel.parameters}
@@ -389,7 +389,7 @@ def _completed(configs: list[dict[str, Any]], kernel: Kernel) -> list[dict[str, 
     for name in every:
         if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
             raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, "
-                              f"and {name!r} is none{misspelt((name,), (*parameters, *LAUNCH_OPTIONS))}")
+                              f"and {name!r} is none{suggest_keyword((name,), (*parameters, *LAUNCH_OPTIONS))}")
         lacking = next((c for c in configs if name not in c and name not in defaults), None)
         if lacking is not None:
             raise LaunchError(f"the configuration {lacking} does not set {name!r}, "

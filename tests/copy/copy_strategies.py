@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from hypothesis import strategies as st
-from tilejit.layout import TileLayout, standard
+from tilejit.layout import TileLayout, standard_layout
 from tilejit.plan import BufferSpec
 
 NBYTES = {"bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
@@ -70,9 +70,9 @@ def buffers(draw, dtype: str, extents: list[int], unit: int):
     if kind == "swizzled":
         modes = [m for m in (32, 64, 128) if len(shape) > 1 and shape[-2] % 8 == 0 and shape[-1] * NBYTES[dtype] % m == 0]
         if modes:
-            layout = standard(8 * NBYTES[dtype], tuple(shape), draw(st.sampled_from(modes)))
+            layout = standard_layout(8 * NBYTES[dtype], tuple(shape), draw(st.sampled_from(modes)))
     elif kind == "columns":
-        layout = standard(8 * NBYTES[dtype], tuple(shape), 0)
+        layout = standard_layout(8 * NBYTES[dtype], tuple(shape), 0)
     elif kind == "padded":
         strides = [prod(shape[d + 1:]) for d in range(len(shape))]
         pad = draw(st.sampled_from((1, unit, 8 * unit)))
@@ -98,7 +98,7 @@ def swizzled_copies(draw):
     first_column = draw(st.sampled_from([c for c in (0, 0, width, width // 2) if c < columns]))
     wide = draw(st.sampled_from([c for c in (columns - first_column, width, width // 2) if 0 < c <= columns - first_column]))
     stage = draw(st.integers(0, stages - 1))
-    shared = BufferSpec((stages, rows, columns), dtype, "shared", layout=standard(8 * NBYTES[dtype], (stages, rows, columns), mode),
+    shared = BufferSpec((stages, rows, columns), dtype, "shared", layout=standard_layout(8 * NBYTES[dtype], (stages, rows, columns), mode),
                         region=(slice(stage, stage + 1), slice(first_row, first_row + taken), slice(first_column, first_column + wide)))
     row, column = draw(st.integers(0, 9)), draw(st.sampled_from((0, 0, wide, width, 16 // NBYTES[dtype])))
     height, length = row + taken + draw(st.integers(-1, 4)), column + wide + draw(st.sampled_from((0, 0, width, 16 // NBYTES[dtype], -1)))

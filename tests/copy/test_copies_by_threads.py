@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.errors import CompilationError
-from tilejit.layout import standard
+from tilejit.layout import standard_layout
 
 
 @tile.jit
@@ -132,7 +132,7 @@ def test_a_copy_may_be_between_two_arrays_or_two_buffers():
     @tile.jit
     def around(A, B):
         sA = tile.alloc((32, 64), A.dtype)
-        sB = tile.alloc((1, 32, 64), A.dtype, layout=standard(16, (1, 32, 64), 128))
+        sB = tile.alloc((1, 32, 64), A.dtype, layout=standard_layout(16, (1, 32, 64), 128))
         tile.copy(sA, A[0:32, 0:64])
         tile.sync()
         tile.copy(sB, sA)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.errors import CompilationError, DispatchError
-from tilejit.layout import standard
+from tilejit.layout import standard_layout
 
-ATOM = standard(16, (8, 256), 128)
-WIDE = standard(16, (64, 128), 128)
-STAGES = standard(16, (3, 64, 64), 128)
+ATOM = standard_layout(16, (8, 256), 128)
+WIDE = standard_layout(16, (64, 128), 128)
+STAGES = standard_layout(16, (3, 64, 64), 128)
 
 
 @tile.jit
@@ -119,7 +119,7 @@ def test_a_map_is_a_parameter_used_in_place():
 
     @tile.jit
     def twice(A):
-        sA = tile.alloc((2, 8, 256), A.dtype, layout=standard(16, (2, 8, 256), 128))
+        sA = tile.alloc((2, 8, 256), A.dtype, layout=standard_layout(16, (2, 8, 256), 128))
         bar = tile.mbarrier(count=1)
         with tile.elect():
             bar.arrive_expect_tx(sA.nbytes)

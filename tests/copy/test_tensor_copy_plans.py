@@ -5,7 +5,7 @@ import pytest
 from copy_cases import cases
 from hypothesis import given, settings, strategies as st
 from tilejit.errors import TileError
-from tilejit.layout import Swizzle, TileLayout, axis, standard
+from tilejit.layout import Swizzle, TileLayout, axis, standard_layout
 from tilejit.plan import BufferSpec, plan_copy
 
 CASES = {c["name"]: c for c in cases("tcgen05_cp")}
@@ -95,7 +95,7 @@ def test_a_plan_covers_its_region_once(kind, dtype, mode, tiles, wide, data):
     columns = max(16 << mode, 16) // nbytes * data.draw(st.integers(1, 3)) * (2 if mode == 0 else 1)
     high = rows * (2 if wide and rows <= 64 else 1)
     high = -(-high // 8) * 8
-    layout = standard(8 * nbytes, (high, columns), (16 << mode) if mode else 0)
+    layout = standard_layout(8 * nbytes, (high, columns), (16 << mode) if mode else 0)
     taken = min(tiles * unit, columns)
     taken -= taken % unit
     if not taken:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.errors import CompilationError, TileError
-from tilejit.layout import Axis, R, S, Swizzle, TileLayout, axis, row_major, standard, strided
+from tilejit.layout import Axis, R, S, Swizzle, TileLayout, axis, row_major, standard_layout, strided
 
 
 def test_the_short_notation_stands_for_triples():
@@ -49,21 +49,21 @@ def test_an_offset_is_added_before_the_swizzle():
 
 
 def test_a_128_byte_swizzle_of_16_bit_elements_is_the_textbook_formula():
-    layout = standard(16, (8, 64), 128)
+    layout = standard_layout(16, (8, 64), 128)
     i, k = np.mgrid[:8, :64]
     assert (layout.offset_of(i, k, shape=(8, 64)) == 64 * i + 8 * ((k // 8) ^ i) + k % 8).all()
 
 
 def test_mode_0_is_row_major_if_a_row_is_not_a_multiple_of_16_bytes():
-    assert standard(16, (8, 12), 0) == S[8, 12] and standard(16, (8, 12), 0).is_trivial
-    assert not standard(16, (8, 16), 0).is_trivial
+    assert standard_layout(16, (8, 12), 0) == S[8, 12] and standard_layout(16, (8, 12), 0).is_trivial
+    assert not standard_layout(16, (8, 16), 0).is_trivial
 
 
 @pytest.mark.parametrize("arguments", [
     (16, (8, 60), 128), (16, (12, 64), 128), (16, (64,), 64), (16, (8, 64), 48), (12, (8, 64), 0), (16, (), 0)])
 def test_shapes_that_a_swizzle_mode_cannot_tile_are_refused_with_what_it_needs(arguments):
     with pytest.raises(CompilationError, match="needs|mode is"):
-        standard(*arguments)
+        standard_layout(*arguments)
 
 
 @pytest.mark.parametrize("wrong", [
@@ -116,7 +116,7 @@ def test_contiguity_depends_on_the_order_and_compactness_on_the_addresses():
     assert (S[4, 6] + 3).is_contiguous and not (S[4, 6] + 3).is_trivial
     assert not S[(4, 6):(1, 4)].is_contiguous and S[(4, 6):(1, 4)].is_compact
     assert not S[(4, 6):(8, 1)].is_compact and not S[(4, 6):(0, 1)].is_compact
-    assert standard(16, (16, 128), 128).is_compact and not standard(16, (16, 128), 128).is_contiguous
+    assert standard_layout(16, (16, 128), 128).is_compact and not standard_layout(16, (16, 128), 128).is_contiguous
     assert not S[8 : 1 @ axis.laneid].is_contiguous and not (S[4:1] + R[2:4]).is_compact
 
 
@@ -124,8 +124,8 @@ def test_a_contiguous_run_ends_at_a_swizzle_chunk():
     assert S[8, 64].contiguous_run() == 512
     assert S[(8, 64):(72, 1)].contiguous_run() == 64
     assert S[(8, 64):(1, 8)].contiguous_run() == 1
-    assert standard(16, (16, 128), 128).contiguous_run() == 8
-    assert (standard(16, (8, 64), 128) + 4).contiguous_run() == 4
+    assert standard_layout(16, (16, 128), 128).contiguous_run() == 8
+    assert (standard_layout(16, (8, 64), 128) + 4).contiguous_run() == 4
 
 
 def test_the_longest_chain_is_a_run_of_memory_without_gaps():
@@ -137,7 +137,7 @@ def test_the_longest_chain_is_a_run_of_memory_without_gaps():
 
 
 def test_composition_addresses_a_tile_in_another_order():
-    shared = standard(16, (16, 64), 128)
+    shared = standard_layout(16, (16, 64), 128)
     by_columns = S[(64, 16):(1, 64)]  # the logical index of element (column, row)
     composed = shared.compose(by_columns)
     column, row = np.mgrid[:64, :16]

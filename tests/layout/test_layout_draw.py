@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
-from tilejit.layout import S, axis, mma_fragment, row_major, standard, tmem_datapath
+from tilejit.layout import S, axis, mma_fragment, row_major, standard_layout, tmem_datapath
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -21,7 +21,7 @@ def test_a_memory_layout_shows_its_offsets():
 
 
 def test_with_an_element_width_colours_show_banks():
-    drawn = cells(standard(32, (8, 32), 128).draw((8, 32), bits=32))
+    drawn = cells(standard_layout(32, (8, 32), 128).draw((8, 32), bits=32))
     rows = [[colour for _, colour in drawn[32 * i:32 * i + 32]] for i in range(8)]
     assert all(len(set(row)) == 32 for row in rows)                    # a row reaches every bank
     assert len({row[0] for row in rows}) == 8                          # a column spreads over banks

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tilejit.errors import CompilationError
-from tilejit.layout import Swizzle, TileLayout, standard
+from tilejit.layout import Swizzle, TileLayout, standard_layout
 
 DATA = json.loads((Path(__file__).parent / "data" / "reference_layouts.json").read_text())
 
@@ -37,7 +37,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("case", DATA["standard"], ids=lambda c: f"{c['bits']}bit-{c['mode_bytes']}B-{c['shape']}")
 def test_standard_shared_layouts_match_the_reference(case):
-    layout = standard(case["bits"], case["shape"], case["mode_bytes"])
+    layout = standard_layout(case["bits"], case["shape"], case["mode_bytes"])
     assert layout == layout_of(case["layout"])
     for coord, offset in case["samples"]:
         assert layout.offset_of(*coord, shape=case["shape"]) == offset

@@ -9,7 +9,7 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.matmul.choice import Config
-from tilejit.kernels.operands import lines, meeting, overlaps
+from tilejit.kernels.operands import lines, overlaps, possible_overlaps
 from tilejit.runtime.arrays import ArrayView, describe
 
 from tests.gpu import in_child, needs_gpu
@@ -287,7 +287,7 @@ def test_the_overlap_check_reports_all_matrices_that_share_bytes():
             views.append(v.T if rng.random() < 0.3 else v)
         described = [describe(v) for v in views]
         places = np.array([lines(v) for v in described]).T.reshape(4, 3, 3)
-        found = set(meeting(places, np.array([v.pointer for v in described]).reshape(3, 3)))
+        found = set(possible_overlaps(places, np.array([v.pointer for v in described]).reshape(3, 3)))
         for result in range(3):
             for at in range(6 + result):
                 meets = np.shares_memory(views[6 + result], views[at])

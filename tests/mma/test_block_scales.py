@@ -9,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config, Problem, choose, ranked
+from tilejit.kernels.matmul.choice import CLUSTERS, TILES, Config, Problem, choose, rank_configs
 from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.split import split
 
@@ -145,7 +145,7 @@ def test_block_scales_bring_no_proxy_fence_since_threads_read_nothing_that_tma_o
 def test_tiles_that_the_model_chooses_have_the_columns_of_one_scale_block(promoted):
     """Except narrow tiles that cover all columns, with no other tile next to them."""
     for extents in ((64, 96, 512), (384, 300, 4096), (768, 1536, 4096), (96, 768, 16384), (3000, 5000, 1000)):
-        for c in ranked(Problem(*extents, itemsize=1, promoted=promoted), 132):
+        for c in rank_configs(Problem(*extents, itemsize=1, promoted=promoted), 132):
             assert 128 % c.bn == 0 or c.bn == 256 or extents[not c.swapped] <= c.bn <= 128
 
 

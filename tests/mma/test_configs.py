@@ -9,8 +9,8 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.matmul import config_rules
-from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, ranked as ranked_blackwell
-from tilejit.kernels.matmul.choice import Config, Problem, ranked
+from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, rank_configs as ranked_blackwell
+from tilejit.kernels.matmul.choice import Config, Problem, rank_configs
 from tilejit.kernels.matmul.config_rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.kernels.matmul.register_fit import FEW
 from tilejit.runtime.arrays import describe
@@ -293,7 +293,7 @@ def test_the_model_chooses_only_valid_configurations():
     for n in range(1, 129, 5):
         for across in ((False, False), (True, False), (False, True), (True, True)):
             for problem in (Problem(n, 3000, 2000, across=across), Problem(3000, n, 2000, across=across)):
-                for config in ranked(problem, 132):
+                for config in rank_configs(problem, 132):
                     check_fields(**vars(config))
                     check_hopper(config, 2, False, across[0 if config.swapped else 1], None)
                     check_registers(config, config.bn)
@@ -310,7 +310,7 @@ def test_the_model_chooses_store_widths_that_tma_supports_for_column_major_resul
     """Also for tiles as wide as the result, and for tiles that fill one wave."""
     stored = np.dtype(dtype).itemsize
     for m, n in ((24, 1280), (72, 1280), (200, 1280), (1024, 1280), (1280, 300)):
-        for config in ranked(Problem(m, n, 2000, stored=stored), 132, True):
+        for config in rank_configs(Problem(m, n, 2000, stored=stored), 132, True):
             check_hopper(config, 2, False, False, stored if config.width * stored >= 32 else None)
     for m, n in ((24, 600), (200, 72), (208, 600)):
         a, b, out = np.ones((m, 40), np.float16), np.ones((40, n), np.float16), np.zeros((m, n), dtype, order="F")

@@ -14,7 +14,7 @@ from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
 from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.stream import stream
-from tilejit.kernels.matmul.register_fit import FEW, fitted
+from tilejit.kernels.matmul.register_fit import FEW, fit_registers
 
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
@@ -252,7 +252,7 @@ def test_columns_are_not_deferred_if_that_spills():
     spec = ArraySpec(big.shape, "bfloat16")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chosen = fitted(launch, (spec, spec, spec, 1.0, 1.0, spec, 0, 0, 0), "sm_90a")
+        chosen = fit_registers(launch, (spec, spec, spec, 1.0, 1.0, spec, 0, 0, 0), "sm_90a")
     assert chosen == launch.replanned(late=0)
 
 
@@ -265,7 +265,7 @@ def test_an_epilogue_that_spills_causes_a_warning_with_the_bytes_and_a_remedy(st
     given = (spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *((ArraySpec(*launch.room), ArraySpec((1024, 3), "int64")) if stream else ()))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        assert fitted(launch, given, "sm_90a") is launch
+        assert fit_registers(launch, given, "sm_90a") is launch
         spilled = launch.kernel.compile(*given, target="sm_90a", **launch.constants).spills
     assert (spilled > FEW) == spills and len(told) == spills
     for warning in told:
@@ -324,8 +324,8 @@ def test_the_model_s_configuration_gets_fewer_stages_if_an_epilogue_needs_their_
     given = (a, b.T, out, 1.0, 1.0, out, 0, 0, 0)
     assert launch.plan.stages == 12
     with pytest.raises(SharedMemoryError, match="the kernel needs .* bytes of shared memory, and sm_90a allows 232448"):
-        fitted(launch, given, "sm_90a", simulated=True)
-    assert fitted(launch, given, "sm_90a", simulated=True, chosen=True) == launch.replanned(stages=11)
+        fit_registers(launch, given, "sm_90a", simulated=True)
+    assert fit_registers(launch, given, "sm_90a", simulated=True, chosen=True) == launch.replanned(stages=11)
 
 
 @pytest.mark.parametrize("stored", [1, 2])

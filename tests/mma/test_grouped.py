@@ -13,7 +13,7 @@ from tilejit.kernels.grouped import call as planning, kernel as grouped_hopper
 from tilejit.kernels.grouped.call import _constants, _sequence
 from tilejit.kernels.grouped.choice import REGISTERS, choose_grouped
 from tilejit.kernels.matmul.choice import TILES as ALL_TILES
-from tilejit.kernels.matmul.config import Config, narrow
+from tilejit.kernels.matmul.config import Config, divisor_in_width
 
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
@@ -280,7 +280,7 @@ def test_the_largest_tiles_compile_to_fast_code(shape, listed, pair):
 def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
     """With as many stages as the model uses next to the buffers, and one loop of products. Tiles that fill the registers, with either major
     of B, alone and in pairs; of the others, half from lists and half from one array."""
-    config, full = replace(Config.of(*shape, width=narrow(shape[1], 64), least=4), kept=True), shape[0] * shape[1] >= 128 * 192
+    config, full = replace(Config.of(*shape, width=divisor_in_width(shape[1], 64), least=4), kept=True), shape[0] * shape[1] >= 128 * 192
     for b_by_rows, pair in product((False, True), repeat=2):
         if full or (b_by_rows != pair) == listed:
             made = compiled(replace(config, pair=pair), listed, b_by_rows, spills=0)

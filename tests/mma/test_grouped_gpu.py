@@ -74,7 +74,7 @@ def test_every_tile_supports_lists_and_stacked_rows():
     from tilejit import kernels
     from tilejit.kernels.grouped.choice import REGISTERS
     from tilejit.kernels.matmul.choice import TILES
-    from tilejit.kernels.matmul.config import Config, narrow
+    from tilejit.kernels.matmul.config import Config, divisor_in_width
     torch.manual_seed(0)
     groups = [(300, 600, 520), (1, 40, 8), (0, 8, 8), (129, 264, 1100), (64, 64, 64)]
     a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]
@@ -83,7 +83,7 @@ def test_every_tile_supports_lists_and_stacked_rows():
     for (bm, bn), kept in some([(t, kept) for t in TILES if t[1] > 8 for kept in (False, True) if not kept or t[1] <= 64 or t[1] % 64 == 0], least=3):
         if kept and (bm, bn) == (192, 192):  # too many registers; 8 columns are less than the width of a store
             continue
-        config = Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3)
+        config = Config.of(bm, bn, width=divisor_in_width(bn, 64) if kept else 0, least=4 if kept else 3)
         config = replace(config, regs=REGISTERS[bm], kept=kept, pair=kept == (bm == 128))
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
             check(z, x, y, "bfloat16")

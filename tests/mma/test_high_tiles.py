@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError, ToolchainError
 from tilejit.kernels.matmul import config_rules
-from tilejit.kernels.matmul.choice import HIGH, WIDEST, Problem, choose, ranked
+from tilejit.kernels.matmul.choice import HIGH, WIDEST, Problem, choose, rank_configs
 from tilejit.kernels.matmul.config import Config, part
 
 from tests.drawn import drawn
@@ -97,11 +97,11 @@ def test_a_consumer_s_registers_hold_exactly_the_tile_widths_that_are_accepted(r
 
 def test_the_model_chooses_them_for_plain_16_bit_products_of_one_wave():
     assert all(choose(Problem(*extents, across=(False, True)), PROCESSORS).bm == HIGH for extents in ((1300, 4096, 4096), (1500, 4096, 14336), (640, 8192, 8192)))
-    found = [(c, c.tiles(*((4096, m) if c.swapped else (m, 4096)))) for m in range(100, 3000, 100) for c in ranked(Problem(m, 4096, 4096), PROCESSORS)]
+    found = [(c, c.tiles(*((4096, m) if c.swapped else (m, 4096)))) for m in range(100, 3000, 100) for c in rank_configs(Problem(m, 4096, 4096), PROCESSORS)]
     assert {c.splits for c, _ in found if c.bm == HIGH} == {1} and max(tiles for c, tiles in found if c.bm == HIGH) <= PROCESSORS
     assert max(c.bn for c, _ in found if c.bm == HIGH) <= WIDEST[HIGH]
     for other in (dict(itemsize=1), dict(stored=4), dict(epilogue=True), dict(promoted=(), itemsize=1)):
-        assert not any(c.bm == HIGH for c in ranked(Problem(1300, 4096, 4096, **other), PROCESSORS))
+        assert not any(c.bm == HIGH for c in rank_configs(Problem(1300, 4096, 4096, **other), PROCESSORS))
 
 
 @needs_gpu("sm_90a")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.matmul.choice import TURN, Problem, choose, ranked
+from tilejit.kernels.matmul.choice import TURN, Problem, choose, rank_configs
 from tilejit.kernels.matmul.config import Config
 from tilejit.kernels.matmul.model import WIDE
 
@@ -82,7 +82,7 @@ def test_the_model_staggers_large_tiles_in_one_wave_and_no_others():
     for p in (Problem(2048, 2048, 2048), Problem(1024, 4096, 1024), Problem(2048, 2048, 256), Problem(777, 5120, 5120), Problem(4096, 4096, 4096),
               Problem(2048, 2048, 2048, epilogue=True), Problem(1024, 4096, 1024, itemsize=1, promoted=()), Problem(1024, 4096, 1024, itemsize=4, stored=4),
               Problem(1024, 4096, 1024, itemsize=1), Problem(1000, 3000, 1000, aligned=(16, 16)), Problem(64, 8192, 8192)):
-        for config in ranked(p, PROCESSORS):
+        for config in rank_configs(p, PROCESSORS):
             q = p.turned() if config.swapped else p
             once = config.splits == 1 and not config.stream and config.tiles(q.m, q.n) <= PROCESSORS and not q.waits
             large = config.bm > 64 and config.bm * config.bn >= WIDE and not config.pair and p.promoted is None and p.itemsize < 4

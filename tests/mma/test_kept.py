@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import TILES, Config, Problem, choose
-from tilejit.kernels.matmul.config import narrow
-from tilejit.kernels.matmul.epilogue import newer
+from tilejit.kernels.matmul.config import divisor_in_width
+from tilejit.kernels.matmul.epilogue import parts_sent_since
 
 from tests.drawn import drawn
 from tests.gpu import for_references, in_child, needs_gpu, some
@@ -23,7 +23,7 @@ SHAPES = ((64, 32), (64, 64), (128, 64), (128, 160), (64, 192), (128, 224), (192
 
 
 def kept(bm, bn, dtype=BF16, width=32, buffers=0, **options):
-    config = Config.of(bm, bn, itemsize=np.dtype(dtype).itemsize, width=narrow(bn, width))
+    config = Config.of(bm, bn, itemsize=np.dtype(dtype).itemsize, width=divisor_in_width(bn, width))
     return replace(config, kept=True, buffers=min(buffers, bn // config.width) or config.buffers, **options)
 
 
@@ -63,7 +63,7 @@ def test_results_are_kept_if_there_are_enough_k_steps_and_registers(stream):
 @tile.jit
 def told(out, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
     for part in tile.static_range(PARTS):
-        tile.store(out[part], newer(part, PARTS, BUFFERS))
+        tile.store(out[part], parts_sent_since(part, PARTS, BUFFERS))
 
 
 def test_parts_wait_for_the_last_part_that_used_their_buffer():
@@ -95,7 +95,7 @@ def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
     for bm, bn in TILES:
         for shared in (False, True) if (bm, bn) == (128, 256) else (False,):
-            config = replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), kept=bn >= 16, stream=shared)
+            config = replace(Config.of(bm, bn, width=divisor_in_width(bn, 64), least=4), kept=bn >= 16, stream=shared)
             launch = planned(big, big if b_by_rows else big.T, big, None, (), config)
             assert launch.plan.kept is (bn >= 16)
             room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
@@ -213,7 +213,7 @@ def test_kept_results_are_right_on_the_gpu():
     for ((bm, bn), shared), dtype, (m, n, k) in some(product_of(shapes, (torch.bfloat16, torch.float16, torch.float8_e4m3fn), extents), least=6):
         a, b = torch.randn(m, k, device="cuda").to(dtype), torch.randn(n, k, device="cuda").to(dtype).t()
         b = b.contiguous() if dtype.itemsize == 2 and rng.integers(2) else b
-        config = replace(Config.of(bm, bn, itemsize=dtype.itemsize, width=narrow(bn, 64), least=4), kept=True, stream=shared)
+        config = replace(Config.of(bm, bn, itemsize=dtype.itemsize, width=divisor_in_width(bn, 64), least=4), kept=True, stream=shared)
         out = [torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16 if dtype.itemsize == 1 else dtype) for _ in range(2)]
         for o, c in zip(out, (config, replace(config, kept=False))):
             kernels.matmul(a, b, o, fast_accum=True, config=c)

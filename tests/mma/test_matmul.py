@@ -19,14 +19,14 @@ from tilejit.kernels.matmul.choice import (
     Config,
     Problem,
     choose,
-    fitting,
-    ranked,
+    rank_configs,
     tiles_for,
+    widths_without_waste,
 )
 from tilejit.kernels.matmul.config import part
 from tilejit.kernels.matmul.constants import PersistentConstants
 from tilejit.kernels.matmul.hopper.persistent import persistent
-from tilejit.kernels.matmul.model import FILLING, ORDERS, asked, in_rounds, together
+from tilejit.kernels.matmul.model import FILLING, ORDERS, covered_tiles, in_rounds, requests_per_cta
 
 from tests.chosen_cases import combined
 from tests.drawn import drawn
@@ -209,7 +209,7 @@ def test_tile_widths_divide_a_matrix_of_few_columns_evenly_in_steps_that_instruc
 def test_tile_widths_of_swapped_operands_minimise_the_columns_that_each_sm_multiplies(rows, by_rows):
     """Over all its waves; for every tile height, the fewest that any width would give."""
     for columns in (1152, 4096, 8192):
-        found = list(fitting(Problem(columns, rows, 4096, across=(False, by_rows)), 132))
+        found = list(widths_without_waste(Problem(columns, rows, 4096, across=(False, by_rows)), 132))
         rounds = lambda bm, bn: -(-(-(-columns // bm) * -(-rows // bn)) // 132)
         for bm, most in WIDEST.items():
             widths = [bn for bn in range(NARROWEST + 16, most + 1, 16 if by_rows else 8)
@@ -228,7 +228,7 @@ def test_in_several_waves_neighbours_are_ordered_along_the_rows_if_they_request_
         config = choose(Problem(*extents), 132)
         assert config.swapped == by_rows and config.order == (("row", 16) if by_rows else ("snake", 16)), extents
         p = Problem(*extents).turned() if by_rows else Problem(*extents)
-        assert config.tiles(p.m, p.n) > 132 and (asked(p, config.bm, config.bn, ("row", 16)) < asked(p, config.bm, config.bn, ("snake", 16))) == by_rows
+        assert config.tiles(p.m, p.n) > 132 and (requests_per_cta(p, config.bm, config.bn, ("row", 16)) < requests_per_cta(p, config.bm, config.bn, ("snake", 16))) == by_rows
 
 
 def test_rows_that_are_not_aligned_to_cache_lines_are_estimated_to_be_slower():
@@ -244,8 +244,8 @@ def test_results_of_swapped_operands_are_stored_in_the_widest_parts_up_to_a_limi
 
 def test_tiles_fitted_to_the_rows_are_not_chosen_for_4_byte_results_that_leave_room_for_few_stages():
     problem = Problem(1500, 1152, 4304, itemsize=4, stored=4)
-    assert {(c.bm, c.bn) for c in ranked(problem, 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
-    assert not {(c.bm, c.bn) for c in ranked(replace(problem, itemsize=2, stored=2), 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
+    assert {(c.bm, c.bn) for c in rank_configs(problem, 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
+    assert not {(c.bm, c.bn) for c in rank_configs(replace(problem, itemsize=2, stored=2), 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
 
 
 @pytest.mark.parametrize("dtype,width", [(BF16, 104), (BF16, 200), (np.float16, 72), (np.float32, 40), (np.float32, 136), (np.int8, 80), (np.int8, 144),
@@ -289,7 +289,7 @@ def test_neighbours_in_an_order_share_as_many_rows_and_columns_of_tiles_as_the_m
     for down, across in ((16, 8), (4, 32), (32, 2), (1, 64), (64, 1), (2, 16), (8, 8)):
         out = np.empty((16, 2), np.int32)
         places[1](out, DOWN=down, ACROSS=across, ORDER=order)
-        assert together(order, down, across) == (len({*out[:, 0]}), len({*out[:, 1]})), (down, across)
+        assert covered_tiles(order, down, across) == (len({*out[:, 0]}), len({*out[:, 1]})), (down, across)
 
 
 def test_one_wave_uses_the_order_in_which_neighbours_share_most():
@@ -314,7 +314,7 @@ def test_tiles_for_one_wave_are_not_chosen_for_more():
     assert (choose(Problem(1024, 1280, 5120), 132).bm, choose(Problem(1024, 1280, 5120), 132).bn) == (128, 80)   # 8 x 16 tiles
     met = set()
     for extents in itertools.product((64, 300, 1000, 4000), repeat=3):
-        for config in ranked(Problem(*extents), 132):
+        for config in rank_configs(Problem(*extents), 132):
             if (config.bm, config.bn) in FILLING and not config.swapped:
                 met.add((config.bm, config.bn))
                 assert config.splits == 1 and config.tiles(*extents[:2]) <= 132

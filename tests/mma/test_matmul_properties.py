@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from tilejit import kernels
-from tilejit.kernels.views import turned
+from tilejit.kernels.views import transpose
 
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
@@ -55,7 +55,7 @@ def home_of(where: str):
 def laid_at(home, x, how: str):
     """The same numbers with other strides; `home` moves them to a backend."""
     if how == "columns":
-        return turned(home(np.ascontiguousarray(x.swapaxes(-1, -2))))
+        return transpose(home(np.ascontiguousarray(x.swapaxes(-1, -2))))
     if how == "reversed":
         return home(np.ascontiguousarray(x[..., ::-1]))[..., ::-1]
     if how == "rows":
@@ -82,7 +82,7 @@ def checked(where: str, case) -> None:
         by_row, by_column = (bool(seed >> bit & 1) for bit in range(2))
         sa, sb = scales(rng, m, k, by_row), scales(rng, n, k, by_column)
         x, y, spare = x * per_element(sa, m, k), y * per_element(sb, n, k).T, up(k) + 4
-        options = dict(scale_a=home(sa), scale_b=turned(home(sb)))
+        options = dict(scale_a=home(sa), scale_b=transpose(home(sb)))
     elif way == "factors":
         factor = 0.375
         options = dict(scale_a=home(np.full(1, 0.75, np.float32)), scale_b=0.5)

@@ -12,7 +12,7 @@ from tilejit import ArraySpec, kernels
 from tilejit.kernels.matmul.choice import Config, Problem, choose
 from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.stream import stream
-from tilejit.kernels.pack import copied, packed
+from tilejit.kernels.pack import copy_readable, packed
 from tilejit.layout import thread_table
 from tilejit.layout.fragments import wgmma_a_registers
 from tilejit.runtime.arrays import ArrayView, describe
@@ -146,7 +146,7 @@ def test_copied_operands_have_the_same_numbers(rows, columns, batch, dtype, how,
         x = wide[..., 1:rows + 1].swapaxes(-1, -2)
     else:
         x = with_layout(x, how)
-    np.testing.assert_array_equal(np.asarray(copied(x, k_first)).astype(np.float32), x.astype(np.float32))
+    np.testing.assert_array_equal(np.asarray(copy_readable(x, k_first)).astype(np.float32), x.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

@@ -7,8 +7,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, LaunchError, kernels
-from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose, ranked
-from tilejit.kernels.matmul.config import narrow, rows
+from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose, rank_configs
+from tilejit.kernels.matmul.config import divisor_in_width, rows
 from tilejit.kernels.matmul.planning import persistent_grid
 from tilejit.kernels.pack import alignment
 from tilejit.runtime.arrays import describe
@@ -35,7 +35,7 @@ ORDERS = st.sampled_from((("grouped", 16), ("grouped", 2), ("snake", 4), ("colum
 
 def paired(bm, bn, dtype=BF16, **options):
     size = np.dtype(dtype).itemsize
-    return replace(Config.of(bm, bn, itemsize=size, stored=max(size, 2), width=narrow(bn, 32)), **dict(buffers=2, pair=True) | options)
+    return replace(Config.of(bm, bn, itemsize=size, stored=max(size, 2), width=divisor_in_width(bn, 32)), **dict(buffers=2, pair=True) | options)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -132,7 +132,7 @@ def test_each_cta_of_a_pair_loads_half_of_the_columns_or_of_their_k_and_the_larg
     spec, bias = ArraySpec((5000, 5000), "bfloat16"), np.zeros(5000, np.float32)
     for b, copies in ((big, 4), (big.T, 1)):
         for bm, bn in ((128, 256), (128, 224), (192, 192)):
-            launch = planned(big, b, big, None, (), replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), kept=True, pair=True))
+            launch = planned(big, b, big, None, (), replace(Config.of(bm, bn, width=divisor_in_width(bn, 64), least=4), kept=True, pair=True))
             made = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants)
             assert launch.plan.kept and made.spills == 0 and "mapa.shared::cluster" in made.ptx
             assert made.ptx.count(".multicast::cluster") == (copies if copies == 1 else -(-bn // (64 if bn % 64 == 0 else 32)))
@@ -147,7 +147,7 @@ def test_each_cta_of_a_pair_loads_half_of_the_columns_or_of_their_k_and_the_larg
 def test_pairs_are_chosen_for_operands_whose_row_pitch_is_an_odd_multiple_of_16_bytes():
     for extents in ((5000, 5000, 5000), (3000, 3000, 3000), (4097, 4095, 4104)):
         assert choose(Problem(*extents, aligned=(16, 16)), 132).pair
-        assert not any(c.pair and c.clustered for c in ranked(Problem(*extents), 132))
+        assert not any(c.pair and c.clustered for c in rank_configs(Problem(*extents), 132))
     assert choose(Problem(5000, 5000, 5000, aligned=(16, 16)), 132).kept
     assert Problem(1, 2, 3, aligned=(16, 32)).turned().uneven == (False, True)
 
@@ -181,7 +181,7 @@ def test_products_with_pairs_are_right_on_the_gpu():
             there = there if there.shape == b.shape else kernels.views.turned(there)
             for bm, bn in ((128, 256), (128, 224), (192, 192), (64, 128)):
                 for kept in (True, False):
-                    config = replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), pair=True, kept=kept)
+                    config = replace(Config.of(bm, bn, width=divisor_in_width(bn, 64), least=4), pair=True, kept=kept)
                     for _ in range(3):
                         out = tile.to_device(np.full(want.shape, np.nan, BF16), 0)
                         kernels.matmul(tile.to_device(a, 0), there, out, config=config)

@@ -10,10 +10,10 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.matmul.choice import Config, Problem, choose, ranked
+from tilejit.kernels.matmul.choice import Config, Problem, choose, rank_configs
 from tilejit.kernels.matmul.constants import SplitConstants
 from tilejit.kernels.matmul.hopper import split as split_kernel
-from tilejit.kernels.matmul.hopper.split import PATIENCE, leave_all, split, taken, through_memory
+from tilejit.kernels.matmul.hopper.split import PATIENCE, claim, leave_all, split, through_memory
 
 from tests.chosen_cases import part
 from tests.drawn import drawn
@@ -135,7 +135,7 @@ def in_turn(partial, flags, turn, ranks, patience, out, times, ALONE: tile.const
     with tile.elect():
         if not ALONE:
             tile.atomic_add(turn[0], 1, sem="release")
-        tile.store(doing[0], taken(flags[0], rank, rank, patience, SPLITS, SHARES))
+        tile.store(doing[0], claim(flags[0], rank, rank, patience, SPLITS, SHARES))
         if ALONE:
             tile.atomic_add(turn[0], 1, sem="release")
     tile.sync()
@@ -210,16 +210,16 @@ def test_with_few_tiles_and_long_k_all_sms_share_k(extents, tiles, pair):
 
 
 def test_pairs_share_columns_only_if_there_are_two_rows_of_tiles_and_tensor_cores_accumulate_alone():
-    assert not any(c.pair for c in ranked(Problem(64, 1024, 8192), 132, False))
-    assert not any(c.pair for c in ranked(Problem(512, 512, 32768, itemsize=1, promoted=()), 132))
-    assert all(not c.clustered for c in ranked(Problem(512, 512, 32768), 132) if c.pair)
+    assert not any(c.pair for c in rank_configs(Problem(64, 1024, 8192), 132, False))
+    assert not any(c.pair for c in rank_configs(Problem(512, 512, 32768, itemsize=1, promoted=()), 132))
+    assert all(not c.clustered for c in rank_configs(Problem(512, 512, 32768), 132) if c.pair)
 
 
 @pytest.mark.parametrize("extents,splits,ctas,early", [((64, 2560, 9728), 4, 80, False), ((16, 2048, 8192), 2, 64, True), ((16, 4096, 4096), 2, 128, True),
                                                        ((384, 1024, 4096), 2, 96, True)])
 def test_a_memory_bound_grid_starts_early_only_if_it_fits_next_to_the_previous_one_or_fills_nearly_all_sms(extents, splits, ctas, early):
     """80 CTAs that started while 80 others ended took 14 to 22 % longer."""
-    found = next(c for c in ranked(Problem(*extents), 132) if c.splits == splits and c.clustered
+    found = next(c for c in rank_configs(Problem(*extents), 132) if c.splits == splits and c.clustered
                  and c.tiles(*(extents[1::-1] if c.swapped else extents[:2])) * splits == ctas)
     assert found.dependent is early
 
@@ -228,7 +228,7 @@ def test_a_memory_bound_grid_starts_early_only_if_it_fits_next_to_the_previous_o
 def test_the_model_does_not_let_few_of_many_ctas_finish_a_tile(m):
     """A width of 8 times a prime has one share or that many: one of eight CTAs would add up the sums of all, and spill."""
     for n, k in ((2048, 7168), (1024, 4096), (5120, 5120)):
-        for c in ranked(Problem(m, n, k), 132):
+        for c in rank_configs(Problem(m, n, k), 132):
             assert c.clustered or 4 * c.shares >= min(c.splits, c.bn // 8)
 
 

@@ -38,7 +38,7 @@ def measure():
         return sorted(found)[rounds // 2]
 
     # The lower bound: cuLaunchKernelEx in a loop of machine code, `batch` times per call from Python.
-    loop = llvm.native("""
+    loop = llvm.compile_native("""
 define i32 @loop(ptr %function, ptr %config, ptr %kernel, ptr %params, i32 %count) {
 entry:
   br label %next

@@ -160,7 +160,7 @@ def test_tensor_maps_are_encoded_from_the_arrays_of_the_call(torch, launch):
 
 def test_a_map_of_an_empty_array_points_to_valid_memory(torch, monkeypatch):
     """Not to the array's address, which may be 0, but to an address given by the launcher."""
-    monkeypatch.setattr("tilejit.runtime.driver.nowhere", lambda device: 0x7000 + device)
+    monkeypatch.setattr("tilejit.runtime.driver.unused_address", lambda device: 0x7000 + device)
     driver = FakeDriver()
     nothing = {**MAP, "dims": [16, 1], "strides": [16], "base_offset": 0, "nowhere": True}
     launcher = driver.launcher(make_recipe(maps=[nothing], params=[["map", 0], ["ptr", 0]]))

@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from engine_ops import test_tma_load as tma_load, test_tma_store as tma_store
 from faulty import check
-from tilejit.layout import standard
+from tilejit.layout import standard_layout
 
 ONE = np.zeros(1, np.int32)
 
@@ -37,7 +37,7 @@ def test_a_swizzled_box_is_read_back_through_the_standard_layout(mode, at):
     """TMA's XOR of address bits is the same as the layout's swizzle; elements out of bounds are zero."""
     A = np.random.default_rng(0).integers(0, 100, (64, 64)).astype(np.float16)
     columns = 8 << mode
-    layout = standard(16, (32, columns), (0, 32, 64, 128)[mode])
+    layout = standard_layout(16, (32, columns), (0, 32, 64, 128)[mode])
     B = np.zeros((32, columns), np.float16)
     check(load, (1,), A, B, *at, ROWS=32, COLUMNS=columns, LAYOUT=layout, SWIZZLE=mode, FILL=0,
           result=1, expected=expected(A, *at, 32, columns, 0), seeds=[0, 1])
@@ -179,7 +179,7 @@ def test_reductions_that_the_hardware_lacks_are_found():
 def test_boxes_of_bfloat16_are_copied_as_bits():
     A = np.arange(32 * 64).reshape(32, 64).astype(ml_dtypes.bfloat16)
     B = np.zeros((32, 64), ml_dtypes.bfloat16)
-    load.simulate((1,), A, B, 0, 0, ROWS=32, COLUMNS=64, LAYOUT=standard(16, (32, 64), 128), SWIZZLE=3, FILL=0)
+    load.simulate((1,), A, B, 0, 0, ROWS=32, COLUMNS=64, LAYOUT=standard_layout(16, (32, 64), 128), SWIZZLE=3, FILL=0)
     assert (A == B).all()
 
 

@@ -19,7 +19,7 @@ define i64 @f(ptr %table, i64 %x) {
 
 
 def test_native_code_runs_and_calls_through_pointers():
-    address = llvm.native(CALL_THROUGH, "f")
+    address = llvm.compile_native(CALL_THROUGH, "f")
     triple = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lambda value: 3 * value)
     table = (ctypes.c_void_p * 1)(ctypes.cast(triple, ctypes.c_void_p).value)
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(address)

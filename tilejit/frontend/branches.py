@@ -17,9 +17,9 @@ from . import joins
 from .joins import Clash, is_runtime
 from .names import EXITS, ONWARD, RESULT, Entry, Undefined, is_cell, leaves_early
 from .ranges import LoopRange, StaticRange
-from .scopes import ScopeSpec, absent, describe_scope, meant_by, misfit
+from .scopes import ScopeSpec, describe_scope, explain_absence, meant_by, misfit
 from .scoping import run_scope
-from .walker import Branch, Walker, expression, is_callable_of_the_language, runtime, statement, where
+from .walker import Branch, Walker, expression, is_callable_of_the_language, runtime, second_location, statement
 
 CHOSEN = "value of the expression"  # the name that holds an expression's value at the ends of its branches
 
@@ -67,7 +67,7 @@ def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
         return consumed
     scopes = _scopes_meant(w, node, test)
     for branch, spec in scopes:
-        nobody = absent(w.g, spec)
+        nobody = explain_absence(w.g, spec)
         with w.place(branch):
             if nobody is not None:
                 w.g.warn(f"this condition never holds: {nobody}")
@@ -112,7 +112,7 @@ def _run_time_if(w: Walker, node: ast.If, test: Value, rest: list[ast.stmt]) -> 
     return consumed
 
 
-def either(w: Walker, test: Value, then_body: Callable[[], None], else_body: Callable[[], None]) -> None:
+def append_if(w: Walker, test: Value, then_body: Callable[[], None], else_body: Callable[[], None]) -> None:
     """Append an If node whose branches are what the two functions walk."""
     with w.partial_on(test):
         then, orelse = w.collect(then_body), w.collect(else_body)
@@ -181,8 +181,8 @@ def _join_values(a: Entry, b: Entry) -> joins.Join:
     plan = joins.join(a.value, b.value)
     if not isinstance(plan, Clash):
         return plan
-    return Clash(f"{plan.why}, after a condition that is decided at run time" + where("on one path", a.loc)
-                 + where("on the other", b.loc))
+    return Clash(f"{plan.why}, after a condition that is decided at run time" + second_location("on one path", a.loc)
+                 + second_location("on the other", b.loc))
 
 
 def _join_where_branches_leave(w: Walker, plan: joins.Join, then: tuple[Branch, Entry | None],
@@ -219,7 +219,7 @@ def _why_lacking(a: Entry | None, b: Entry | None) -> str:
             return entry.value.why
     assigned = a or b
     return ("may be undefined: only one branch of a run-time condition assigns it; assign it before"
-            + where("assigned", None if assigned is None else assigned.loc))
+            + second_location("assigned", None if assigned is None else assigned.loc))
 
 
 def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | None, nodes: list[Node]) -> bool:
@@ -228,7 +228,7 @@ def _matters_past_only(plan: joins.Join, gone: frozenset[str], kept: Entry | Non
     the function follows the exit. The value that is `kept` is from a branch of these nodes."""
     if not gone or kept is None or _is_lacking(kept):
         return False
-    alone = joins.pending(kept.value, nodes)
+    alone = joins.plan_of_pending(kept.value, nodes)
     return not isinstance(alone, Clash) and (isinstance(plan, Clash) or gone == {"return"} and plan != alone)
 
 
@@ -238,7 +238,7 @@ def _one_sided(w: Walker, first: bool, a: Entry | None, b: Entry | None, test: V
     other one is from a branch of these nodes, or (None) a function's result."""
     left, kept = (a, b) if first else (b, a)
     assert kept is not None  # the side that counts has the name
-    plan = joins.pending(kept.value, nodes)
+    plan = joins.plan_of_pending(kept.value, nodes)
     if isinstance(plan, Clash):
         return Met(plan)
     kept.read = True
@@ -278,7 +278,7 @@ def graph_name(name: Any) -> str:
 # -- expressions -------------------------------------------------------------------------------------------------------
 
 @expression(ast.IfExp)
-def conditional(w: Walker, node: ast.IfExp) -> Any:
+def if_expression(w: Walker, node: ast.IfExp) -> Any:
     """``a if test else b``: a branch chosen at compile time, or an If node that evaluates one of the two."""
     test = truth(w, evaluate_condition(w, node.test))
     if isinstance(test, bool):
@@ -288,7 +288,7 @@ def conditional(w: Walker, node: ast.IfExp) -> Any:
 
 def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
     """The value of ``then()`` or ``orelse()``, by an If node on `test`."""
-    either(w, test, lambda: w.put(CHOSEN, then()), lambda: w.put(CHOSEN, orelse()))
+    append_if(w, test, lambda: w.put(CHOSEN, then()), lambda: w.put(CHOSEN, orelse()))
     entry = w.frame.env.pop(CHOSEN)
     if isinstance(entry.value, Undefined):
         raise w.error(f"the expression {entry.value.why}")
@@ -340,23 +340,23 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     numbers = numbers and joins.is_number(entry.value) and all(element_type(x) != bool_ for x in (value, entry.value))
     dtype = promotion.common_dtype(w.g, value, entry.value) if numbers else bool_
 
-    def alike(x: Any) -> Any:
+    def convert(x: Any) -> Any:
         return x if element_type(x) == dtype else promotion.convert(w.g, x, dtype)
 
     changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
     if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):
         w.g.blocks[-1].extend(branch.nodes)
         if numbers:
-            ways = (lambda: alike(entry.value)), (lambda: alike(value))
+            ways = (lambda: convert(entry.value)), (lambda: convert(value))
             return choose(w, test, *ways if word == "and" else reversed(ways))
         condition = _side(w, word, entry.value)
         if isinstance(condition, bool):
             return test if condition == (word == "and") else condition
-        return operators.logical(w.g, word, test, condition)
+        return operators.combine_conditions(w.g, word, test, condition)
     with w.partial_on(test):
         w.resume(branch,
-                 lambda: w.put(CHOSEN, alike(entry.value) if numbers else promotion.as_condition(w.g, entry.value)))
-        decided = w.collect(lambda: w.put(CHOSEN, alike(value) if numbers else word == "or"))
+                 lambda: w.put(CHOSEN, convert(entry.value) if numbers else promotion.as_condition(w.g, entry.value)))
+        decided = w.collect(lambda: w.put(CHOSEN, convert(value) if numbers else word == "or"))
     then, orelse = (branch, decided) if word == "and" else (decided, branch)
     join_branches(w, test, then, orelse)
     return w.frame.env.pop(CHOSEN).value

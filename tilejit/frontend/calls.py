@@ -16,7 +16,7 @@ from ..ir.builder import describe, type_of
 from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
-from ..names import ELSEWHERE, InstructionName, counterpart, misspelt
+from ..names import ELSEWHERE, InstructionName, counterpart, suggest_keyword
 from ..ops.language import pointwise, promotion
 from ..ops.ptx import calls as ptx_calls
 from . import joins
@@ -28,7 +28,7 @@ from .names import EXITS, RESULT, Frame, Undefined, changed_in_place
 from .plain_calls import PURE, call_folded, call_plain, check_known, checked_result
 from .python import PYTHON
 from .source import Source
-from .walker import Walker, expression, runtime, where
+from .walker import Walker, expression, runtime, second_location
 
 # methods of a dict that also take run-time values, which they only pass on
 VIEWS: dict[str, Callable[..., Any]] = {"get": dict.get, "copy": dict.copy, "keys": lambda d: tuple(d),
@@ -87,7 +87,7 @@ def call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         return inline(w, helper, args, kwargs)
     if isinstance(function, DType):
         return cast(w, function, *_bound(w, function.name, _CAST, args, kwargs))
-    rule = PYTHON.get(function) if _hashable(function) else None
+    rule = PYTHON.get(function) if _is_hashable(function) else None
     if rule is not None:
         _bound(w, function.__name__, signature_of(rule), (w, *args), kwargs)
         return rule(w, *args, **kwargs)
@@ -97,7 +97,7 @@ def call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return _python_call(w, function, args, kwargs)
 
 
-def _hashable(x: Any) -> bool:
+def _is_hashable(x: Any) -> bool:
     return isinstance(x, (type, BuiltinFunctionType, FunctionType))
 
 
@@ -117,7 +117,7 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple[Any, 
 def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict[str, Any],
             error: TypeError) -> CompilationError:
     shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
-    return w.error(f"{name}{inspect.Signature(shown)}: {error}{misspelt(kwargs, signature.parameters)}")
+    return w.error(f"{name}{inspect.Signature(shown)}: {error}{suggest_keyword(kwargs, signature.parameters)}")
 
 
 def cast(w: Walker, dtype: DType, x: Any) -> Any:
@@ -183,10 +183,10 @@ def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, A
         raise _misfit(w, source.name, source.signature, kwargs, error) from None
     given = (*args, *kwargs.values())
 
-    def at(n: int | tuple[int, ...]) -> Any:
+    def pick(n: int | tuple[int, ...]) -> Any:
         return tuple(given[i] for i in n) if isinstance(n, tuple) else given[n]
 
-    values = [param.default if n is None else at(n) for n, param in zip(taken, source.params)]
+    values = [param.default if n is None else pick(n) for n, param in zip(taken, source.params)]
     places = w.places.setdefault((source, w.g.loc), {})
     frame = Frame(source, caller.cells(), w.home, w.g.loc, caller, places)
     for param, value in zip(source.params, values):
@@ -244,5 +244,5 @@ def run(w: Walker) -> Any:
         raise CompilationError(f"what {w.frame.source.name} returns {entry.value.why}", w.g.loc)
     if env["return"].value is not True and entry.value is not None and isinstance(env["return"].value, Value):
         raise CompilationError(f"{w.frame.source.name} returns a value on one path and none on another"
-                               + where("it returns", entry.loc), w.g.loc)
+                               + second_location("it returns", entry.loc), w.g.loc)
     return entry.value

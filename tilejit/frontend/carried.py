@@ -21,7 +21,7 @@ from .joins import Clash
 from .names import ONWARD, RESULT, Entry, Undefined, is_cell, name_in_messages
 from .scopes import describe_scope
 from .state import Snapshot
-from .walker import Walker, runtime, where
+from .walker import Walker, runtime, second_location
 
 LEFT = ("return", "break")
 
@@ -89,7 +89,7 @@ class Attempt:
             return True
         if isinstance(end.past("break", "continue"), Undefined):
             return False
-        return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
+        return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.is_same(end.value, held)
 
     def demote_plans(self, pinned: set[Any], plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
         """Smaller plans for those of `plans` that are tuples with elements that the body does not change:
@@ -127,7 +127,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
         del w.copies[depth:]
         snapshot.restore(w)
 
-    def afresh() -> Attempt | None:
+    def start_again() -> Attempt | None:
         undo()
         last.plans = None
         last.inner.clear()
@@ -138,10 +138,10 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             attempt = _attempt_body(w, last, plans, before, walk)
         except CompilationError as error:
             if last.plans is not None:
-                return afresh()
+                return start_again()
             # A constant that keeps its first value may lead to an error that does not exist at run time. Walk again
             # with all names varying; if that fails too, the first error is raised.
-            varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
+            varied = plans | {n: joins.plan_of_varying(before[n].value) for n in plans.keys() - pinned}
             if failed is not None or varied == plans:
                 raise failed or error  # noqa: B904 - both are the kernel's, and the first is told
             failed, plans = error, varied
@@ -161,7 +161,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             w.frame.env, last.plans = dict(before), plans
             return replace(attempt, plans=plans, lost=lost)
         if last.plans is not None and plans.keys() - attempt.plans.keys():
-            return afresh()
+            return start_again()
         undo()
 
 
@@ -218,7 +218,7 @@ def _first_guess(names: list[Any], before: dict[Any, Entry],
     cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
     asked = dict.fromkeys((*names, *cells) if last is None else (*filter(last.__contains__, names), *last))
     held = {n: before[n].value for n in asked if n in before and not isinstance(before[n].value, Undefined)}
-    plans = {n: joins.varying(x, constants=is_cell(n) and n not in cells) for n, x in held.items()}
+    plans = {n: joins.plan_of_varying(x, constants=is_cell(n) and n not in cells) for n, x in held.items()}
     if last is not None:
         renewed = {n: joins.renew_join(last[n], x) for n, x in held.items()}
         plans |= {n: plan for n, plan in renewed.items() if not isinstance(plan, Clash)}
@@ -246,7 +246,7 @@ def _plan_uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, 
         if name in attempt.plans or entry is before.get(name):
             continue
         if name == RESULT:
-            plan = joins.pending(entry.value)
+            plan = joins.plan_of_pending(entry.value)
             if not isinstance(entry.value, Undefined) and not isinstance(plan, Clash):
                 before.setdefault(name, Entry(joins.filler(plan), w.g.loc, w.home))
                 found[name] = plan
@@ -256,8 +256,8 @@ def _plan_uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, 
         elif (name not in LEFT
               and (name not in names or name not in before or isinstance(before[name].value, Undefined))):
             continue
-        if not joins.same(before[name].value, entry.value):
-            found[name] = joins.varying(before[name].value)
+        if not joins.is_same(before[name].value, entry.value):
+            found[name] = joins.plan_of_varying(before[name].value)
     return found
 
 
@@ -271,12 +271,14 @@ def _widen_plans(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict
             continue
         header, end = attempt.headers[name], attempt.after[name]
         following = end.past("continue", ONWARD)
-        joint = _alike(w, joins.widen(plan, following), attempt.trip.control)
+        joint = _refuse_varying_trips(w, joins.widen(plan, following), attempt.trip.control)
         if not isinstance(joint, Clash):
             wider[name] = joins.cap(joint, attempt.trip.control)
             continue
         nothing = isinstance(following, Undefined)  # its reason already has a location
-        both = "" if nothing else where("before the loop", header.loc) + where("in the loop", end.loc)
+        both = ""
+        if not nothing:
+            both = second_location("before the loop", header.loc) + second_location("in the loop", end.loc)
         if header.read:
             kept = "" if nothing else "; a name keeps its type in a loop"
             raise w.error(f"{name_in_messages(name)} {joint.why}{kept}{both}\nthe loop is here:")
@@ -327,11 +329,11 @@ def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity, nodes:
         return Clash(value.why)
     if ends is Ends.ANYWHERE:
         return Clash("may be undefined: only the loop's body assigns it, and the loop may run zero times; "
-                     "assign it before the loop" + where("assigned", entry.loc))
-    return joins.cap(_alike(w, joins.pending(value, nodes), control), control)
+                     "assign it before the loop" + second_location("assigned", entry.loc))
+    return joins.cap(_refuse_varying_trips(w, joins.plan_of_pending(value, nodes), control), control)
 
 
-def _alike(w: Walker, plan: joins.Join, control: Uniformity) -> joins.Join:
+def _refuse_varying_trips(w: Walker, plan: joins.Join, control: Uniformity) -> joins.Join:
     """`plan` for what a loop changes: not a register tile if its threads do not all run the same trips."""
     if control < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
         return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the loop that changes it does not run "

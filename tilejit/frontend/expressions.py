@@ -13,7 +13,7 @@ from ..dtypes import MAX_BITS, DType, named_dtype, shown_integer
 from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
-from ..names import ELSEWHERE, nearest
+from ..names import ELSEWHERE, suggest_nearest
 from ..ops.language import operators
 from ..ops.structure import indexing
 from ..types import Scalar
@@ -187,14 +187,14 @@ def compare(w: Walker, node: ast.Compare) -> Any:
         if result is True:
             result = held
         elif held is not True:
-            result = _both(w, result, held)
+            result = _conjunction(w, result, held)
         if result is False:
             return False
         left = right
     return result
 
 
-def _both(w: Walker, a: Any, b: Any) -> Any:
+def _conjunction(w: Walker, a: Any, b: Any) -> Any:
     return b if b is False else operators.binary(w.g, "&", a, b)
 
 
@@ -245,7 +245,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         if of_tilejit(x) and node.attr in ELSEWHERE:
             raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
         known = _public_attributes(x)
-        there = (nearest(node.attr, known)
+        there = (suggest_nearest(node.attr, known)
                  or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else ""))
         raise w.error(f"{_callee_name(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)

@@ -28,7 +28,7 @@ class Keep:
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keep) and same(self.value, other.value)
+        return isinstance(other, Keep) and is_same(self.value, other.value)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def leaves(x: Any) -> Iterator[Any]:
         yield from leaves(part)
 
 
-def same(x: Any, y: Any) -> bool:
+def is_same(x: Any, y: Any) -> bool:
     """Whether two objects are interchangeable for the kernel: identical, or equal compile-time values of one type."""
     if x is y:
         return True
@@ -141,7 +141,7 @@ def same(x: Any, y: Any) -> bool:
     parts = fields_of(x)
     if parts is not None:
         others = parts_of(y)
-        return len(parts) == len(others) and all(map(same, parts, others))
+        return len(parts) == len(others) and all(map(is_same, parts, others))
     try:
         return (x == y) is True
     except Exception:  # noqa: BLE001 - a foreign __eq__ may do anything; not equal is the safe answer
@@ -181,7 +181,7 @@ def join_types(a: Scalar | Tile, b: Scalar | Tile) -> Scalar | Tile | None:
 
 def join(x: Any, y: Any) -> Join:
     """The join of `x` and `y`, the values from two branches."""
-    if same(x, y):
+    if is_same(x, y):
         return Keep(x)
     for one in (x, y):
         if isinstance(one, Undefined):
@@ -192,12 +192,12 @@ def join(x: Any, y: Any) -> Join:
     return _join_parts(x, y, join)
 
 
-def varying(x: Any, constants: bool = True) -> Join:
+def plan_of_varying(x: Any, constants: bool = True) -> Join:
     """The plan for a loop that may change `x`: run-time numbers in it are carried, and constants too if `constants`."""
     if is_number(x) and (constants or is_runtime(x)):
         return Leaf(number_type(x))
     parts = fields_of(x)
-    return Keep(x) if parts is None else Group(kind_of(x), tuple(varying(p, constants) for p in parts))
+    return Keep(x) if parts is None else Group(kind_of(x), tuple(plan_of_varying(p, constants) for p in parts))
 
 
 def widen(plan: Join, y: Any) -> Join:
@@ -210,7 +210,7 @@ def widen(plan: Join, y: Any) -> Join:
             if joint is not None:
                 return Leaf(joint)
             return Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
-        case Keep(value=x) if same(x, y):
+        case Keep(value=x) if is_same(x, y):
             return plan
         case Keep(value=x) if is_number(x) and is_number(y):
             joint = join_types(number_type(x), number_type(y))
@@ -242,7 +242,7 @@ def regains_knowledge(plan: Join, less: Join) -> bool:
     or of other types."""
     if isinstance(plan, Group) and isinstance(less, Group):
         return any(map(regains_knowledge, plan.parts, less.parts))
-    return plan != less and isinstance(less, Keep) and varying(less.value, constants=False) != plan
+    return plan != less and isinstance(less, Keep) and plan_of_varying(less.value, constants=False) != plan
 
 
 def renew_join(plan: Join, x: Any) -> Join:
@@ -320,14 +320,14 @@ def rebuild(plan: Join, values: Iterator[Value]) -> Any:
     raise AssertionError(plan)
 
 
-def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
+def plan_of_pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
     """The join of `x`, which a branch or trip of these nodes gives, with what a path gives that does not count.
     Buffers stay themselves, since they are made ahead of everything; places in them are made where they stand.
     Without `nodes`, `x` is a function's result, and the other path has not returned yet: it may return another
     buffer."""
     parts = fields_of(x)
     if parts is not None:
-        return _group_joins(kind_of(x), tuple(pending(part, nodes) for part in parts))
+        return _group_joins(kind_of(x), tuple(plan_of_pending(part, nodes) for part in parts))
     if isinstance(type_of(x), (Scalar, Tile)) and is_runtime(x):
         return Leaf(type_of(x))
     if is_runtime(x) and nodes is None:

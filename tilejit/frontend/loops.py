@@ -23,7 +23,7 @@ from .names import Entry, Undefined, assigned_in, assigned_names
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .scopes import EachScope, ScopeSpec
 from .targets import bind
-from .walker import Walker, statement, where
+from .walker import Walker, second_location, statement
 
 # The names under which a `for` that may be left early carries whether it has another trip, and its index.
 MORE = "whether the loop has another trip"
@@ -127,7 +127,8 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
         w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc,
                        over.unroll, over.pipeline))
     for name in targets:
-        w.put(name, Undefined("is the index of a loop that has ended" + where("the loop is", w.loc(node.target))))
+        w.put(name,
+              Undefined("is the index of a loop that has ended" + second_location("the loop is", w.loc(node.target))))
 
 
 def _index_type(over: LoopRange) -> Scalar:
@@ -176,24 +177,24 @@ def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str], e
     hidden, more = (f"{what} {len(w.frame.loops)}" for what in (INDEX, MORE))
     wraps, last = leaves_its_range(stop, over.step, t.dtype), stop
 
-    def below(index: Any, end: Operand) -> Value:
+    def is_before(index: Any, end: Operand) -> Value:
         return operators.compare(w.g, "<" if over.step > 0 else ">", index, end)
 
     w.put(hidden, start)
     if wraps:
         last = promotion.short_of(w.g, stop, over.step)
-        w.put(more, w.coerce(below(start, stop), Scalar(bool_)))
+        w.put(more, w.coerce(is_before(start, stop), Scalar(bool_)))
 
     def test() -> Operand:
         entry = w.frame.env[more if wraps else hidden]
         entry.read = True
-        return entry.value if wraps else below(entry.value, stop)
+        return entry.value if wraps else is_before(entry.value, stop)
 
     def body() -> None:
         index = w.frame.env[hidden].value
         _trip(w, node, over, index)
         if wraps:
-            w.put(more, below(index, last))
+            w.put(more, is_before(index, last))
         w.put(hidden, operators.binary(w.g, "+", index, over.step))
 
     _run_while(w, [*names, hidden, *([more] if wraps else [])], test, body, ends)
@@ -279,7 +280,7 @@ def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:
     if left is True or not left:
         return test()
     flags = [w.frame.env[name].value for name in left]
-    taken = flags[0] if len(flags) == 1 else operators.logical(w.g, "or", *flags)
+    taken = flags[0] if len(flags) == 1 else operators.combine_conditions(w.g, "or", *flags)
     stays = operators.unary(w.g, "not", taken)
     outer = w.frame.env
     w.frame.env = {**outer, **{name: Entry(False, w.g.loc, w.home) for name in left}}

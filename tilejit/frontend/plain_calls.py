@@ -48,7 +48,7 @@ def call_plain(w: Walker, name: str, plain: FunctionType, function: Any, args: t
         raise w.error(f"{name} calls itself too deeply") from None
     except Exception as error:
         raise w.error(f"{name} raised {type(error).__name__}: {error}{_raised_at(error)}") from None
-    if not joins.same(given, (args, kwargs)):
+    if not joins.is_same(given, (args, kwargs)):
         raise w.error(f"{name} changes its arguments, which the kernel would not see; let it return what it makes")
     return checked_result(w, name, result)
 

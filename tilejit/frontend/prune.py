@@ -70,20 +70,20 @@ def _node(node: Node, needed: set[Value]) -> Node:
             return replace(node, body=_block(body, needed))
         case If(then=then, orelse=orelse):
             kept = [n for n, r in enumerate(node.results) if r in needed]
-            return replace(node, then=_yielding(then, kept, needed), orelse=_yielding(orelse, kept, needed),
+            return replace(node, then=_select_yields(then, kept, needed), orelse=_select_yields(orelse, kept, needed),
                            results=tuple(node.results[n] for n in kept))
         case For(body=body, carried=carried):
             kept = _kept_positions(carried, needed)
-            return replace(node, carried=tuple(carried[n] for n in kept), body=_yielding(body, kept, needed))
+            return replace(node, carried=tuple(carried[n] for n in kept), body=_select_yields(body, kept, needed))
         case While(test=test, body=body, carried=carried):
             kept = _kept_positions(carried, needed)
             return replace(node, test=_block(test, needed), carried=tuple(carried[n] for n in kept),
-                           body=_yielding(body, kept, needed))
+                           body=_select_yields(body, kept, needed))
 
 
 def _kept_positions(carried: Sequence[Carry], needed: set[Value]) -> list[int]:
     return [n for n, c in enumerate(carried) if c.inner in needed or c.result in needed]
 
 
-def _yielding(block: Block, kept: list[int], needed: set[Value]) -> Block:
+def _select_yields(block: Block, kept: list[int], needed: set[Value]) -> Block:
     return replace(_block(block, needed), yields=tuple(block.yields[n] for n in kept))

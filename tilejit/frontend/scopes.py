@@ -73,7 +73,7 @@ def each_warpgroup(g: Builder, over: Any, regs: Any = None) -> EachScope:
 
     ``with tile.each_warpgroup(range(1, 3)) as i:`` gives the warpgroup's id; `regs` is as in `warpgroup`.
     """
-    return _each(g, warpgroup.function(g, over, regs), over)
+    return _scope_of_range(g, warpgroup.function(g, over, regs), over)
 
 
 @builtin
@@ -88,7 +88,7 @@ def each_warp(g: Builder, over: Any) -> EachScope:
 
     ``with tile.each_warp(range(0, 4)) as i:`` gives the warp's id.
     """
-    return _each(g, _spec(g, "warp", over), over)
+    return _scope_of_range(g, _spec(g, "warp", over), over)
 
 
 @builtin
@@ -103,7 +103,7 @@ def elect(g: Builder) -> ScopeSpec:
     return ScopeSpec("elect")
 
 
-def _each(g: Builder, spec: ScopeSpec, over: Any) -> EachScope:
+def _scope_of_range(g: Builder, spec: ScopeSpec, over: Any) -> EachScope:
     if not isinstance(over, LoopRange):
         name = f"each_{spec.kind}"
         raise g.error(f"{name} takes a range, as in {name}(range(1, 3)), not {describe(over)}")
@@ -137,7 +137,7 @@ def _spec(g: Builder, kind: str, i: Any, regs: int | None = None) -> ScopeSpec:
 
 def open_scope(g: Builder, spec: ScopeSpec) -> ExecScope:
     """The execution scope that `spec` opens inside the current one. CompilationError if it does not fit there."""
-    problem = misfit(g, spec) or absent(g, spec)
+    problem = misfit(g, spec) or explain_absence(g, spec)
     if problem is not None:
         raise g.error(problem)
     if spec.kind == "elect":
@@ -158,7 +158,7 @@ def misfit(g: Builder, spec: ScopeSpec) -> str | None:
     return None
 
 
-def absent(g: Builder, spec: ScopeSpec) -> str | None:
+def explain_absence(g: Builder, spec: ScopeSpec) -> str | None:
     """Why `spec` is not contained in the current scope, as far as constants tell; None if it may be."""
     if spec.kind == "elect":
         return None

@@ -13,9 +13,9 @@ from ..ops.moves.copy_async.tokens import Token
 from ..types import Scalar, Uniformity
 from . import joins
 from .names import Undefined, is_cell
-from .scopes import EachScope, ScopeSpec, absent, first_operand, open_scope
+from .scopes import EachScope, ScopeSpec, explain_absence, first_operand, open_scope
 from .targets import bind
-from .walker import Branch, Home, Walker, statement, where
+from .walker import Branch, Home, Walker, second_location, statement
 
 
 @statement(ast.With)
@@ -51,7 +51,8 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
         with w.place(item.context_expr):
             manager.tile_exit(w.g)
         if getattr(manager, "tile_expires", None) and isinstance(item.optional_vars, ast.Name):
-            w.put(item.optional_vars.id, Undefined(manager.tile_expires + where("taken", w.loc(item.optional_vars))))
+            w.put(item.optional_vars.id,
+                  Undefined(manager.tile_expires + second_location("taken", w.loc(item.optional_vars))))
     else:
         raise w.error("`with` takes an execution scope (tile.elect(), tile.thread(i), tile.warp(i), tile.warpgroup(i)) "
                       f"or a construct of the language, not {describe(manager)}", item.context_expr)
@@ -61,7 +62,7 @@ def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast
              items: list[ast.withitem]) -> None:
     """Append a For node around one Scope node, for `each_warpgroup` or `each_warp`. Its trips are run by different
     threads, so they run side by side."""
-    problem = absent(w.g, ScopeSpec(each.kind, each.first, each.count))
+    problem = explain_absence(w.g, ScopeSpec(each.kind, each.first, each.count))
     if problem is not None:
         raise w.g.error(problem)
     index, loc = Value(each.kind, Scalar(int32, Uniformity[each.kind.upper()]), w.g.loc), w.g.loc
@@ -114,7 +115,7 @@ def _leave(w: Walker, branch: Branch) -> None:
         value: Any = entry.value
         if stays and not isinstance(value, Undefined):
             value = Undefined((COUNTED if is_cell(name) else ASSIGNED)
-                              + where("counted" if is_cell(name) else "assigned", entry.loc))
+                              + second_location("counted" if is_cell(name) else "assigned", entry.loc))
         w.frame.env[name] = type(entry)(value, entry.loc, w.home, came_out=True)
 
 

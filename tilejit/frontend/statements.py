@@ -16,7 +16,7 @@ from .names import RESULT
 from .scopes import ScopeSpec
 from .source import constexpr
 from .targets import bind, refuse_target
-from .walker import Walker, is_callable_of_the_language, runtime, statement, where
+from .walker import Walker, is_callable_of_the_language, runtime, second_location, statement
 
 
 @statement(ast.Pass)
@@ -111,7 +111,7 @@ def leave_loop(w: Walker, node: ast.Break | ast.Continue) -> None:
     word = "break" if isinstance(node, ast.Break) else "continue"
     if w.frame.loops[-1] is not w.home:
         raise w.error(f"`{word}` would leave the execution scope that it stands in, and only its threads would; "
-                      "put the loop inside the scope" + where("the scope is opened", w.home.loc))
+                      "put the loop inside the scope" + second_location("the scope is opened", w.home.loc))
     w.leave(word)
 
 
@@ -119,7 +119,7 @@ def leave_loop(w: Walker, node: ast.Break | ast.Continue) -> None:
 def return_(w: Walker, node: ast.Return) -> None:
     if w.frame.home is not w.home:
         raise w.error("`return` would leave the execution scope that it stands in, and only its threads would; "
-                      "guard the rest of the scope with `if`" + where("the scope is opened", w.home.loc))
+                      "guard the rest of the scope with `if`" + second_location("the scope is opened", w.home.loc))
     value = None if node.value is None else w.value(node.value)
     if w.frame.caller is None and value is not None:
         raise w.error("a kernel returns nothing; write to an array argument with tile.store", node.value)

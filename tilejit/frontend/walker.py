@@ -15,7 +15,7 @@ from ..ir.builder import Builder, as_value, type_as, type_of
 from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
 from ..ir.op import Op
-from ..names import ELSEWHERE, nearest
+from ..names import ELSEWHERE, suggest_nearest
 from ..ops.language import operators, promotion
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, check_capture, token
@@ -219,12 +219,12 @@ class Walker:
 
     def guard(self, exits: list[str], rest: Callable[[], None]) -> None:
         """Walk `rest` under the condition that none of `exits` was taken."""
-        from .branches import either  # a branch walks its statements, and a statement may be a branch
+        from .branches import append_if  # a branch walks its statements, and a statement may be a branch
         taken = self.frame.env[exits[0]].value
         for name in exits[1:]:
-            taken = operators.logical(self.g, "or", taken, self.frame.env[name].value)
+            taken = operators.combine_conditions(self.g, "or", taken, self.frame.env[name].value)
 
-        def here() -> None:
+        def stay() -> None:
             for name in exits:
                 self.put(name, False)
             for name, entry in self.frame.env.items():
@@ -232,12 +232,12 @@ class Walker:
                     self.put(name, entry.past(ONWARD), entry.home)
             rest()
 
-        def elsewhere() -> None:
+        def leave() -> None:
             if len(exits) == 1:
                 self.put(exits[0], True)
             self.frame.gone = frozenset(exits)
 
-        either(self, as_value(operators.unary(self.g, "not", taken)), here, elsewhere)
+        append_if(self, as_value(operators.unary(self.g, "not", taken)), stay, leave)
 
     def leave(self, word: str) -> None:
         """Take an exit: control does not reach what follows."""
@@ -308,7 +308,7 @@ class Walker:
             raise self.error(f"{name} is assigned outside the scope opened at {self.home.loc}; "
                              "the threads that do not run this scope would not see an assignment here. "
                              "Use another name, or keep the value in a buffer"
-                             + where("assigned outside", entry.loc) + "\nassigned inside here:")
+                             + second_location("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
 
     def lookup(self, node: ast.Name, enters: bool = True) -> Any:
@@ -337,7 +337,7 @@ class Walker:
             value = source.resolve(name)
         except KeyError:
             known = [n for n in self.frame.env if isinstance(n, str) and n not in (*EXITS, RESULT)]
-            hint = (nearest(name, known + source.known_names())
+            hint = (suggest_nearest(name, known + source.known_names())
                     or (f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
             raise self.error(f"the name {name!r} is not defined{hint}", node) from None
         with self.place(node):
@@ -359,10 +359,10 @@ class Walker:
             t = type_of(leaf)
             if isinstance(t, Tile):
                 raise self.error(f"{name} is a register tile that belongs to the scope outside this one; "
-                                 f"pass it through shared memory{where('made', entry.loc)}\nread here:")
+                                 f"pass it through shared memory{second_location('made', entry.loc)}\nread here:")
             if isinstance(t, Scalar) and t.uniform < min(self.g.scope.uniformity, Uniformity.CTA):
                 raise self.error(f"{name} differs between the threads of this scope, and was computed outside it; "
-                                 f"compute it inside{where('made', entry.loc)}\nread here:")
+                                 f"compute it inside{second_location('made', entry.loc)}\nread here:")
 
     def coerce(self, x: Any, type_: Scalar | Tile) -> Operand:
         """`x` as an operand of `type_`."""
@@ -381,7 +381,7 @@ def _uniformity(x: Value) -> Uniformity:
     return type_as(x, Scalar).uniform
 
 
-def where(what: str, loc: Loc | None) -> str:
+def second_location(what: str, loc: Loc | None) -> str:
     """Text that adds a second source location to an error message."""
     return "" if loc is None else f"\n{what} here:\n{loc.render()}"
 

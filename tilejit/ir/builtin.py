@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CompilationError, at
-from ..names import find_counterpart, misspelt
+from ..names import find_counterpart, suggest_keyword
 from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Tile
 from .builder import Builder, describe, type_of
 from .op import Op
@@ -122,7 +122,7 @@ def _check_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], 
         signature = signature_of(function)
         shown = [p.replace(annotation=p.empty) for p in signature.parameters.values()][1:]
         raise CompilationError(f"{name}{signature.replace(parameters=shown, return_annotation=signature.empty)}: "
-                               f"{misfit}{misspelt(kwargs, signature.parameters)}")
+                               f"{misfit}{suggest_keyword(kwargs, signature.parameters)}")
     return function(*args, **kwargs)
 
 

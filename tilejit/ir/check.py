@@ -57,9 +57,9 @@ class _Checker:
 
     def define(self, value: Value, node: Node | None) -> None:
         if not isinstance(value, Value):
-            raise GraphError(f"{value!r} is no value{_at(node)}")
+            raise GraphError(f"{value!r} is no value{_location_of(node)}")
         if value in self.defined:
-            raise GraphError(f"{value!r} is defined twice{_at(node)}")
+            raise GraphError(f"{value!r} is defined twice{_location_of(node)}")
         self.defined.add(value)
         self.visible[value] = self.scope
 
@@ -67,12 +67,12 @@ class _Checker:
         if operand is None or isinstance(operand, Const):
             return
         if not isinstance(operand, Value):
-            raise GraphError(f"{operand!r} is no operand{_at(node)}")
+            raise GraphError(f"{operand!r} is no operand{_location_of(node)}")
         if operand not in self.visible:
             state = "after the block that defines it has ended" if operand in self.defined else "before it is defined"
-            raise GraphError(f"{operand!r} is used {state}{_at(node)}")
+            raise GraphError(f"{operand!r} is used {state}{_location_of(node)}")
         if isinstance(operand.type, Tile) and self.visible[operand] is not self.scope:
-            raise GraphError(f"the tile {operand!r} is used in another scope than made it{_at(node)}")
+            raise GraphError(f"the tile {operand!r} is used in another scope than made it{_location_of(node)}")
 
     def leave(self, count: int) -> None:
         """End a block: only the first `count` values stay visible."""
@@ -98,7 +98,7 @@ class _Checker:
         match node:
             case Call():
                 if type(node.args) is not tuple or type(node.results) is not tuple:
-                    raise GraphError(f"the operands and results of {node.op} are tuples{_at(node)}")
+                    raise GraphError(f"the operands and results of {node.op} are tuples{_location_of(node)}")
             case If(test=test, then=then, orelse=orelse):
                 _condition(test, node)
                 for branch in (then, orelse):
@@ -109,7 +109,7 @@ class _Checker:
                 self._loop(node, (node.index,), (node.body,), threads)
             case While(test=test):
                 if len(test.yields) != 1:
-                    raise GraphError(f"the test of a loop yields its condition alone{_at(node)}")
+                    raise GraphError(f"the test of a loop yields its condition alone{_location_of(node)}")
                 _condition(test.yields[0], node)
                 self._loop(node, (), (test, node.body), threads)
             case Scope():
@@ -118,13 +118,13 @@ class _Checker:
     def _bounds(self, node: For) -> None:
         t = node.index.type
         if not isinstance(t, Scalar) or not t.dtype.is_int:
-            raise GraphError(f"the index of a loop is an integer scalar, not {t}{_at(node)}")
+            raise GraphError(f"the index of a loop is an integer scalar, not {t}{_location_of(node)}")
         for bound in (node.start, node.stop, node.step):
             found = type_of(bound)
             if found is None or isinstance(found, (Barrier, BarrierRef)) or found.dtype != t.dtype:
-                raise GraphError(f"a bound of a loop over {t.dtype} is {bound!r}{_at(node)}")
+                raise GraphError(f"a bound of a loop over {t.dtype} is {bound!r}{_location_of(node)}")
         if isinstance(node.step, Const) and node.step.value == 0:
-            raise GraphError(f"the step of a loop is not 0{_at(node)}")
+            raise GraphError(f"the step of a loop is not 0{_location_of(node)}")
 
     def _loop(self, node: For | While, own: tuple[Value, ...], blocks: tuple[Block, ...], threads: int) -> None:
         outer = len(self.visible)
@@ -139,18 +139,18 @@ class _Checker:
 
     def _scope(self, node: Scope, threads: int) -> None:
         if node.kind not in KINDS:
-            raise GraphError(f"no scope is a {node.kind!r}{_at(node)}")
+            raise GraphError(f"no scope is a {node.kind!r}{_location_of(node)}")
         if node.body.yields:
-            raise GraphError(f"a scope yields nothing{_at(node)}")
+            raise GraphError(f"a scope yields nothing{_location_of(node)}")
         inner = node.threads
         if node.kind == "elect" and (node.count != 1 or node.first is not None):
-            raise GraphError(f"elect is one thread and has no first{_at(node)}")
+            raise GraphError(f"elect is one thread and has no first{_location_of(node)}")
         if node.kind != "elect" and node.first is None:
-            raise GraphError(f"a scope of {node.kind} has a first{_at(node)}")
+            raise GraphError(f"a scope of {node.kind} has a first{_location_of(node)}")
         if inner > threads:
-            raise GraphError(f"a scope of {inner} threads stands in one of {threads}{_at(node)}")
+            raise GraphError(f"a scope of {inner} threads stands in one of {threads}{_location_of(node)}")
         if isinstance(node.first, Const) and not 0 <= node.first.value <= self.threads // UNIT[node.kind] - node.count:
-            raise GraphError(f"{node.kind} {node.first.value} is outside the CTA{_at(node)}")
+            raise GraphError(f"{node.kind} {node.first.value} is outside the CTA{_location_of(node)}")
         outer, self.scope = self.scope, node
         self.block(node.body, inner, node)
         self.scope = outer
@@ -161,19 +161,19 @@ class _Checker:
 def _condition(test: Operand, node: Node) -> None:
     t = None if test is None else type_of(test)
     if not isinstance(t, Scalar) or t.dtype.kind != "bool":
-        raise GraphError(f"a condition is a bool scalar, not {test!r}{_at(node)}")
+        raise GraphError(f"a condition is a bool scalar, not {test!r}{_location_of(node)}")
 
 
 def _fit(yields: tuple[Operand, ...], types: list[Type], node: Node) -> None:
     if len(yields) != len(types):
-        raise GraphError(f"a block yields {len(yields)} operands where {len(types)} are needed{_at(node)}")
+        raise GraphError(f"a block yields {len(yields)} operands where {len(types)} are needed{_location_of(node)}")
     for operand, t in zip(yields, types):
         _becomes(operand, t, node)
 
 
 def _carry(carry: Carry, node: Node) -> None:
     if carry.inner.type != carry.result.type:
-        raise GraphError(f"{carry.inner!r} is {carry.result.type} after the loop{_at(node)}")
+        raise GraphError(f"{carry.inner!r} is {carry.result.type} after the loop{_location_of(node)}")
     _becomes(carry.init, carry.inner.type, node)
 
 
@@ -186,10 +186,10 @@ def _becomes(operand: Operand, t: Type, node: Node) -> None:
     else:
         fits = found == t
     if not fits:
-        raise GraphError(f"{operand!r} becomes a value of type {t}{_at(node)}")
+        raise GraphError(f"{operand!r} becomes a value of type {t}{_location_of(node)}")
 
 
-def _at(node: Node | None) -> str:
+def _location_of(node: Node | None) -> str:
     """The location of a node, for a message."""
     return "" if node is None or node.loc is None else f" ({type(node).__name__} at {node.loc})"
 

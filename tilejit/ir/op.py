@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
-from ..names import misspelt
+from ..names import suggest_keyword
 from .op_rules import RuleDecorator, Rules
 from .op_traits import NO_TRAITS, Traits, roles_of
 
@@ -90,7 +90,7 @@ class Op:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise CompilationError(f"tile.{self.name}{self.signature}: "
-                                   f"{error}{misspelt(kwargs, self.signature.parameters)}") from None
+                                   f"{error}{suggest_keyword(kwargs, self.signature.parameters)}") from None
         bound.apply_defaults()
         operands: list[Any] = []
         attrs: dict[str, Any] = {}

@@ -95,7 +95,7 @@ def _broadcast(shape: tuple[int, ...], lead: tuple[int, ...], m: int, n: int) ->
 TILES = tuple(f"tiles[{i}]" for i in range(len(NOTHING)))
 
 
-def described(name: str, x) -> ArrayView:
+def describe_operand(name: str, x) -> ArrayView:
     """The view of an array. LaunchError, with its name, if it is none."""
     try:
         return describe(x)
@@ -109,7 +109,7 @@ def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
         return array_keys(arrays)
     except LaunchError:
         for name, x in zip(names, arrays):
-            described(name, x)
+            describe_operand(name, x)
         raise
 
 
@@ -126,7 +126,7 @@ def check_arguments(arguments, device) -> None:
         name, x = f"arguments[{i}]", plain_constant(x)
         if isinstance(x, (int, float)):
             check_number(name, x)
-        elif (there := described(name, x).device) != device:
+        elif (there := describe_operand(name, x).device) != device:
             raise LaunchError(f"the operands are on {device}, and {name} on {there}")
 
 
@@ -273,7 +273,7 @@ def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays
 
 
 def _check_shared(result: str, z: ArrayView, name: str, x: ArrayView) -> None:
-    if np.shares_memory(_mirrored(x), _mirrored(z)):
+    if np.shares_memory(_numpy_mirror(x), _numpy_mirror(z)):
         raise LaunchError(f"{result} overlaps {name}, which is read while results are stored: pass another array, "
                           f"or a copy of {name}")
 
@@ -285,7 +285,7 @@ def lines(v: ArrayView) -> tuple[int, int, int, int]:
     return *span(v), (along - 1) * step + v.nbytes_per_element, max(pitch, 1)
 
 
-def meeting(places: np.ndarray, addresses: np.ndarray) -> list[tuple[int, int]]:
+def possible_overlaps(places: np.ndarray, addresses: np.ndarray) -> list[tuple[int, int]]:
     """Which results of a list may overlap an operand or an earlier result, as (number of the result, number among all
     arrays, with the results last). `places` holds the `lines` of two rows of operands and one of results, `addresses`
     where they begin."""
@@ -313,17 +313,17 @@ def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, n
                       order: tuple[int, ...]) -> None:
     """LaunchError if a result of a list, stored while operands of other products are read, overlaps an operand or
     another result. `lists` are two of operands and one of results, `order` the positions in them of what `places` and
-    `addresses` describe (see `meeting`)."""
-    for result, at in meeting(places, addresses):
+    `addresses` describe (see `possible_overlaps`)."""
+    for result, at in possible_overlaps(places, addresses):
         (side, other), g = divmod(at, len(order)), order[result]
         x, z, name = describe(lists[side][order[other]]), describe(lists[2][g]), f"{names[side]}[{order[other]}]"
         if side < 2:
             _check_shared(f"out[{g}]", z, name, x)
-        elif np.shares_memory(_mirrored(x), _mirrored(z)):
+        elif np.shares_memory(_numpy_mirror(x), _numpy_mirror(z)):
             raise LaunchError(f"out[{g}] overlaps {name}: each product needs a result of its own")
 
 
-def _mirrored(v: ArrayView) -> np.ndarray:
+def _numpy_mirror(v: ArrayView) -> np.ndarray:
     """A NumPy array at the same addresses, only for questions about its memory: it may not be read."""
     size = v.nbytes_per_element
     interface = dict(version=3, data=(v.pointer, True), shape=v.shape, strides=tuple(s * size for s in v.strides),

@@ -8,7 +8,7 @@ import math
 import tilejit as tile
 
 from ..runtime.arrays import ArrayView, describe
-from .views import temporary, turned
+from .views import temporary, transpose
 
 ROWS, NBYTES = 64, 128  # of the part that a CTA copies: its rows, and the bytes of a row
 
@@ -47,10 +47,10 @@ def pack(x, y) -> None:
     across = view.strides[-1] != 1 and view.strides[-2] == 1
     columns = NBYTES // view.nbytes_per_element
     grid = (batch[0] if batch else 1) * -(-outer // ROWS) * -(-inner // columns)
-    packed[grid,](turned(x) if across else x, y, ROWS=ROWS, COLUMNS=columns, TURNED=across)
+    packed[grid,](transpose(x) if across else x, y, ROWS=ROWS, COLUMNS=columns, TURNED=across)
 
 
-def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
+def is_readable(x: ArrayView, either: tuple[int, ...]) -> bool:
     """Whether TMA can load boxes of the matrices [.., rows, k] of `x` in a layout that the tensor cores take:
     contiguous along k (or along the rows, if elements have one of the sizes `either`, in bytes), with all other
     strides, and the address, multiples of 16 bytes."""
@@ -63,33 +63,34 @@ def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
 
 def copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:
     """The bytes of the operands [.., rows, k] that have to be copied before a product."""
-    return sum(math.prod(v.shape) * v.nbytes_per_element for v, sizes in zip((x, y), either) if not readable(v, sizes))
+    return sum(math.prod(v.shape) * v.nbytes_per_element
+               for v, sizes in zip((x, y), either) if not is_readable(v, sizes))
 
 
 def alignment(x: ArrayView, either: tuple[int, ...]) -> int:
     """The largest power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as
     the kernel reads them. Operands that are copied first have lines of a multiple of 128 bytes."""
-    apart = [s * x.nbytes_per_element for s in x.strides[-2:] if s != 1] if readable(x, either) else []
+    apart = [s * x.nbytes_per_element for s in x.strides[-2:] if s != 1] if is_readable(x, either) else []
     return min([NBYTES, *(a & -a for a in apart)])
 
 
 def as_readable(x, either: tuple[int, ...]):
-    """The matrices [.., rows, k] of `x`, or a copy if they are not `readable`. An extent of 0 along k becomes 1,
+    """The matrices [.., rows, k] of `x`, or a copy if they are not `is_readable`. An extent of 0 along k becomes 1,
     a zero."""
-    return x if readable(describe(x), either) else copied(x)
+    return x if is_readable(describe(x), either) else copy_readable(x)
 
 
-def copied(x, k_first: bool = False):
-    """A `readable` copy of the matrices [.., rows, k] of `x`, contiguous along k, or along the rows (`k_first`). Its
+def copy_readable(x, k_first: bool = False):
+    """A `is_readable` copy of the matrices [.., rows, k] of `x`, contiguous along k, or along the rows (`k_first`). Its
     lines are multiples of 128 bytes, so TMA requests each line of L2 once."""
     *batch, outer, inner = describe(x).shape
     inner = max(inner, 1)
     if k_first:
-        x, outer, inner = turned(x), inner, outer
+        x, outer, inner = transpose(x), inner, outer
     unit = NBYTES // describe(x).nbytes_per_element
     wide = temporary(x, (*batch, outer, -(-inner // unit) * unit), describe(x).dtype)
     pack(x, wide)
-    return turned(wide[..., :inner]) if k_first else wide[..., :inner]
+    return transpose(wide[..., :inner]) if k_first else wide[..., :inner]
 
 
-__all__ = ["as_readable", "copied", "copied_bytes", "pack", "readable", "turned"]
+__all__ = ["as_readable", "copy_readable", "copied_bytes", "pack", "is_readable", "transpose"]

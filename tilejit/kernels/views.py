@@ -31,7 +31,7 @@ def library(kind: type):
                       "or on a GPU torch.from_dlpack(x) or cupy.from_dlpack(x)")
 
 
-def turned(x):
+def transpose(x):
     """A view with the last two axes exchanged."""
     library(x.__class__)
     return x.T if len(x.shape) == 2 else swapped(x, -1, -2)
@@ -47,7 +47,7 @@ def swapped(x, first: int, second: int):
     return x.transpose(order)
 
 
-def folded(x, name: str, writable: bool = False):
+def fold_batches(x, name: str, writable: bool = False):
     """The array with all dimensions before the last two folded into one. If it is `writable` this has to be a view:
     LaunchError, with its `name`, if it would be a copy."""
     library(x.__class__)
@@ -66,10 +66,10 @@ def folded_row(x):
     return x if len(x.shape) == 1 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
-def new(like, shape, dtype: str):
+def new_array(like, shape, dtype: str):
     """A new array of the same library as `like`, on the same device."""
     if isinstance(like, Packed):
-        return new(like.data, shape, dtype)
+        return new_array(like.data, shape, dtype)
     if isinstance(like, DeviceArray):
         return empty(shape, dtype, like.device)
     module = library(like.__class__)
@@ -80,9 +80,9 @@ def new(like, shape, dtype: str):
 
 
 def temporary(like, shape, dtype: str):
-    """A `new` array for the launches of one call. Where a CUDA graph captures them it lives as long as the graph,
+    """A `new_array` array for the launches of one call. Where a CUDA graph captures them it lives as long as the graph,
     which uses it whenever it runs; torch's allocator takes care of that by itself."""
-    made = new(like, shape, dtype)
+    made = new_array(like, shape, dtype)
     if not hasattr(like, "new_empty"):
         hold_if_captured(made, describe(made))
     return made
@@ -95,7 +95,7 @@ def hold_if_captured(thing, view) -> bool:
         if life.over:
             HELD.pop(capture, None)
     stream = 0 if view.device == "host" else streams.current_stream(view)
-    capture = 0 if view.device == "host" else driver.capturing(stream, view.device)
+    capture = 0 if view.device == "host" else driver.capture_id(stream, view.device)
     if capture:
         if capture not in HELD:
             HELD[capture] = driver.GraphLife(stream, view.device), []
@@ -103,4 +103,4 @@ def hold_if_captured(thing, view) -> bool:
     return capture > 0
 
 
-__all__ = ["folded", "folded_row", "hold_if_captured", "new", "swapped", "temporary", "turned"]
+__all__ = ["fold_batches", "folded_row", "hold_if_captured", "new_array", "swapped", "temporary", "transpose"]

@@ -21,11 +21,11 @@ from .fragments import (
     wgmma_accumulator,
 )
 from .registers import dimension_shards, register_table
-from .standard import standard
+from .standard import standard_layout
 from .swizzle import Swizzle
 
 __all__ = [
     "Auto", "Axis", "OnAxis", "R", "Replicas", "S", "Swizzle", "TileLayout", "auto", "axis", "blocked_layout",
     "collapse", "dimension_shards", "drop_dim", "exchange_registers", "insert_dim", "mma_fragment", "owner_table",
-    "reg_count", "register_table", "row_lanes", "row_major", "row_numbers", "standard", "strided", "tcgen05_registers",
-    "thread_table", "tmem_datapath", "wgmma_a_registers", "wgmma_accumulator"]
+    "reg_count", "register_table", "row_lanes", "row_major", "row_numbers", "standard_layout", "strided",
+    "tcgen05_registers", "thread_table", "tmem_datapath", "wgmma_a_registers", "wgmma_accumulator"]

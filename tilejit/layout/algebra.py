@@ -128,12 +128,12 @@ class TileLayout:
         if self.replicas or self.swizzle or any(name != "m" for name in self.axes):
             return False
         fused = _shards.fuse(self.shards)
-        return not fused or _shards.same(fused[0][0], 1) or len(fused) == 1 and _shards.same(fused[0][1], 1)
+        return not fused or _shards.is_same(fused[0][0], 1) or len(fused) == 1 and _shards.is_same(fused[0][1], 1)
 
     @property
     def is_compact(self) -> bool:
         """Whether the elements fill a gap-free range of memory in any order, each offset once. They may be swizzled."""
-        ordinary = [i for i, (extent, _, _) in enumerate(self.shards) if not _shards.same(extent, 1)]
+        ordinary = [i for i, (extent, _, _) in enumerate(self.shards) if not _shards.is_same(extent, 1)]
         if self.replicas or sorted(self.longest_chain()) != ordinary or any(name != "m" for name in self.axes):
             return False
         block = self.swizzle.block if self.swizzle else 1
@@ -233,11 +233,11 @@ class TileLayout:
 
     def canonicalize(self) -> TileLayout:
         """The same map in its shortest form: without unit shards, adjacent shards merged, replicas sorted."""
-        replicas = [s for s in self.replicas if not _shards.same(s[0], 1)]
+        replicas = [s for s in self.replicas if not _shards.is_same(s[0], 1)]
         if all(isinstance(stride, int) for _, stride, _ in replicas):
             replicas.sort(key=lambda s: (AXES.index(s[2]), -s[1], s[0]))
         shards = _shards.fuse(self.shards)
-        if len(shards) == 1 and _shards.same(shards[0][0], 1):
+        if len(shards) == 1 and _shards.is_same(shards[0][0], 1):
             shards = ((1, 1, shards[0][2]),)
         return self._with(shards=shards, replicas=_shards.fuse(tuple(replicas)))
 
@@ -359,7 +359,7 @@ class TileLayout:
         """
         fused = _shards.fuse(self.shards)
         run, stride, along = fused[-1] if fused else (1, 1, axis.m)
-        if along != "m" or not _shards.same(stride, 1) or not isinstance(run, int):
+        if along != "m" or not _shards.is_same(stride, 1) or not isinstance(run, int):
             return 1
         if self.swizzle and self.swizzle.swizzle_len:
             starts = [s[1] for s in fused[:-1] + self.replicas if s[2] == "m"] + [self.offset.get(axis.m, 0)]

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .axes import Axis
-from .shards import Shards, fuse, group, same
+from .shards import Shards, fuse, group, is_same
 
 Source = tuple[tuple[int, Any], ...]     # (dimension, weight)
 Term = tuple[int, Any, Any, Any, Axis]   # (source, divisor, modulus or None, stride, axis)
@@ -35,7 +35,7 @@ def index_plan(shards: Shards, shape: tuple[Any, ...]) -> IndexPlan:
         block = fuse(block)
         for position in reversed(range(len(block))):
             extent, stride, along = block[position]
-            if not same(stride, 0) and not same(extent, 1):
+            if not is_same(stride, 0) and not is_same(extent, 1):
                 of_block.insert(0, (len(sources), divisor, extent if position else None, stride, along))
             divisor = divisor * extent if position else divisor
         sources.append(tuple(weights))
@@ -76,7 +76,7 @@ def evaluate(plan: IndexPlan, coordinate: tuple[Any, ...]) -> dict[Axis, Any]:
     values: dict[Axis, Any] = {}
     for source, divisor, modulus, stride, along in terms:
         term = _digit(indices[source], divisor, modulus)
-        if not same(stride, 1):
+        if not is_same(stride, 1):
             term = term * stride
         values[along] = add(values[along], term) if along in values else term
     return values
@@ -95,13 +95,13 @@ def _flatten(source: Source, coordinate: tuple[Any, ...]) -> Any:
     index: Any = 0
     for dim, weight in source:
         entry = coordinate[dim]
-        index = add(index, entry if same(weight, 1) else entry * weight)
+        index = add(index, entry if is_same(weight, 1) else entry * weight)
     return index
 
 
 def _digit(index: Any, divisor: Any, modulus: Any) -> Any:
     """index // divisor % modulus. Powers of two become shifts and masks, which are cheaper everywhere."""
-    if not same(divisor, 1):
+    if not is_same(divisor, 1):
         index = index >> divisor.bit_length() - 1 if _power_of_two(divisor) else index // divisor
     if modulus is not None:
         index = index & modulus - 1 if _power_of_two(modulus) else index % modulus

@@ -18,7 +18,7 @@ Shard = tuple[Any, Any, Axis]  # (extent, stride, axis)
 Shards = tuple[Shard, ...]
 
 
-def same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """Whether two extents or strides are known to be equal. Comparing symbols with ``==`` must give a bool."""
     if a is b:
         return True
@@ -44,7 +44,7 @@ def fuse(shards: Shards) -> Shards:
             continue
         if fused and fused[-1][2] == along and isinstance(extent, int) and isinstance(fused[-1][0], int):
             outer_extent, outer_stride, _ = fused[-1]
-            if same(stride * extent, outer_stride):
+            if is_same(stride * extent, outer_stride):
                 fused[-1] = (outer_extent * extent, stride, along)
                 continue
         fused.append((extent, stride, along))
@@ -61,7 +61,7 @@ def group(shards: Shards, shape: tuple[Any, ...]) -> tuple[Shards, tuple[int, ..
     separators = [0]
     for need in shape:
         if isinstance(need, int) and need == 1:
-            if rest and same(rest[-1][0], 1):
+            if rest and is_same(rest[-1][0], 1):
                 grouped.append(rest.pop())
             separators.append(len(grouped))
             continue
@@ -69,7 +69,7 @@ def group(shards: Shards, shape: tuple[Any, ...]) -> tuple[Shards, tuple[int, ..
             if not rest:
                 return None
             extent, stride, along = rest.pop()
-            if same(extent, need):
+            if is_same(extent, need):
                 grouped.append((extent, stride, along))
                 need = 1
             elif not isinstance(extent, int) or not isinstance(need, int):
@@ -85,7 +85,7 @@ def group(shards: Shards, shape: tuple[Any, ...]) -> tuple[Shards, tuple[int, ..
             else:
                 return None
         separators.append(len(grouped))
-    if any(not same(extent, 1) for extent, _, _ in rest):
+    if any(not is_same(extent, 1) for extent, _, _ in rest):
         return None
     if rest and len(separators) > 1:
         grouped.extend(reversed(rest))
@@ -128,7 +128,7 @@ def slice_dim(shards: Shards, start: Any, extent: int,
     shards = fuse(shards)
     offset: dict[Axis, Any] = {}
     if not shards:
-        return ((), offset) if same(extent, 1) and (not isinstance(start, int) or start == 0) else None
+        return ((), offset) if is_same(extent, 1) and (not isinstance(start, int) or start == 0) else None
     if not all(isinstance(size, int) for size, _, _ in shards[1:]):
         return None
     inner: list[Shard] = []
@@ -178,10 +178,10 @@ def _add_digits(offset: dict[Axis, Any], shards: Shards, index: Any) -> None:
 def chain(shards: Shards, along: str = "m") -> tuple[int, ...]:
     """The positions of the shards that step through an axis without gaps, innermost first. Unit extents are ignored."""
     found: list[int] = []
-    candidates = [i for i, s in enumerate(shards) if s[2] == along and not same(s[0], 1)]
+    candidates = [i for i, s in enumerate(shards) if s[2] == along and not is_same(s[0], 1)]
     reached: Any = 1
     while candidates:
-        following = [i for i in candidates if same(shards[i][1], reached)]
+        following = [i for i in candidates if is_same(shards[i][1], reached)]
         if not following:
             break
         found.append(following[-1])

@@ -15,7 +15,7 @@ SWIZZLE_BITS = {32: 1, 64: 2, 128: 3}
 ATOM_ROWS = 8
 
 
-def standard(bits: int, shape: Iterable[Any], mode_bytes: int) -> TileLayout:
+def standard_layout(bits: int, shape: Iterable[Any], mode_bytes: int) -> TileLayout:
     """The layout in shared memory that TMA and the tensor cores expect, for elements of `bits` bits.
 
     `shape` is (..., rows, columns). It is covered by atoms of 8 rows of `mode_bytes` (32, 64 or 128) bytes, which

@@ -43,10 +43,10 @@ def _scale_axis(layout: TileLayout, along: Axis, scale: Callable[[Any], Any], sh
 
     The swizzle is shifted by `bits` address bits.
     """
-    def of(s: Shard) -> Shard:
+    def scale_shard(s: Shard) -> Shard:
         return (s[0], scale(s[1]), s[2]) if s[2] == along else s
     swizzle = layout.swizzle
     if swizzle and along == axis.m:
         swizzle = Swizzle(swizzle.per_element + bits, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
     offset = {name: scale(value) if name == along else value for name, value in layout.offsets}
-    return layout._with([of(s) for s in shards], [of(s) for s in layout.replicas], offset, swizzle)
+    return layout._with([scale_shard(s) for s in shards], [scale_shard(s) for s in layout.replicas], offset, swizzle)

@@ -183,9 +183,9 @@ def substitute(template: str, operands: tuple[Operand, ...], values: Mapping[str
     """A template with its operands filled in; vectors, also of one element, are written in braces."""
     vectors = {o.name for o in operands if o.count is not None}
 
-    def written(match: re.Match[str]) -> str:
+    def fill_in(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0][:1]
         text = ", ".join(values[match[1]])
         return "{" + text + "}" if match[1] in vectors else text
-    return _PLACEHOLDER.sub(written, template)
+    return _PLACEHOLDER.sub(fill_in, template)

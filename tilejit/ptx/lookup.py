@@ -68,7 +68,7 @@ def form(name: str) -> Form:
     raise CompilationError(f"no PTX instruction form is called {name!r}{hint}")
 
 
-def starting(name: str) -> Iterator[Form]:
+def forms_that_start_with(name: str) -> Iterator[Form]:
     """The forms whose names start with these words."""
     start = key(name)
     return (f for k, f in _forms_by_key(start.partition("_")[0]).items() if k == start or k.startswith(start + "_"))
@@ -76,4 +76,4 @@ def starting(name: str) -> Iterator[Form]:
 
 def is_prefix(name: str) -> bool:
     """Whether some form's name starts with these words."""
-    return next(starting(name), None) is not None
+    return next(forms_that_start_with(name), None) is not None

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from ..errors import CompilationError
 from ..names import InstructionName
 from .form import Form
-from .lookup import form, is_prefix, key, starting
+from .lookup import form, forms_that_start_with, is_prefix, key
 
 
 class Name(InstructionName):
@@ -33,8 +33,8 @@ class Name(InstructionName):
     @property
     def tile_names(self) -> list[str]:
         """The words that may come next, or the rest of one (`cta` after the `shared` of `shared_cta`)."""
-        return sorted({name for f in starting(self._words)
-                       if (name := following(key(self._words), python_name(f).split(".")))})
+        return sorted({name for f in forms_that_start_with(self._words)
+                       if (name := next_word(key(self._words), python_name(f).split(".")))})
 
     def __repr__(self) -> str:
         return f"<ptx {self._words}>"
@@ -48,7 +48,7 @@ class Name(InstructionName):
         return form(self._words)
 
 
-def following(said: str, words: list[str]) -> str:
+def next_word(said: str, words: list[str]) -> str:
     """The word, or rest of a word, that follows the first of `words`, whose key is `said`; '' if nothing follows."""
     for n in range(1, len(words) + 1):
         begun = key(".".join(words[:n]))

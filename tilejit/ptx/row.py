@@ -174,7 +174,7 @@ def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Fo
     of their mnemonic."""
     slots, name, text, _ = _cut(row)
     for chosen in _choices(tuple(slots.items()), name if row.name else text, {}, fits):
-        form = _concrete(row, tuple(chosen.values()))
+        form = _make_form(row, tuple(chosen.values()))
         if form.targets:
             yield form
 
@@ -207,7 +207,7 @@ def _mnemonic(text: str) -> str:
 
 
 @cache
-def _concrete(row: Row, choices: tuple[str, ...]) -> Form:
+def _make_form(row: Row, choices: tuple[str, ...]) -> Form:
     slots, name_pieces, text_pieces, tokens = _cut(row)
     chosen = dict(zip(slots, choices))
     text = _join(text_pieces, chosen)

@@ -16,7 +16,7 @@ from ..dtypes import DTYPES, bool_
 from ..errors import LaunchError
 from ..lazy import Lazy
 from . import dlpack, driver
-from .element_types import ELEMENT_TYPES, numpy_dtype, unfit
+from .element_types import ELEMENT_TYPES, explain_unfit, numpy_dtype
 
 if TYPE_CHECKING:
     import numpy
@@ -180,7 +180,7 @@ def numpy_name(dtype) -> str:
     if name is None:
         name = dtype.name
         if name not in ELEMENT_TYPES:
-            raise LaunchError(f"the array's dtype {unfit(str(dtype))}")
+            raise LaunchError(f"the array's dtype {explain_unfit(str(dtype))}")
         if DTYPES.get(name, bool_).packed:
             raise LaunchError(f"NumPy has a byte for each {name}, and memory of GPUs has {DTYPES[name].packing[0]} in "
                               f"{DTYPES[name].packing[1]}: pass tile.pack(array)")
@@ -227,7 +227,7 @@ def _torch_name(dtype) -> str:
         # float4_e2m1fn_x2: shapes count bytes, of two elements each
         name = str(dtype).removeprefix("torch.").removesuffix("_x2")
         if name not in ELEMENT_TYPES:
-            raise LaunchError(unfit(str(dtype)))
+            raise LaunchError(explain_unfit(str(dtype)))
         _torch_names[dtype] = name
     return name
 
@@ -297,7 +297,7 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
                           "per-thread one")
     strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
     pointer = _check_alignment(int(pointer or 0), ELEMENT_TYPES[name].nbytes)
-    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _immutable(obj),
+    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _is_immutable(obj),
                      obj, stream)
 
 
@@ -310,7 +310,7 @@ def _check_alignment(pointer: int, nbytes: int) -> int:
     return pointer
 
 
-def _immutable(obj) -> bool:
+def _is_immutable(obj) -> bool:
     """Whether it is one of JAX's arrays, which never change, whatever the protocols say about being writable."""
     return type(obj).__module__.partition(".")[0] in ("jax", "jaxlib")
 
@@ -362,4 +362,4 @@ def _from_dlpack(obj) -> ArrayView:
     pointer, name = (tensor.data or 0) + tensor.byte_offset, dlpack.dtype_name(tensor)
     return ArrayView(pointer if device == "host" else _check_alignment(pointer, ELEMENT_TYPES[name].nbytes), shape,
                      strides, name, device,
-                     readonly or _immutable(obj), obj, None if device == "host" else LEGACY_STREAM, capsule)
+                     readonly or _is_immutable(obj), obj, None if device == "host" else LEGACY_STREAM, capsule)

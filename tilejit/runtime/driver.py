@@ -198,7 +198,7 @@ def allocate(nbytes: int, device: int = 0) -> int:
 
 
 @lru_cache
-def nowhere(device: int) -> int:
+def unused_address(device: int) -> int:
     """The address of 256 bytes that nothing reads or writes, for tensor maps of arrays without elements."""
     return allocate(256, device)
 
@@ -262,7 +262,7 @@ def destroy_stream(stream: int, device: int = 0) -> None:
         call("cuStreamDestroy", stream, doing="destroying a stream")
 
 
-def capturing(stream: int, device: int = 0) -> int:
+def capture_id(stream: int, device: int = 0) -> int:
     """The CUDA graph capture that a stream is part of, as a number unique to the capture;
     0 if it is not being captured."""
     return _capture(stream, device)[0]

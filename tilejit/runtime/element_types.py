@@ -85,7 +85,7 @@ def integer_limits(dtype: str) -> tuple[int, int] | None:
     return (-2 ** (bits - 1), 2 ** (bits - 1) - 1) if dtype.startswith("int") else None
 
 
-def unfit(name: str) -> str:
+def explain_unfit(name: str) -> str:
     """The text of an error: a kernel takes no elements of this type, and which types it takes."""
     advice = ""
     if "complex" in name:
@@ -98,7 +98,7 @@ def element_type(name: str) -> ElementType:
     """The element type called `name`. LaunchError when there is none."""
     found = ELEMENT_TYPES.get(name)
     if found is None:
-        raise LaunchError(unfit(name))
+        raise LaunchError(explain_unfit(name))
     return found
 
 

@@ -91,7 +91,7 @@ def evaluate(x: Expression, arguments: Sequence[Any]) -> int:
 
 def as_function(x: Expression) -> Callable[[Sequence[Any]], int]:
     """An expression as a function of the arguments."""
-    return fold(x, lambda n: lambda arguments: n, _reader, _applied)
+    return fold(x, lambda n: lambda arguments: n, _reader, _apply)
 
 
 def _reader(leaf: Leaf) -> Callable[[Any], int]:
@@ -105,7 +105,7 @@ def _reader(leaf: Leaf) -> Callable[[Any], int]:
     return lambda arguments: arguments[i].strides[d]
 
 
-def _applied(name: str, *operands: Callable[[Any], int]) -> Callable[[Any], int]:
+def _apply(name: str, *operands: Callable[[Any], int]) -> Callable[[Any], int]:
     function, a = OPERATIONS[name][0], operands[0]
     if len(operands) == 1:
         return lambda arguments: function(a(arguments))

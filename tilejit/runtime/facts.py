@@ -45,33 +45,33 @@ def condition(fact: Fact, kinds: Sequence[Kind]) -> Expression:
     match kind:
         case "aligned":
             held, rank = _is_multiple(Leaf("ptr", i), rest[0]), _array(kinds, i).rank
-            return _either(held, _empty(i, range(rank))) if rank else held
+            return _or(held, _is_empty(i, range(rank))) if rank else held
         case "size_multiple":
             return _is_multiple(_size(i, rest[0]), rest[1])
         case "size_is":
-            return _equal(_size(i, rest[0]), rest[1])
+            return _eq(_size(i, rest[0]), rest[1])
         case "size_at_least":
             return _at_most(rest[1], _size(i, rest[0]))
         case "size_within":
             return _at_most(_size(i, rest[0]), _size(*rest[1:]) if len(rest) > 2 else Leaf("scalar", rest[1]))
         case "stride_multiple":
-            return _either(_is_multiple(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
+            return _or(_is_multiple(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "stride_is":
-            return _either(_equal(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
+            return _or(_eq(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "stride_at_least":
-            return _either(_at_most(rest[1], _stride(i, rest[0])), _is_unused(i, rest[0], _array(kinds, i).rank))
+            return _or(_at_most(rest[1], _stride(i, rest[0])), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "fits32":
             return _fits32(i, _array(kinds, i))
         case "scalar_fits32":
-            return _between(-INT32_LIMIT, Leaf("scalar", i), INT32_LIMIT - 1)
+            return _in_range(-INT32_LIMIT, Leaf("scalar", i), INT32_LIMIT - 1)
         case "scalar_multiple":
-            return _both(_at_most(0, Leaf("scalar", i)), _is_multiple(Leaf("scalar", i), rest[0]))
+            return _and(_at_most(0, Leaf("scalar", i)), _is_multiple(Leaf("scalar", i), rest[0]))
         case "scalar_between":
-            return _between(rest[0], Leaf("scalar", i), rest[1])
+            return _in_range(rest[0], Leaf("scalar", i), rest[1])
         case "no_overlap":
             low, high = _interval(i, _array(kinds, i))
             other_low, other_high = _interval(rest[0], _array(kinds, rest[0]))
-            return _either(_at_most(high, other_low), _at_most(other_high, low))
+            return _or(_at_most(high, other_low), _at_most(other_high, low))
     raise LaunchError(f"{fact!r} is not a fact")
 
 
@@ -87,7 +87,7 @@ def _stride(i: int, d: int) -> Leaf:
     return Leaf("stride", i, d)
 
 
-def _equal(a: Expression, b: Expression) -> Operation:
+def _eq(a: Expression, b: Expression) -> Operation:
     return Operation("eq", (a, b))
 
 
@@ -95,16 +95,16 @@ def _at_most(a: Expression, b: Expression) -> Operation:
     return Operation("le", (a, b))
 
 
-def _either(a: Expression, b: Expression) -> Operation:
+def _or(a: Expression, b: Expression) -> Operation:
     return Operation("or", (a, b))
 
 
-def _both(a: Expression, b: Expression) -> Operation:
+def _and(a: Expression, b: Expression) -> Operation:
     return Operation("and", (a, b))
 
 
-def _between(low: int, x: Expression, high: int) -> Operation:
-    return _both(_at_most(low, x), _at_most(x, high))
+def _in_range(low: int, x: Expression, high: int) -> Operation:
+    return _and(_at_most(low, x), _at_most(x, high))
 
 
 def _is_multiple(x: Expression, n: int) -> Operation:
@@ -115,7 +115,7 @@ def _product(a: Expression, b: Expression) -> Operation:
     return Operation("mul", (a, b))
 
 
-def _last(i: int, d: int) -> Operation:
+def _last_index(i: int, d: int) -> Operation:
     """The largest index of a dimension."""
     return Operation("sub", (_size(i, d), 1))
 
@@ -124,15 +124,15 @@ def _all(name: str, parts: Sequence[Expression]) -> Expression:
     return reduce(lambda a, b: Operation(name, (a, b)), parts)
 
 
-def _empty(i: int, dims: Sequence[int]) -> Operation:
+def _is_empty(i: int, dims: Sequence[int]) -> Operation:
     """Whether one of these dimensions has extent 0."""
-    return _equal(_all("min", [_size(i, d) for d in dims]), 0)
+    return _eq(_all("min", [_size(i, d) for d in dims]), 0)
 
 
 def _is_unused(i: int, d: int, rank: int) -> Operation:
     """Whether a stride is never used: its extent is at most 1, or the array has no elements."""
     few = _at_most(_size(i, d), 1)
-    return _either(few, _empty(i, [k for k in range(rank) if k != d])) if rank > 1 else few
+    return _or(few, _is_empty(i, [k for k in range(rank) if k != d])) if rank > 1 else few
 
 
 def _fits32(i: int, array: ArrayKind) -> Expression:
@@ -147,19 +147,19 @@ def _fits32(i: int, array: ArrayKind) -> Expression:
         reaches = [Operation("min", (reach, 2 ** 40)) for reach in reaches]
     span = _at_most(_all("add", [1, *reaches]), (INT32_LIMIT - 1) // element_type(array.dtype).nbytes)
     for d in range(array.rank):
-        span = _either(_equal(_size(i, d), 0), span)
+        span = _or(_eq(_size(i, d), 0), span)
     return _all("and", [*parts, span])
 
 
 def _reaches(i: int, rank: int) -> list[Expression]:
     """The distance in elements between the lowest and the highest index along each dimension."""
-    return [_product(Operation("abs", (_stride(i, d),)), _last(i, d)) for d in range(rank)]
+    return [_product(Operation("abs", (_stride(i, d),)), _last_index(i, d)) for d in range(rank)]
 
 
 def _interval(i: int, array: ArrayKind) -> tuple[Expression, Expression]:
     """The first address of an array's elements and the address after the last; equal if it has no elements."""
     nbytes, dims = element_type(array.dtype).nbytes, range(array.rank)
-    below = [_product(Operation("min", (_stride(i, d), 0)), _last(i, d)) for d in dims]
+    below = [_product(Operation("min", (_stride(i, d), 0)), _last_index(i, d)) for d in dims]
     low = Operation("add", (Leaf("ptr", i), _product(_all("add", [0, *below]), nbytes)))
     elements = _all("add", [1, *_reaches(i, array.rank)])
     filled = _all("mul", [1, *(Operation("min", (_size(i, d), 1)) for d in dims)])

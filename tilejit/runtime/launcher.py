@@ -70,7 +70,7 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
     driver.set_max_dynamic_shared(function, checked.shared, device)
     if any(map_.address is None for map_ in checked.maps):
         # allocated now, since a launch may be captured in a graph, and cuMemAlloc is not allowed there
-        driver.nowhere(device)
+        driver.unused_address(device)
     in_code = False
     if checked.cluster:
         x, y, z = checked.cluster
@@ -180,8 +180,8 @@ class Launcher:
     def encode(self, map_: MapRecipe, into: int, address: int | None, dims: list[int], strides: list[int]) -> None:
         """Encode a tensor map at the address `into`. LaunchError names the field that does not fit."""
         device = self.link.device
-        replace(map_.fixed, address=driver.nowhere(device) if address is None else address, dims=dims, strides=strides,
-                blackwell=self.link.blackwell).encode(self.link.points, into)
+        replace(map_.fixed, address=driver.unused_address(device) if address is None else address, dims=dims,
+                strides=strides, blackwell=self.link.blackwell).encode(self.link.points, into)
 
     def again(self, code: int, config: int, params: int, grid) -> None:
         """Handles a failed launch: retries in the right context if another one is current, else raises LaunchError."""

@@ -45,7 +45,7 @@ def build(launcher, store=None, patient: bool = False):
     torch = sys.modules.get("torch")
     table = dlpack.exchange_table(torch.Tensor) if torch is not None else None
     arrays = bool(launcher.recipe.arrays)
-    if not _supported_python() or not _expressible(launcher.recipe) or arrays and not table:
+    if not _supported_python() or not _is_expressible(launcher.recipe) or arrays and not table:
         return None
     try:
         address = _address(print_ir(launcher.recipe), store, patient)
@@ -69,7 +69,7 @@ def _supported_python() -> bool:
             and "t" not in sys.abiflags and platform.machine() in ("x86_64", "aarch64"))
 
 
-def _expressible(recipe: Recipe) -> bool:
+def _is_expressible(recipe: Recipe) -> bool:
     """Whether machine code can read the scalars, which have the dtypes of their parameters, and encode the maps."""
     kinds = recipe.arguments
     plain = all(_is_plain(kind.dtype) for kind in kinds if isinstance(kind, ScalarKind))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import LaunchError, TileError
 from ..ir.graph import Launch
-from ..names import nearest
+from ..names import suggest_nearest
 from .arguments import Bound, plain_constant
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
@@ -69,7 +69,7 @@ def call_grid(grid, arguments: dict[str, Any]):
     except Exception as error:
         hint = ""
         if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
-            hint = nearest(error.args[0], arguments)
+            hint = suggest_nearest(error.args[0], arguments)
         elif isinstance(error, AttributeError) and error.obj is arguments and error.name in arguments:
             hint = f"; write [{error.name!r}]"
         raise LaunchError(f"the grid function raised {type(error).__name__}: {error}{hint}; "

@@ -28,7 +28,7 @@ class Commits(Component):
             for world, rank, number, _ in self.m.barriers.each(barrier):
                 if id(world) not in covered:
                     covered[id(world)] = self._cover(world, queue)
-                op = self.m.engines.operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
+                op = self.m.engines.operation(f"commit of {queue}", world, [], [], _write_nothing, {}, [])
                 op.covers, landed = covered[id(world)]
                 op.then = _commit_completion(self.m, rank, number, op.covers, landed)
                 op.pipe = f"commit of {queue}"  # commits of a thread arrive in issue order
@@ -59,16 +59,16 @@ class Commits(Component):
         return numbers, clock
 
 
-def _nothing(rows, params) -> None:
+def _write_nothing(rows, params) -> None:
     """The `land` of an operation that writes nothing."""
 
 
 def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) -> Callable:
-    """The `then` of a commit: it lands the operations `numbers` and arrives. Threads that wait learn of these
+    """The `complete` of a commit: it lands the operations `numbers` and arrives. Threads that wait learn of these
     operations, of what their issuing thread knew at the issue, and of the clock `landed` of earlier operations."""
     sim, own = m.sim, m.rank
 
-    def then(op: AsyncOp) -> None:
+    def complete(op: AsyncOp) -> None:
         world = op.world
         b, column = world.barriers[rank, number], world.clocks.barrier_column(rank, number)
         clock = landed.copy()
@@ -84,7 +84,7 @@ def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.nda
                 np.maximum(clock, world.facts["tag", n], out=clock)
         sim.arrive(op, rank, number, 1, clock)
 
-    return then
+    return complete
 
 
 def _published_clocks(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:

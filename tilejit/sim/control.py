@@ -148,7 +148,7 @@ class Control(Parting):
         state = [self.env[c.inner] for c in frame.node.carried]
         version, old = self.sim.version, frame.spin
         if old is not None and old.version == version:
-            if all(_equal(a, b) for a, b in zip(old.state, state)):
+            if all(_is_equal(a, b) for a, b in zip(old.state, state)):
                 self.block(SpinWait(self, frame.node, version))
                 return
             old.left -= 1
@@ -158,7 +158,7 @@ class Control(Parting):
         frame.spin = Spin(version, state, period, period)
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _is_equal(a: Any, b: Any) -> bool:
     return a is b or (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape
                       and np.array_equal(a, b))
 

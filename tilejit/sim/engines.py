@@ -246,14 +246,14 @@ class Engines(Component):
             keep = self.m.active_mask[:, :, None] if keep is None else keep & self.m.active_mask[:, :, None]
         source = np.asarray(src_offsets) + np.asarray(src.base).reshape(-1, 1, 1)
         shape = np.broadcast_shapes(to.shape, source.shape, count.shape, () if keep is None else keep.shape)
-        def spread(x):
+        def broadcast(x):
             return np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
-        to, source, count = spread(to), spread(source), spread(np.asarray(count))
-        keep = None if keep is None or keep.all() else spread(keep)
+        to, source, count = broadcast(to), broadcast(source), broadcast(np.asarray(count))
+        keep = None if keep is None or keep.all() else broadcast(keep)
         elements = self._check_cp_async(to, src, source, count, keep, nbytes)
-        def flat(x):
+        def flatten(x):
             return x.reshape(x.shape[0], -1)
-        place = Place(flat(to), (), None if keep is None else flat(keep))
+        place = Place(flatten(to), (), None if keep is None else flatten(keep))
         self.m.global_memory.count("global -> shared (cp.async)", self.m.shared.count_access(place) * nbytes)
         threads = np.broadcast_to(np.arange(self.m.low, self.m.high)[:, None], shape[1:])
         early = self.m.sim.coin()
@@ -264,7 +264,7 @@ class Engines(Component):
             if elements:
                 element, inside = (x[:, cut] for x in elements)
                 touches = self._touch_sources(src.memory, element, inside, int(atom), threads[cut])
-            own = [None if x is None else flat(x[:, cut]) for x in (to, source, count, keep)]
+            own = [None if x is None else flatten(x[:, cut]) for x in (to, source, count, keep)]
             self._cp_async_atom(int(atom), touches, dst, src, own[0], own[1], own[2], own[3], threads[cut].reshape(-1),
                                 nbytes, early)
 
@@ -361,7 +361,7 @@ class Engines(Component):
             for q in self.queues(world, "cp.async"):
                 pending += [op for group in q.groups for op in group] + q.open
                 q.groups, q.open = [], []
-            op = self.operation("arrive_on_copies", world, [], [], _nothing, {}, [])
+            op = self.operation("arrive_on_copies", world, [], [], _write_nothing, {}, [])
             op.clock = world.clocks.release(self.m.rank, self.m.active_atoms)
             if noinc:
                 self.m.barriers.follow(world, rank, number, op.clock)
@@ -370,17 +370,17 @@ class Engines(Component):
             self.m.sim.flying += 1
 
 
-def _nothing(rows, params) -> None:
+def _write_nothing(rows, params) -> None:
     """The `land` of an operation that writes nothing."""
 
 
 def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> Callable:
-    """The `then` of an arrival that waits for operations. These are looked up by number when it runs, so that it
+    """The `arrive` of an arrival that waits for operations. These are looked up by number when it runs, so that it
     works in each part of a world that was split meanwhile."""
     numbers = [op.number for op in pending]
     sim, own = m.sim, m.rank
 
-    def then(op: AsyncOp) -> None:
+    def arrive(op: AsyncOp) -> None:
         world = op.world
         b, clocks = world.barriers[rank, number], world.clocks
         clock = np.zeros_like(b.clock)
@@ -400,7 +400,7 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
         b.coming -= count
         sim.arrive(op, rank, number, count, clock)
 
-    return then
+    return arrive
 
 
 def _cp_async_bytes(memory, source: np.ndarray, count: np.ndarray, nbytes: int) -> np.ndarray:

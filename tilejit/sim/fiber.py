@@ -236,7 +236,8 @@ class Fiber(Control):
             env[v] = x if mask is None else take(x, mask)
         spawn = Spawn(low, high, rows, self.sim.rows)
         code = self.sim.program.code(scope.body, scope)
-        child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn, _last(ahead, low, high))
+        child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn,
+                      _scopes_to_await(ahead, low, high))
         if scope.regs is not None:
             child.m.sync.hold_registers(scope.regs)
         self.children.append(spawn)
@@ -270,7 +271,7 @@ class Fiber(Control):
         self.sim.remove(self)
 
 
-def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
+def _scopes_to_await(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
     """Among the earlier scopes `ahead`, those to wait for before starting one with threads `low` to `high` - 1. A
     scope whose shared threads a later one covers is left out: that one has waited for it."""
     found: list[Spawn] = []

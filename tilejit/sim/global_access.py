@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import Loc
 from .component import Component
 from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
-from .global_races import Box, Index, overlapping
+from .global_races import Box, Index, overlaps_itself
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
 from .values import SimBuffer, SimRegion
@@ -47,7 +47,7 @@ class GlobalAccess(Component):
             values = values.astype(dtype)
         if bounds and mask is None and isinstance(region, SimRegion):
             # two threads may write the same element
-            meets = self.m.checks and overlapping(region.type.extents, buffer.array_strides)
+            meets = self.m.checks and overlaps_itself(region.type.extents, buffer.array_strides)
             whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
@@ -112,7 +112,7 @@ class GlobalAccess(Component):
                 result[at] = view
             if self.m.checks and memory.maybe_written:
                 ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
-                over, mine = overlapping(extents, strides), ids[rows] if len(ids) > 1 else ids
+                over, mine = overlaps_itself(extents, strides), ids[rows] if len(ids) > 1 else ids
                 self.judge(memory, "read", memory.shadow.read(
                     self._box(memory, offset, extents, strides), mine, self.m.sim.global_clocks, over,
                     self._box_owners(memory, t, mine, clip, extents, owner)))
@@ -137,7 +137,7 @@ class GlobalAccess(Component):
             ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids
             mine = ids[rows] if len(ids) > 1 else ids
             found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.m.sim.global_clocks,
-                                        overlapping(extents, strides),
+                                        overlaps_itself(extents, strides),
                                         self._box_owners(memory, t, mine, clip, extents, owner))
             if several and found is None:
                 found = "write", int(self.m.ctas[0]), int(self.m.ctas[-1]), -1
@@ -216,11 +216,12 @@ class GlobalAccess(Component):
         if not self.m.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
-        def one(x):
+        def first_value(x):
             return np.asarray(x, np.int64).reshape(-1)[:1]  # arrays wrap on overflow, as addresses do
         strides = buffer.array_strides
-        first = one(buffer.base) + memory.itemsize * sum((one(s) * k for s, k in zip(region.starts, strides)),
-                                                         np.int64(0))
+        first = (first_value(buffer.base)
+                 + memory.itemsize * sum((first_value(s) * k for s, k in zip(region.starts, strides)),
+                                         np.int64(0)))
         n = int(np.prod(t.shape))
         if (id(self.m.fiber.node), "global", int(first[0]) % 128, n) in self.m.sim.traffic:
             offsets = np.broadcast_to(first, (n,))

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import Loc
 from .clocks import GLOBAL, ORDER
-from .global_threads import NOBODY, Accessor, unknown
+from .global_threads import NOBODY, Accessor, find_unknown
 
 STORE, REDUCE, LOAD = range(3)
 
@@ -154,12 +154,12 @@ class GlobalFlight:
         def of_cta(d):
             return (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
         recent = [d for d in self.recent.pop(cta + 1, ()) if any(m.round >= since for m in of_cta(d))]
-        def later(m):
+        def postpone(m):
             return m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
         for deed in recent:
-            deed.issued[cta + 1] = later(deed.issued[cta + 1])
+            deed.issued[cta + 1] = postpone(deed.issued[cta + 1])
             if cta + 1 in deed.ended:
-                deed.ended[cta + 1] = [later(m) for m in deed.ended[cta + 1]]
+                deed.ended[cta + 1] = [postpone(m) for m in deed.ended[cta + 1]]
         if recent:
             self.recent[cta + 1] = recent
 
@@ -266,8 +266,8 @@ class _Earlier:
             cells = tuple(w[some] for w in self.where)
             for j in range(max(map(len, found))):
                 rounds = self._moments(found, j, 2)[some]
-                result[some] &= unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells,
-                                        self.shape)
+                result[some] &= find_unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells,
+                                             self.shape)
         return result
 
     def _follows_issue(self, at: int) -> bool:

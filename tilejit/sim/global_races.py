@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import Loc
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
-from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, unknown
+from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, find_unknown
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
@@ -380,7 +380,7 @@ class GlobalShadow:
         bad = bad.copy()
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
-        bad[where] = unknown(known, me, other[where] - 1, epoch[where], who, where, bad.shape)
+        bad[where] = find_unknown(known, me, other[where] - 1, epoch[where], who, where, bad.shape)
         return bad
 
 
@@ -427,7 +427,7 @@ class Index:
         array[self.index] = values if mine is None else np.where(mine, values, self(array))
 
 
-def overlapping(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def overlaps_itself(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether a box may contain a cell twice."""
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(strides, extents) if n > 1):

@@ -19,8 +19,8 @@ EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
 
 
-def unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray, who: Accessor | None,
-            where: tuple, shape: tuple) -> np.ndarray:
+def find_unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray,
+                 who: Accessor | None, where: tuple, shape: tuple) -> np.ndarray:
     """Of accesses by CTAs `them` in `epochs` to the cells `where`, those that the CTAs `me`, which access the cells
     now, do not know of. ``known(cta)`` returns what a CTA knows: clocks, and for each the part of its threads
     (`Some`) that knows it, or None for all."""

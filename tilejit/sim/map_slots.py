@@ -60,11 +60,11 @@ class Fields:
     @staticmethod
     def of(t: SimTensorMap) -> Fields:
         """The fields of a map that the launch has encoded."""
-        def whole(values, n, rest):
+        def pad(values, n, rest):
             return (*map(int, values), *(rest,) * (n - len(values)))
         address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
-        return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0),
-                      whole(t.box, DIMENSIONS, 1), whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave,
+        return Fields(address, t.rank, pad(t.global_dim, DIMENSIONS, 1), pad(t.global_strides, DIMENSIONS - 1, 0),
+                      pad(t.box, DIMENSIONS, 1), pad(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave,
                       t.swizzle, t.l2_promotion, t.oob_fill)
 
     def replace(self, name: str, index: int | None, value: int) -> Fields:
@@ -95,12 +95,12 @@ class Fields:
         the rank is one of them, it is taken to be the number of sizes."""
         sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
         rank = sizes if ("rank", None) in self.unset else self.rank
-        def needed(name, i):
+        def is_needed(name, i):
             return i is None or i < rank - (name == "global_stride")
-        def shown(name, i):
+        def name_field(name, i):
             return name if i is None else f"{name}[{i}]"
-        return [shown(name, i) for name in REPLACED
-                for _, i in sorted(u for u in self.unset if u[0] == name) if needed(name, i)]
+        return [name_field(name, i) for name in REPLACED
+                for _, i in sorted(u for u in self.unset if u[0] == name) if is_needed(name, i)]
 
     def alike(self) -> tuple:
         """The fields that maps must have in common for one batched copy: all except the address,

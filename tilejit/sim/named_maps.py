@@ -233,16 +233,17 @@ class NamedMaps(Component):
         """The map with these fields over the launch argument that it points to, preferably one that contains all it
         reaches; None if there is no such argument."""
         rank = f.rank
-        def over(m):
+        def map_over(m):
             return SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank],
                                 f.strides[:rank - 1], f.box[:rank],
                                               f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
         holding = [m for m in self.m.sim.arguments
                    if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
         chosen = max(holding,
-                     key=lambda m: (_end(over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype), -m.number),
+                     key=lambda m: (_end(map_over(m), f.address) <= m.bytes.size, f.dtype == str(m.array.dtype),
+                                    -m.number),
                      default=None)
-        return None if chosen is None else over(chosen)
+        return None if chosen is None else map_over(chosen)
 
     def _check_copy_bounds(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
@@ -432,9 +433,9 @@ class NamedMaps(Component):
                 yield first, np.array(positions)
                 continue
             table = dict(members)
-            def at(pick):
+            def column_of(pick):
                 return np.array([pick(table.get(b, first)) for b in range(self.m.batch)], np.int64).reshape(-1, 1)
-            yield replace(first, base=at(lambda m: m.base),
-                          global_dim=tuple(at(lambda m, d=d: m.global_dim[d]) for d in range(first.rank)),
-                          global_strides=tuple(at(lambda m, d=d: m.global_strides[d])
+            yield replace(first, base=column_of(lambda m: m.base),
+                          global_dim=tuple(column_of(lambda m, d=d: m.global_dim[d]) for d in range(first.rank)),
+                          global_strides=tuple(column_of(lambda m, d=d: m.global_strides[d])
                                                for d in range(first.rank - 1))), np.array(positions)

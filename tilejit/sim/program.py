@@ -254,14 +254,15 @@ def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
                 if isinstance(value, Value):
                     users.setdefault(value, []).append(None)
 
-    def stored(value: Value) -> bool:
+    def is_only_stored(value: Value) -> bool:
         return all(isinstance(n, Call)
                    and (n.op is store_ and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]
-                        or n.op.effect == "pure" and all(isinstance(r.type, Scalar) and stored(r) for r in n.results))
+                        or n.op.effect == "pure"
+                        and all(isinstance(r.type, Scalar) and is_only_stored(r) for r in n.results))
                    for n in users.get(value, ()))
 
     return {n for n in nodes
-            if isinstance(n, Call) and n.op is load_ and isinstance(n.result.type, Scalar) and stored(n.result)}
+            if isinstance(n, Call) and n.op is load_ and isinstance(n.result.type, Scalar) and is_only_stored(n.result)}
 
 
 def _granule(values: list[Value]) -> int:

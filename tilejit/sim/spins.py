@@ -11,10 +11,10 @@ from ..ir.graph import Call, If, Node, Value, While, results, walk
 
 def spins(nodes: Iterable[Node]) -> set[Call]:
     """The calls that alone decide whether a loop ends."""
-    return {call for node in nodes if isinstance(node, While) and (call := _deciding(node)) is not None}
+    return {call for node in nodes if isinstance(node, While) and (call := _deciding_call(node)) is not None}
 
 
-def _deciding(loop: While) -> Call | None:
+def _deciding_call(loop: While) -> Call | None:
     """The only call on which a loop's condition depends, directly or through carried flags; None if there is no such
     call, or if the condition depends on anything else that may change."""
     made = {value: node for block in (loop.test, loop.body) for node in walk(block) for value in results(node)}

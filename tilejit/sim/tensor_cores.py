@@ -58,7 +58,7 @@ class TensorCores(Component):
         y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
         self.m.engines.issue(Operation("the mma_async", reads=reads, land=lambda rows, params: None, params={},
                                        queue="wgmma", collective=True))
-        return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
+        return _product(acc, plan.sign * _truncate_to_tf32(x), _truncate_to_tf32(y), plan.steps, t)
 
     def multiply(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
@@ -67,7 +67,7 @@ class TensorCores(Component):
             missing = steps * k - x.shape[2]
             return np.concatenate([x, np.zeros((*x.shape[:2], missing), x.dtype)], axis=2) if missing else x
 
-        return _product(acc, _entering(padded(a)), _entering(padded(b.swapaxes(1, 2))), steps, t)
+        return _product(acc, _truncate_to_tf32(padded(a)), _truncate_to_tf32(padded(b.swapaxes(1, 2))), steps, t)
 
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Appends the bytes that are read to `reads`."""
@@ -89,7 +89,7 @@ class TensorCores(Component):
         return found
 
 
-def _entering(x: np.ndarray) -> np.ndarray:
+def _truncate_to_tf32(x: np.ndarray) -> np.ndarray:
     """Elements as they enter the multipliers: float32 is truncated to TF32."""
     if x.dtype == np.float32:
         return (np.ascontiguousarray(x).view(np.uint32) & TF32).view(np.float32)

@@ -37,7 +37,7 @@ def is_float(map_: SimTensorMap) -> bool:
     return DTYPES[_ALIASES.get(map_.dtype, map_.dtype)].is_float
 
 
-def reducible(dtype: str, kind: str) -> bool:
+def can_reduce(dtype: str, kind: str) -> bool:
     """Whether tensor reductions of that kind exist for the dtype."""
     return kind in _REDUCTIONS.get(_ALIASES.get(dtype, dtype), ())
 

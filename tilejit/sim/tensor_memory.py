@@ -160,13 +160,13 @@ class TensorMemoryAccess(Component):
     def _launch_move(self, what: str, world, atom: int, cells: np.ndarray, threads: np.ndarray, queue: str,
                      reads: bool) -> None:
         places = [("tmem", self.m.rank, cells)]
-        op = self.m.engines.operation(what, world, places if reads else [], [] if reads else places, _nothing, {}, [],
-                                      MANY, atom)
+        op = self.m.engines.operation(what, world, places if reads else [], [] if reads else places, _write_nothing, {},
+                                      [], MANY, atom)
         op.threads, op.due, op.queued = threads.astype(np.int16), NEVER, True
         world.launch(op, self.m.sim.cells)
         self.m.sim.flying += 1
         world.queue(queue, self.m.rank, ("atom", atom)).open.append(op)
 
 
-def _nothing(rows, params) -> None:
+def _write_nothing(rows, params) -> None:
     """The `land` of a copy whose bytes have been moved already."""

@@ -11,7 +11,7 @@ import numpy as np
 from .component import Component
 from .engines import Operation, Span
 from .global_flight import LOAD, REDUCE, STORE
-from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
+from .tensor_maps import can_reduce, describe_faults, elements_of, packed_bits
 from .tma_bytes import Box, columns, fetch_box, load_elements, locate, peer_rows, place_box, steps_of, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
@@ -130,7 +130,7 @@ class TensorCopies(Component):
         dec, and, or, xor), combine it with the elements there. `mode` is as for `tma_load`, without offsets. The
         store completes in the thread's bulk group. With `positions`, only the CTAs at these positions in the batch
         issue it."""
-        if kind is not None and not reducible(map_.dtype, kind):
+        if kind is not None and not can_reduce(map_.dtype, kind):
             self.m.finding("descriptor", f"a tensor reduction cannot {kind} elements of {map_.dtype}")
             return
         coords = columns(coords)

@@ -29,14 +29,14 @@ class Vectors:
         """How many warp-level instructions move the vectors, and a number that identifies the
         instruction of each vector."""
         number = _pairs(self.threads // 32, self.turns)
-        return len(_different(number)), number
+        return len(_distinct_numbers(number)), number
 
 
 def sectors(vectors: Vectors) -> tuple[int, int]:
     """(requests, sectors) of an access to global memory."""
     count, request = vectors.requests()
     bytes_ = np.array([*range(0, vectors.nbytes, SECTOR), vectors.nbytes - 1])  # at least one byte in each sector
-    return count, len(_different(_pairs(request[:, None], (vectors.offsets[:, None] + bytes_) // SECTOR)))
+    return count, len(_distinct_numbers(_pairs(request[:, None], (vectors.offsets[:, None] + bytes_) // SECTOR)))
 
 
 def bank_conflicts(vectors: Vectors) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def _extra_passes(parts: np.ndarray, offsets: np.ndarray, nbytes: int) -> int:
     words = (offsets[:, None] + np.arange(0, max(nbytes, 1), WORD)) // WORD
     words -= words.min(initial=0)  # only renames the banks
     span = words.max(initial=0) + 1
-    part, word = np.divmod(_different((parts[:, None] - parts.min(initial=0)) * span + words), span)
+    part, word = np.divmod(_distinct_numbers((parts[:, None] - parts.min(initial=0)) * span + words), span)
     banks = np.bincount(part * BANKS + word % BANKS, minlength=(part.max(initial=0) + 1) * BANKS)
     passes = banks.reshape(-1, BANKS).max(axis=1)
     return int((passes[passes > 0] - 1).sum())
@@ -73,7 +73,7 @@ def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return one * (np.ptp(other) + 1) + other if other.size else one
 
 
-def _different(numbers: np.ndarray) -> np.ndarray:
+def _distinct_numbers(numbers: np.ndarray) -> np.ndarray:
     """The different numbers, sorted. If they lie close together they are found by a table; NumPy's `unique` takes two
     to six times as long."""
     if not numbers.size:
@@ -100,7 +100,7 @@ class Traffic(Component):
         if not len(at):
             return
         key: tuple = id(call), space, int(at[0]) % 1024, len(at)
-        if keep is not None or not _regular(call):
+        if keep is not None or not _is_regular(call):
             key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
         if key not in self.m.sim.traffic:
             measured = self._measure(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
@@ -155,7 +155,7 @@ def moved_tile(call) -> Tile | None:
     return next((t for t in types if isinstance(t, Tile) and t.layout is not None), None)
 
 
-def _regular(call) -> bool:
+def _is_regular(call) -> bool:
     """Whether the call moves a region with all threads together,
     so that the offset of its first element determines all others."""
     return (isinstance(type_of(call.args[0]), Region)

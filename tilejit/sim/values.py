@@ -56,7 +56,7 @@ class Batched:
         for name in _names(kind):
             old = getattr(self, name)
             new = take(old, rows)
-            if new is not old and not _same(new, old):
+            if new is not old and not _is_same(new, old):
                 changed[name] = new
         return replace(own, **changed) if changed else self
 
@@ -72,7 +72,7 @@ def _names(cls: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
 
 
-def _same(new: Any, old: Any) -> bool:
+def _is_same(new: Any, old: Any) -> bool:
     return isinstance(old, tuple) and all(a is b for a, b in zip(new, old))
 
 

@@ -257,6 +257,6 @@ def _text_section(elf: bytes, name: str) -> bytes:
     return elf[text[4]: text[4] + text[5]]
 
 
-def native(ir: str, name: str) -> int:
+def compile_native(ir: str, name: str) -> int:
     """The address of the function `name`, compiled for this host; `machine_code` says what the text may contain."""
     return executable.load(machine_code(ir, name))

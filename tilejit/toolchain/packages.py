@@ -37,14 +37,14 @@ class Package:
 
 def package(name: str) -> Package | None:
     """The first package of that name on the import path, or None."""
-    found = _infos(tuple(sys.path)).get(_normal(name))
+    found = _infos(tuple(sys.path)).get(_normalise(name))
     if found is None:
         return None
     folder, entry, version = found
     return Package(name, version, Path(folder), Path(folder) / entry)
 
 
-def _normal(name: str) -> str:
+def _normalise(name: str) -> str:
     """A normal form of a package's name, which is the same for all of its spellings."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -62,5 +62,5 @@ def _infos(path: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
         for entry in entries:
             if entry.endswith(".dist-info"):
                 name, _, version = entry.removesuffix(".dist-info").rpartition("-")
-                found.setdefault(_normal(name), (folder or ".", entry, version))
+                found.setdefault(_normalise(name), (folder or ".", entry, version))
     return found

@@ -11,7 +11,7 @@ from ...config import config as settings
 from ...errors import LaunchError
 from ...runtime import driver
 from ...runtime.arrays import describe
-from ..matmul.launch import recalled, remember
+from ..matmul.launch import earlier_plan, remember
 from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_number, seen_as
 from .config import Config
 from .launch import Launch
@@ -79,7 +79,7 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, tuple(given), *options.values(), scale > 0, softcap > 0, config, target
-    launch = known = recalled(PLANS, key)
+    launch = known = earlier_plan(PLANS, key)
     q, k, v, out, sinks, *sequences = arrays
     if launch is None:
         views: list[Any] = [None if x is None else describe(x) for x in arrays]

@@ -12,7 +12,7 @@ from ...concurrency import cached_property
 from ...runtime.arrays import ArrayView
 from ..matmul.workspace import zeros
 from ..operands import NOTHING
-from ..views import new, swapped, temporary
+from ..views import new_array, swapped, temporary
 from .sequences import combine
 
 
@@ -69,13 +69,13 @@ class Launch:
     def new_result(self, q):
         """A new array for the result, in the memory order of Q."""
         if not self.by_rows:
-            return new(q, self.shape, self.dtype)
+            return new_array(q, self.shape, self.dtype)
         *batch, heads, rows, columns = self.shape
-        return swapped(new(q, (*batch, rows, heads, columns), self.dtype), -2, -3)
+        return swapped(new_array(q, (*batch, rows, heads, columns), self.dtype), -2, -3)
 
     def new_sums(self, q):
         """A new array for the logarithms of the sums."""
-        return new(q, self.shape[:-1], "float32")
+        return new_array(q, self.shape[:-1], "float32")
 
 
 def page_rows(x, rows_first: bool):

@@ -18,7 +18,7 @@ from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from ..matmul.config import Config
 from ..matmul.config_rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
 from ..matmul.constants import Epilogue, GroupedConstants
-from ..matmul.launch import recalled, remember
+from ..matmul.launch import earlier_plan, remember
 from ..operands import (
     EITHER_MAJOR,
     NOTHING,
@@ -37,8 +37,8 @@ from ..operands import (
     span,
     stored_by_tma,
 )
-from ..pack import copied, pack, readable
-from ..views import hold_if_captured, new, temporary, turned
+from ..pack import copy_readable, is_readable, pack
+from ..views import hold_if_captured, new_array, temporary, transpose
 from . import kernel as hopper
 from .choice import choose_grouped
 
@@ -78,15 +78,15 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
         check_listed(arguments=arguments)
         check_epilogue(epilogue, arguments, ())
     if offs is not None:
-        return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
+        return _multiply_stacked(a, b, out, offs, precision, config, epilogue, arguments)
     _check_lists(a, b, out)
     found = [seen_as((f"{name}[{g}]" for g in range(len(some))),
                      some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
-    plan = recalled(PLANS, key)
+    plan = earlier_plan(PLANS, key)
     if plan is None:
         views = [[describe(x) for x in some] for some in (a, b, out or ())]
-        plan = _planned(views[0], views[1], views[2], precision, config, epilogue, len(arguments))
+        plan = _plan_lists(views[0], views[1], views[2], precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     if out is None:
         out = _new_results(plan, a)
@@ -95,7 +95,7 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
         lists: tuple = a, b, out
         pointers = [pointers for _, pointers in found]
         if plan.swapped:
-            lists = tuple([turned(x) for x in some] for some in (b, a, out))  # of B, A and C
+            lists = tuple([transpose(x) for x in some] for some in (b, a, out))  # of B, A and C
             pointers = [pointers[1], pointers[0], pointers[2]]
         _launch(plan, lists, pointers, arguments)
     return out
@@ -113,9 +113,9 @@ def _check_lists(a: Any, b: Any, out: Any) -> None:
 
 def _new_results(plan: Listed, a: Sequence[Any]) -> list[Any]:
     """New arrays for the results, whose rows are a multiple of 16 bytes apart."""
-    made = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
+    made = [new_array(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
     made = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(made, plan.results)]
-    return [turned(z) for z in made] if plan.swapped else made
+    return [transpose(z) for z in made] if plan.swapped else made
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ class Listed:
     places: np.ndarray | None = None
 
 
-def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None,
-             epilogue, extras: int) -> Listed:
+def _plan_lists(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None,
+                config: Config | None, epilogue, extras: int) -> Listed:
     """The plan for such lists. LaunchError says what does not fit."""
-    shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
+    shapes, sums, (dtype, _, stored, device) = _check_products(a, b, out, precision, epilogue is not None)
     size = ELEMENT_TYPES[stored].nbytes
-    config = _fitting(config, size)
+    config = _adapt_config(config, size)
     if config is not None:
         swapped = config.swapped
     else:
@@ -175,7 +175,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
 def _majors(forms: list[tuple], config: Config) -> tuple[tuple[bool, bool], list[tuple[int, int]]]:
     """Whether the kernel reads A, and B, as [k, rows], and what is then copied (see `Listed.copies`)."""
     # whether [k, rows]; None: to be copied
-    lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]
+    lies = [tuple(v.strides[-1] != 1 if is_readable(v, MAJORS) else None for v in f[:2]) for f in forms]
     a_across, b_across = (any(found) and False not in found for found in zip(*lies))
     across = a_across, b_across
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
@@ -215,7 +215,7 @@ def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
     return tuple(sorted(some, key=lambda g: (place[g], *key(g))))
 
 
-def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) -> tuple:
+def _check_products(a: list, b: list, out: list, precision: str | None, changed: bool) -> tuple:
     """(M, N, K) of each product, the dtype of the sums, and the dtypes of operands and results with their device."""
     shapes, sums, kinds = [], None, set()
     for g, (x, y, z) in enumerate(zip(a, b, out or [None] * len(a))):
@@ -246,7 +246,7 @@ def _processors(device) -> int:
     return 4 if device == "host" else driver.multiprocessors(device)
 
 
-def _fitting(config: Config | None, size: int) -> Config | None:
+def _adapt_config(config: Config | None, size: int) -> Config | None:
     """A given configuration, adapted to this kernel. LaunchError if it is not one that the kernel takes."""
     if config is None:
         return None
@@ -313,22 +313,23 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
         if side == 2:
             copies[side, at] = temporary(x, (m, wide), plan.dtype)[:, :n]
         else:
-            copies[side, at] = copied(turned(x) if side else x, plan.turned[side])
+            copies[side, at] = copy_readable(transpose(x) if side else x, plan.turned[side])
 
-    def taken(side: int, at: int):
+    def matrix_of(side: int, at: int):
         """The matrix that the kernel gets."""
         x = copies.get((side, at))
         if x is not None:
             return x
         given = lists[side][plan.order[at]]
-        return turned(given) if side == 1 else given
+        return transpose(given) if side == 1 else given
 
     for (side, at), x in copies.items():
         view = describe(x)
         table[ADDRESSES[side], at], table[STEPS[side], at] = view.pointer, view.strides[-1 if plan.turned[side] else -2]
-    A, B, C = (turned(taken(side, 0)) if k_first else taken(side, 0) for side, k_first in enumerate(plan.turned))
+    A, B, C = (transpose(matrix_of(side, 0)) if k_first else matrix_of(side, 0)
+               for side, k_first in enumerate(plan.turned))
     first = describe(A)
-    storage, results = _together(plan, taken, table) if first.device == "host" else (0, ())
+    storage, results = _copy_into_one_storage(plan, matrix_of, table) if first.device == "host" else (0, ())
     _run(plan, A, B, C, _on_device(table, A, first), storage, arguments)
     for g, result in zip(plan.order, results):
         lists[2][g][...] = result[:, :plan.results[g][1]]
@@ -367,7 +368,7 @@ def _maps(like, ctas: int):
     return made[begin:begin + rows * 128].reshape(rows, 128)
 
 
-def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def _copy_into_one_storage(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """Copies host arrays into one storage, in which the simulator finds what an address points to: operands with the
     strides that they had, then the results. Returns the storage and the results in it."""
     views = [describe(taken(side, at)) for side in (0, 1) for at in range(len(plan.order))]
@@ -389,24 +390,24 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
 
 # -- stacked rows ------------------------------------------------------------------------------------------------------
 
-def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
+def _multiply_stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
     """The stacked rows of `a`, up to each of `offs`, times the matrices of `b`."""
     arrays = (a, b, offs) if out is None else (a, b, offs, out)
     forms, addresses = seen_as(("a", "b", "offs", "out"), arrays)
     key = ("stacked", forms, out is None, precision, config, epilogue, len(arguments),
            settings().target if forms[0][3] in ("host", -1) else None)
-    plan = recalled(PLANS, key)
+    plan = earlier_plan(PLANS, key)
     if plan is None:
         plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out),
                               precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
-    made = new(a, plan.shape, plan.dtype) if out is None else out
+    made = new_array(a, plan.shape, plan.dtype) if out is None else out
     if not plan.grid:
         return made
     if out is not None:
         check_apart(plan.spans, addresses, arrays, ("a", "b", "offs"))
-    A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
-    _run(plan, A, B if plan.constants["PLAN"].b_kn or plan.copied[1] else turned(B), made, offs, 0, arguments)
+    A, B = copy_readable(a) if plan.copied[0] else a, copy_readable(transpose(b)) if plan.copied[1] else b
+    _run(plan, A, B if plan.constants["PLAN"].b_kn or plan.copied[1] else transpose(B), made, offs, 0, arguments)
     return made
 
 
@@ -441,13 +442,13 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
         return Stacked((rows, n), z.dtype)
     processors = _processors(x.device)
     sizes = x.nbytes_per_element, z.nbytes_per_element
-    config = _fitting(config, sizes[1])
+    config = _adapt_config(config, sizes[1])
     if config is not None and config.swapped:
         raise LaunchError(f"grouped_matmul with offs= does not swap its operands, and config is {config!r}")
     config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, *sizes, processors, epilogue is not None)
     spans = tuple(map(span, (x, y, ends, z)))
     y = y.turned
-    copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
+    copies = not is_readable(x, MAJORS) or x.strides[-1] != 1, not is_readable(y, MAJORS)
     width = config.width if stored_by_tma(z, config.width) else 0
     grid = _grid((-(-rows // config.bm) + groups) * -(-n // config.bn), processors, config)
     across = False, not copies[1] and y.strides[-1] != 1

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..matmul.config import Config, narrow
-from ..matmul.config_rules import possible
-from ..matmul.model import MEMORY, TILES, both, tile_cycles
+from ..matmul.config import Config, divisor_in_width
+from ..matmul.config_rules import try_config
+from ..matmul.model import MEMORY, TILES, overlap_cycles, tile_cycles
 
 # bm -> registers of a thread of the first warpgroup and of a consumer. The first has more than the producer of
 # `matmul`, for its warp that walks.
@@ -26,8 +26,9 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
     for bm, bn in TILES:
         counts = np.array([-(-m // bm) * -(-n // bn) for m, n, _ in extents])
         kept = bool(stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors)
-        config = possible(Config.of, bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue,
-                          least=4 if kept else 3, width=narrow(bn, 128 // stored) if epilogue or kept else 0)
+        config = try_config(Config.of, bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue,
+                            least=4 if kept else 3,
+                            width=divisor_in_width(bn, 128 // stored) if epilogue or kept else 0)
         # rows below 32 bytes have no swizzle, others not the widest
         if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config is None:
             continue
@@ -35,7 +36,7 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
         each = np.array([tile_cycles(k, itemsize, bm, bn, 1, rows,
                                      outside=bm + bn - rows) for rows, (*_, k) in zip(mean, extents)])
         longest = each[np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), processors), side="right")].sum()
-        cost = both(longest, bytes_ / (MEMORY * processors / 132))
+        cost = overlap_cycles(longest, bytes_ / (MEMORY * processors / 132))
         if best is None or cost < best[0]:
             best = cost, replace(config, regs=REGISTERS[bm], kept=kept)
     assert best is not None  # some tile is possible

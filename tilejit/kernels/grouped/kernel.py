@@ -12,9 +12,9 @@ from typing import Any
 
 import tilejit as tile
 
-from ..matmul.epilogue import Finishing, at_once, finished, newer, put, send, send_all
-from ..matmul.hopper.mainloop import begun, multiplied, operand, product, rounded, slots
-from ..matmul.hopper.overlap import kept
+from ..matmul.epilogue import Finishing, at_once, finish_sums, parts_sent_since, put, send, send_all
+from ..matmul.hopper.mainloop import add_products, first_product, operand, product, slots, tma_precision
+from ..matmul.hopper.overlap import parts_to_send
 
 AHEAD = 2                  # pieces of work in progress at once: one is multiplied while operands of the next are loaded
 # sets of tensor maps: stores of the two pieces before the oldest in progress may still use theirs
@@ -82,7 +82,7 @@ def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: t
                 edit: tile.constexpr = "global"):
     """The tensor map of an operand [rows, k], or [k, rows] (`K_FIRST`); with `PAIR` its boxes are halves."""
     BOX: tile.constexpr = (k, rows) if K_FIRST else (rows, k)
-    return map_of(X, maps, at, BOX[0] // 2 if PAIR else BOX[0], BOX[1], edit, rounded(X))
+    return map_of(X, maps, at, BOX[0] // 2 if PAIR else BOX[0], BOX[1], edit, tma_precision(X))
 
 
 @tile.jit
@@ -114,20 +114,20 @@ def hand_out(maps):
 # -- the roles ---------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def taken(table):
+def take_piece(table):
     """The next piece of a list that no CTA has taken; these follow the first piece of each CTA or pair."""
     return tile.cast(tile.atomic_add(table[TAKEN, 0], 1), tile.int32)
 
 
 @tile.jit
-def told(n, table, mail):
-    """The `n`-th piece that the even CTA of a pair gets from `taken`, for both CTAs: it sends the number to the odd
-    one through mailboxes in shared memory, each with an mbarrier for full and one for empty."""
+def receive_piece(n, table, mail):
+    """The `n`-th piece that the even CTA of a pair gets from `take_piece`, for both CTAs: it sends the number to the
+    odd one through mailboxes in shared memory, each with an mbarrier for full and one for empty."""
     boxes, full, empty = mail
     at, phase, t = n % AHEAD, n // AHEAD % 2, 0
     tile.assume((at >= 0) & (at < AHEAD))
     if tile.cta_rank() == 0:
-        t = taken(table)
+        t = take_piece(table)
         empty[at].wait(phase=phase ^ 1)
         with tile.elect():
             tile.store_async(boxes.peer(1)[at], t, mbar=full[at])
@@ -143,7 +143,7 @@ def told(n, table, mail):
 
 
 @tile.jit
-def following(n, table, mail, PAIR: tile.constexpr):
+def next_piece(n, table, mail, PAIR: tile.constexpr):
     """The `n`-th piece of this CTA's or `PAIR`'s work: of a list the next that nobody has taken, of stacked rows a
     fixed one of each wave."""
     GROUP: tile.constexpr = 2 if PAIR else 1
@@ -152,7 +152,7 @@ def following(n, table, mail, PAIR: tile.constexpr):
     if len(table.shape) == 1:
         t = t + n * groups
     elif n > 0:
-        t = groups + (told(n - 1, table, mail) if PAIR else taken(table))
+        t = groups + (receive_piece(n - 1, table, mail) if PAIR else take_piece(table))
     return t
 
 
@@ -196,7 +196,7 @@ def walk(work, A, B, C, table, maps, own, mail, PLAN: tile.constexpr):
     t, n, total, last, held = -1, 0, 0, -1, 0
     while t < total:
         with work.produce() as piece:
-            t, n = following(n, table, mail, PLAN.pair), n + 1
+            t, n = next_piece(n, table, mail, PLAN.pair), n + 1
             g, first, total = place(t, table, A.shape[0], across, PLAN.bm, PLAN.pair)
             if t < total:
                 if LISTED:
@@ -244,7 +244,7 @@ def part(x, z, row, k, extents, K_FIRST: tile.constexpr, LISTED: tile.constexpr)
 def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: tile.constexpr, PAIR: tile.constexpr):
     """Load an operand's part of a slot. Each CTA of a `PAIR` loads its part in two halves, or, if both need the
     `same`, one half for both."""
-    ROUNDED, FETCHED, HALF = None if LISTED else rounded(x), not LISTED, buffer.shape[0] // 2
+    ROUNDED, FETCHED, HALF = None if LISTED else tma_precision(x), not LISTED, buffer.shape[0] // 2
     if not PAIR:
         tile.copy_async(buffer, part(x, z, row, k, buffer.shape, K_FIRST, LISTED), mbar=full, precision=ROUNDED,
                         prefetch_map=FETCHED)
@@ -294,25 +294,25 @@ class Started:
 
 
 @tile.jit
-def changed(sums, row, column, finish):
+def values_to_store(sums, row, column, finish):
     """The values to store for sums from a row and a column of their group on."""
-    return finished(sums, finish.group, finish.start + row, column, finish.how)
+    return finish_sums(sums, finish.group, finish.start + row, column, finish.how)
 
 
 @tile.jit
 def store(acc, stage, c, row, column, finish):
-    """Finish the sums (`finish` as in `changed`) and send them to the map `c` through the staging buffers: all at
-    once if these hold all columns, else in turn."""
+    """Finish the sums (`finish` as in `values_to_store`) and send them to the map `c` through the staging buffers:
+    all at once if these hold all columns, else in turn."""
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     TOGETHER: tile.constexpr = acc.shape[1] == BUFFERS * WIDTH
     for p in tile.static_range(acc.shape[1] // WIDTH):
         at = column + p * WIDTH
-        values = changed(acc[:, p * WIDTH:p * WIDTH + WIDTH], row, at, finish)
+        values = values_to_store(acc[:, p * WIDTH:p * WIDTH + WIDTH], row, at, finish)
         if TOGETHER:
             put(values, stage[p], p == 0)
         else:
-            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], newer(p, acc.shape[1] // WIDTH, BUFFERS),
-                 False)
+            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH],
+                 parts_sent_since(p, acc.shape[1] // WIDTH, BUFFERS), False)
     if TOGETHER:
         send_all(stage, c, None, row, column)
 
@@ -331,8 +331,8 @@ def multiply(work, ring, stage, w, C, maps, own, extra, PLAN: tile.constexpr):
                 if stage is not None:
                     c = map_of(C, maps, own + tile.load(piece.T[3]) + 2, 64, stage.shape[3])
                 if row < rows:
-                    acc = tile.zeros((64, PLAN.bn), PLAN.sums) if PLAN.behind else begun(ring, w, PLAN)
-                    acc = multiplied(acc, ring, w, steps if PLAN.behind else steps - 1, PLAN)
+                    acc = tile.zeros((64, PLAN.bn), PLAN.sums) if PLAN.behind else first_product(ring, w, PLAN)
+                    acc = add_products(acc, ring, w, steps if PLAN.behind else steps - 1, PLAN)
                     start = tile.load(piece.T[6])
                     finish = Started(tile.load(piece.T[5]), start, Finishing(1.0, 1.0, extra, PLAN.epilogue))
                     if stage is None:
@@ -340,7 +340,8 @@ def multiply(work, ring, stage, w, C, maps, own, extra, PLAN: tile.constexpr):
                         for first in tile.static_range(0, PLAN.bn, at_once(PLAN.bn, PLAN.epilogue)):
                             some = acc[:, first:min(first + at_once(PLAN.bn, PLAN.epilogue), PLAN.bn)]
                             at = column + first
-                            tile.store(window[row:row + 64, at:at + some.shape[1]], changed(some, row, at, finish))
+                            tile.store(window[row:row + 64, at:at + some.shape[1]],
+                                       values_to_store(some, row, at, finish))
                     else:
                         store(acc, stage[w], c, row, column, finish)
                 # the group ends above these rows: release the slots, and leave the tensor cores to the other consumers
@@ -394,7 +395,7 @@ def multiply_kept(work, ring, stage, w, C, maps, own, PLAN: tile.constexpr):
             ring.release()
             for part in range(before[1], PARTS):
                 before = send_next(before, w, stage, C, maps, own, PLAN)
-            before = kept(tile.cast(acc, C.dtype), place, before[3], WIDTH)
+            before = parts_to_send(tile.cast(acc, C.dtype), place, before[3], WIDTH)
             if above:
                 before = before[0], PARTS, place, before[3]
                 for s in range(steps):

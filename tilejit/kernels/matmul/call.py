@@ -24,14 +24,14 @@ from ..operands import (
     result_dtype,
     seen_as,
 )
-from ..views import folded, folded_row, new
+from ..views import fold_batches, folded_row, new_array
 from .blackwell.config import BlackwellConfig
 from .config import Config
-from .launch import Launch, recalled, remember
-from .narrow_epilogues import asked
+from .launch import Launch, earlier_plan, remember
+from .narrow_epilogues import bind_dtype_taken
 from .planning import plan_launch
 from .problem import Request
-from .register_fit import fitted
+from .register_fit import fit_registers
 from .scales import scale
 
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
@@ -94,19 +94,19 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
     forms, addresses = seen_as(("a", "b", *TILES[:len(tiles)], "out"), arrays)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, out is None, precision, scaled, fast_accum, epilogue, len(arguments), config, target
-    launch = known = _unchanged(recalled(PLANS, key))
+    launch = known = _reusable_launch(earlier_plan(PLANS, key))
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
             made = _folded_out(a, out, x, y, z, scaled)
-            _multiply(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments,
-                      folded_tiles(tiles, describe(made)), scale_a, scale_b, fast_accum, precision, config)
+            _multiply(fold_batches(a, "a"), fold_batches(b, "b"), fold_batches(made, "out", writable=True), epilogue,
+                      arguments, folded_tiles(tiles, describe(made)), scale_a, scale_b, fast_accum, precision, config)
             return made
         if epilogue is not None:
             check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
         request = Request(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), tuple(map(describe, tiles)))
-        launch = _planned(request, config, target or driver.target(x.device), tiles)
-    made = new(a, launch.shape, launch.dtype) if out is None else out
+        launch = _plan_request(request, config, target or driver.target(x.device), tiles)
+    made = new_array(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
     if out is not None:
@@ -115,8 +115,8 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
     try:
         if known is None:
             if epilogue is not None:
-                launch = fitted(launch, given, target or driver.target(describe(a).device),
-                                simulated=target is not None, chosen=config is None)
+                launch = fit_registers(launch, given, target or driver.target(describe(a).device),
+                                       simulated=target is not None, chosen=config is None)
             remember(PLANS, key, launch)
         launch.prepared(*given)
     except (CompilationError, LaunchError):
@@ -125,18 +125,18 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
     return made
 
 
-def _unchanged(launch: Launch | None) -> Launch | None:
+def _reusable_launch(launch: Launch | None) -> Launch | None:
     """A launch that is known, unless something that it depends on has changed."""
     if launch is not None and launch.watched and any(w.has_changed() for w in launch.watched):
         return None
     return launch
 
 
-def _planned(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:
+def _plan_request(request: Request, config: Config | BlackwellConfig | None, target: str, tiles) -> Launch:
     """The launch for a request. The sums of an epilogue with arguments do not wait in 16 bits, since the key of a
     plan lacks the dtypes of these."""
     return plan_launch(request, config, target,
-                       taken=None if request.arguments else asked(request.epilogue, tiles, target))
+                       taken=None if request.arguments else bind_dtype_taken(request.epilogue, tiles, target))
 
 
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
@@ -144,13 +144,13 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
     batch, m, n, _ = extents_of(x, y)
     if z is not None and z.shape != (*batch, m, n):
         raise LaunchError(f"out must be of shape {(*batch, m, n)}, not {z.shape}")
-    return new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
+    return new_array(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
 
 
 def folded_tiles(tiles, z: ArrayView) -> tuple:
     """An epilogue's tiles for a result with several leading dimensions, with these folded into one. LaunchError for
     shapes that do not fit."""
-    return tuple(folded_row(t) if axes == "zn" else folded(t, "tiles")
+    return tuple(folded_row(t) if axes == "zn" else fold_batches(t, "tiles")
                  for t, axes in zip(tiles, axes_of([describe(t) for t in tiles], z)))
 
 

@@ -10,8 +10,8 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from .config import SLOT, Config, along, narrow, part, rows, shares_of
-from .config_rules import HIGH, possible, stored_at_once
+from .config import SLOT, Config, divisor_in_width, part, rows, shares_of, slot_depth
+from .config_rules import HIGH, stored_at_once, try_config
 from .hopper.mainloop import BLOCK
 from .model import (
     CLUSTERS,
@@ -26,9 +26,9 @@ from .model import (
     order_at_once,
     order_in_rounds,
     places,
+    runs_unhindered,
     streamed_cycles,
     takes_turns,
-    unhindered,
 )
 
 WAYS = (*map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False),
@@ -36,7 +36,7 @@ WAYS = (*map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=
 WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # bm -> the largest bn whose sums registers hold
 # Cycles are SM clock cycles. The thresholds and factors were measured on an H200,
 # unless docs/lab/matrix_products.md says otherwise.
-NARROWEST = 48           # the smallest bn of tiles that are made to fit a matrix (`fitting`)
+NARROWEST = 48           # the smallest bn of tiles that are made to fit a matrix (`widths_without_waste`)
 WHOLE = 128 * 160        # elements of a tile up to which all of its columns may be stored at once (`part_of`)
 ROUNDS = 4               # the most rounds of tiles that are made to fit a matrix
 MANY = 64                # the most CTAs that share a tile's k through global memory
@@ -76,7 +76,7 @@ STAGED = 0.03, 0.005
 COPY = 4000              # cycles of a separate kernel that copies operands, apart from its memory traffic
 
 
-def evenly(tiles: int, processors: int) -> int:
+def count_ctas(tiles: int, processors: int) -> int:
     """The smallest number of CTAs that need no more rounds than all `processors` would. Each has about as many tiles
     as another, so CTAs stay at neighbouring tiles until the end: 0.3 to 2.8 % faster than with all."""
     return -(-tiles // -(-tiles // processors))
@@ -95,16 +95,16 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
     return next(_by_cost(p, processors, columns_first))
 
 
-def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> list[Config]:
+def rank_configs(p: Problem, processors: int, columns_first: bool | None = None) -> list[Config]:
     """All possible configurations, by the expected cycles."""
     return list(_by_cost(p, processors, columns_first))
 
 
 def _by_cost(p: Problem, processors: int, columns_first: bool | None) -> Iterator[Config]:
     for found in sorted(_candidates(p, processors, columns_first), key=attrgetter("cost")):
-        config = _fitting(p, processors, found, columns_first is True)
+        config = _config_of(p, processors, found, columns_first is True)
         if config is not None:
-            yield _finished(p, processors, found, config)
+            yield _complete_config(p, processors, found, config)
 
 
 def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
@@ -147,7 +147,7 @@ def tiles_for(p: Problem) -> list[tuple[int, int]]:
     return [*TILES, *sorted(tile for tile in exact if tile[1] <= 256 and tile not in TILES)]
 
 
-def fitting(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
+def widths_without_waste(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
     """For each bm, the three widths that divide the matrix such that a CTA computes the fewest columns in
     all of its rounds."""
     for bm, most in WIDEST.items():
@@ -171,10 +171,10 @@ class Candidate(NamedTuple):
     steps: int
 
 
-def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, processors: int) -> float:
+def expected_cycles(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles that the model expects of a tile and a way to share tiles. `p` is the problem as given, `q` the same
     with its operands swapped if they are."""
-    once, tiles = unhindered(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
+    once, tiles = runs_unhindered(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
     cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
     if not once:
         cost *= NARROW[way.splits == 1 and not q.waits] if q.across[1] and bn > 64 and bn % 64 else 1
@@ -192,19 +192,19 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
         q = p.turned() if swapped else p
         always = tiles_for(q) if swapped else TILES
         # buffers of wider results leave room for too few slots
-        fitted = {*fitting(q, processors)} if swapped and p.stored == 2 else ()
+        fitted = {*widths_without_waste(q, processors)} if swapped and p.stored == 2 else ()
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
-            slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
+            slots = -(-p.k // (SLOT if p.promoted is not None else slot_depth(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
-                once = unhindered(q, bm, bn, way, processors)
+                once = runs_unhindered(q, bm, bn, way, processors)
                 if not once and (bm == HIGH or (bm, bn) not in always and (bm, bn) not in fitted):
                     continue
-                cost = expected(p, q, swapped, bm, bn, way, processors)
+                cost = expected_cycles(p, q, swapped, bm, bn, way, processors)
                 if cost < inf:
                     yield Candidate(cost, swapped, bm, bn, way, -(-slots // way.splits))
 
 
-def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Config | None:
+def _config_of(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Config | None:
     """The configuration of a candidate; None if shared memory holds fewer than two of its slots. `by_rows`: the
     operands are swapped because the result is column-major, so that TMA can store its columns."""
     _, swapped, bm, bn, way, _ = found
@@ -214,9 +214,9 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     columns = _columns(p, q, processors, found, tiles, stores, by_rows)
     turns = takes_turns(q, bm, bn, way, processors) and not p.epilogue
     least = 3 if (q.ahead or stores.long and not turns) and not (stores.by_columns or stores.kept) else 4
-    config = possible(Config.of, bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped,
-                      itemsize=p.itemsize, stored=p.stored, epilogue=p.epilogue and not q.ahead, width=columns,
-                      least=least, clustered=way.clustered)
+    config = try_config(Config.of, bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped,
+                        itemsize=p.itemsize, stored=p.stored, epilogue=p.epilogue and not q.ahead, width=columns,
+                        least=least, clustered=way.clustered)
     if config is None:
         return None
     buffers = 1 if way.stream and stores.by_columns else config.buffers
@@ -236,7 +236,7 @@ class Stores(NamedTuple):
 
 
 def _stores(p: Problem, q: Problem, processors: int, found: Candidate, tiles: int) -> Stores:
-    """`q` is the problem with its operands swapped if the candidate's are, as in `expected`."""
+    """`q` is the problem with its operands swapped if the candidate's are, as in `expected_cycles`."""
     tile, way = (found.bm, found.bn), found.way
     several = p.stored == 2 and tiles > processors
     long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
@@ -264,10 +264,10 @@ def _columns(p: Problem, q: Problem, processors: int, found: Candidate, tiles: i
     if found.bm == HIGH:
         at_once = 48 if found.swapped else 32
     columns = part(found.bn, at_once, found.swapped)
-    return columns if not by_rows or stored_at_once(columns * p.stored) else narrow(found.bn, most)
+    return columns if not by_rows or stored_at_once(columns * p.stored) else divisor_in_width(found.bn, most)
 
 
-def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> Config:
+def _complete_config(p: Problem, processors: int, found: Candidate, config: Config) -> Config:
     """The configuration, completed by the fields that follow from its tile, its slots and the expected cycles."""
     q, stream = p.turned() if config.swapped else p, found.way.stream
     # In lockstep (stream-K) rows of A are loaded once. Otherwise "snake" reverses every other group, so that a group
@@ -282,10 +282,10 @@ def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> 
     alone = min(stages, TURN) if takes_turns(q, config.bm, config.bn, found.way, processors) else 0
     passing = p.busy and not stream and by_columns and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     return replace(config, stages=stages, order=order, stream=stream, passing=passing, alone=alone,
-                   dependent=not stream and _early(p, config, tiles, found.cost, processors))
+                   dependent=not stream and _launches_early(p, config, tiles, found.cost, processors))
 
 
-def _early(p: Problem, config: Config, tiles: int, cost: float, processors: int) -> bool:
+def _launches_early(p: Problem, config: Config, tiles: int, cost: float, processors: int) -> bool:
     """Whether an early launch pays: one that begins while the grid ahead of it ends."""
     full = p.bytes / (MEMORY * processors / 132) > FULL * cost
     if config.splits > 1:
@@ -298,4 +298,4 @@ def _early(p: Problem, config: Config, tiles: int, cost: float, processors: int)
     return cost < (FULL_BRIEF if full else LARGE_BRIEF)
 
 
-__all__ = ["Config", "Problem", "choose", "evenly", "ranked"]
+__all__ = ["Config", "Problem", "choose", "count_ctas", "rank_configs"]

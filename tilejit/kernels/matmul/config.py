@@ -64,11 +64,11 @@ class Config:
         for another, if `least` slots fit beside them, else fewer; then as many slots as fit, up to `stages`. Shared
         memory is left for an `epilogue` to convert its operands to the layout of the sums."""
         check_fields(bm=bm, bn=bn, stages=stages, splits=splits, itemsize=itemsize, stored=stored)
-        bk = bk or along(bm, bn, itemsize)
+        bk = bk or slot_depth(bm, bn, itemsize)
         width = width or part(bn, 256 // stored, swapped)
         check_fields(bk=bk, width=width)
         buffers, slot, room = (max(bn // width, 1), (bm + bn) * bk * itemsize,
-                               SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0))
+                               SHARED - (bm * divisor_in_width(bn, 64) * 4 if epilogue else 0))
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         exchanged = 4 * bm * bn * (splits - 1) // splits if clustered else 0
@@ -100,11 +100,12 @@ class Config:
     def __str__(self) -> str:
         place = "" if self.clustered else " in memory"
         shared = f" k/{self.splits}{place}" if self.splits != 1 else ""
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + said(swapped=self.swapped, stream=self.stream,
-                                                                             by_pairs=self.pair)
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + name_options(swapped=self.swapped,
+                                                                                     stream=self.stream,
+                                                                                     by_pairs=self.pair)
 
 
-def said(**ways) -> str:
+def name_options(**ways) -> str:
     """The names of the options that are on, for `__str__`."""
     return "".join(f" {name.replace('_', ' ')}" for name, has in ways.items() if has)
 
@@ -120,12 +121,12 @@ def shares_of(bn: int, splits: int) -> int:
     return max(count for count in range(1, splits + 1) if bn // 8 % count == 0)
 
 
-def along(bm: int, bn: int, itemsize: float) -> int:
+def slot_depth(bm: int, bn: int, itemsize: float) -> int:
     """The elements along k in a slot: 128 bytes, or twice as many in the smallest tiles."""
     return int((2 if bm + bn <= 80 else 1) * SLOT / itemsize)
 
 
-def narrow(bn: int, width: int) -> int:
+def divisor_in_width(bn: int, width: int) -> int:
     """The largest power of 2, up to `width` (itself a power of 2), that divides `bn`."""
     return min(bn & -bn, width)
 
@@ -135,7 +136,7 @@ def part(bn: int, most: int, swapped: bool) -> int:
     of the result, and any divisor of `bn` from 32 in steps of 8 will do; if none is small enough, it is the smallest
     one."""
     if not swapped:
-        return narrow(bn, most)
+        return divisor_in_width(bn, most)
     parts = [width for width in range(32, bn + 1, 8) if bn % width == 0]
     return max((width for width in parts if width <= most), default=min(parts, default=bn))
 

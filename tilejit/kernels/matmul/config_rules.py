@@ -114,7 +114,7 @@ def check_alone(config, added: bool, loaded: bool) -> None:
     if config.bm == 64:
         raise LaunchError("tiles of 64 rows have one consumer, which has no other to take turns with: "
                           f"config.alone must be 0 with config.bm 64, not {config.alone}")
-    for field, _ in divided(config):
+    for field, _ in fields_that_part_tiles(config):
         raise LaunchError("consumers take turns only if each stores its part of a tile at once, and by itself: "
                           f"config.alone must be 0 with config.{field} {getattr(config, field)}, not {config.alone}")
     if added or loaded:
@@ -122,7 +122,7 @@ def check_alone(config, added: bool, loaded: bool) -> None:
                           f"in all consumers side by side: config.alone must be 0, not {config.alone}")
 
 
-def divided(config) -> list[tuple[str, int]]:
+def fields_that_part_tiles(config) -> list[tuple[str, int]]:
     """The fields that keep a consumer from storing its whole part of a tile at once, each with its neutral value."""
     return [(field, plain) for field, plain in (("splits", 1), ("stream", False), ("kept", False), ("late", 0))
             if getattr(config, field) != plain]
@@ -131,7 +131,7 @@ def divided(config) -> list[tuple[str, int]]:
 def check_high(config) -> None:
     """LaunchError for tiles of 256 rows with an option that needs consumers of 64 rows: sharing,
     keeping or deferring sums."""
-    for field, plain in divided(config) if config.bm == HIGH else ():
+    for field, plain in fields_that_part_tiles(config) if config.bm == HIGH else ():
         raise LaunchError(f"the consumers of tiles of {HIGH} rows have the sums of 128 rows each, "
                           "and must store them at once and by themselves: "
                           f"config.{field} must be {plain} with config.bm {HIGH}, not {getattr(config, field)}")
@@ -217,21 +217,21 @@ def check_shared(config, along: int, stored: int) -> None:
         beside = config.bm * config.width * config.buffers * stored
         what = f"config.buffers={config.buffers} buffers of config.width={config.width} columns of the result"
     elif config.clustered:
-        beside, what = 4 * config.bm * (config.bn // config.splits) * (config.splits - 1), sent(config)
+        beside, what = 4 * config.bm * (config.bn // config.splits) * (config.splits - 1), name_partial_sums(config)
     check_room(config, (config.bm + config.bn) * along, beside, what)
 
 
 def check_shared_on_blackwell(config, rows: int, slot: int, stored: int) -> None:
     """Like `check_shared`, on Blackwell: slots of `slot` bytes, and `rows` rows of sums in each CTA."""
     if config.splits > 1:  # room for all sums that it sends, and all that it receives
-        check_room(config, slot, 2 * 4 * rows * config.bn, sent(config))
+        check_room(config, slot, 2 * 4 * rows * config.bn, name_partial_sums(config))
     else:
         buffers = min(config.bn // config.width, 2)
         check_room(config, slot, buffers * rows * config.width * stored,
                    f"buffers of config.width={config.width} columns of the result")
 
 
-def sent(config) -> str:
+def name_partial_sums(config) -> str:
     return f"the sums that config.splits={config.splits} CTAs of a cluster send each other"
 
 
@@ -256,7 +256,7 @@ def slots_in(room: int, slot: int, most: int) -> int:
     return min(room // slot, most)
 
 
-def possible(of: Callable, *args, **options):
+def try_config(of: Callable, *args, **options):
     """The configuration that ``of`` makes; None if it raises LaunchError or fewer than two slots fit
     in shared memory."""
     try:
@@ -306,4 +306,4 @@ def check_halves(config) -> None:
 
 __all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_field", "check_fields", "check_halves",
            "check_hopper", "check_pair", "check_registers", "check_shared", "check_shared_on_blackwell", "check_shares",
-           "possible", "slots_in", "stored_at_once", "widths"]
+           "try_config", "slots_in", "stored_at_once", "widths"]

@@ -69,7 +69,7 @@ def is_line(AXES: tile.constexpr):
 
 
 @tile.jit
-def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
+def load_argument(x, z, m, n, shape, AXES: tile.constexpr, row=None):
     """What the user's function gets of an array x, for sums of `shape` from row `m` and column `n` on; an extent of 1
     in x stays 1. `row` holds the columns, in shared memory, if TMA has loaded them."""
     COLUMNS: tile.constexpr = shape[1] if AXES[-1] == "n" else 1
@@ -95,7 +95,7 @@ def factor(x, IS_ARRAY: tile.constexpr):
 
 
 @tile.jit
-def finished(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
+def finish_sums(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
     """The values to store for sums from row `m` and column `n` on: scaled, and passed to the user's function with its
     arguments, then its tiles. Of the tiles that TMA has loaded, `there` is the one of the sums' shape, and
     `how.lines` holds rows for the whole tile, in which the sums begin at column `AT`."""
@@ -116,7 +116,7 @@ def finished(acc, z, m, n, how, there=None, AT: tile.constexpr = 0):
         if EPILOGUE.tiles[t][-2:] == "mn" and there is not None:
             arguments, there = (*arguments, there), None
         else:
-            arguments = (*arguments, beside(x, z, m, n, acc.shape, EPILOGUE.tiles[t], row))
+            arguments = (*arguments, load_argument(x, z, m, n, acc.shape, EPILOGUE.tiles[t], row))
     if EPILOGUE.batched:
         made = EPILOGUE.function(acc, z, m, n, *arguments)
     else:
@@ -138,7 +138,7 @@ def store_finished(sums, C, z, row, column, how):
     WIDE: tile.constexpr = sums.shape[1]
     for first in tile.static_range(0, WIDE, at_once(WIDE, how.epilogue)):
         some = sums[:, first:min(first + at_once(WIDE, how.epilogue), WIDE)]
-        tile.store(box(C, z, row, column + first, some.shape), finished(some, z, row, column + first, how))
+        tile.store(box(C, z, row, column + first, some.shape), finish_sums(some, z, row, column + first, how))
 
 
 @tile.jit
@@ -149,8 +149,8 @@ def columns(sums, first: tile.constexpr, count: tile.constexpr):
 
 
 @tile.jit
-def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr,
-            ACROSS: tile.constexpr):
+def staging_buffers(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr,
+                    ACROSS: tile.constexpr):
     """The staging buffers of all consumers of a tile of BM rows: BUFFERS for each, of its rows by WIDTH columns;
     column-major if the result is (`ACROSS`)."""
     ROWS: tile.constexpr = rows_of(BM)
@@ -216,7 +216,7 @@ def send_all(stage, X, z, row, column):
 
 
 @tile.jit
-def newer(part: tile.constexpr, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
+def parts_sent_since(part: tile.constexpr, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
     """The number of parts sent since the one that was last in the buffer of `part`; a tile has PARTS parts, which go
     through BUFFERS buffers in turn."""
     return BUFFERS - 1 if part >= BUFFERS else PARTS - 1 - (PARTS - 1 - part) // BUFFERS * BUFFERS
@@ -268,7 +268,7 @@ def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.co
     within it. They go to `buffer`, which holds the epilogue's tile for them if TMA has loaded it. The `FIRST` part of
     a tile waits until TMA has read the last tile."""
     there = tile.load(buffer) if is_staged(how) else None
-    put(finished(sums, z, row, column + AT, how, there, AT), buffer, FIRST and not how.ahead)
+    put(finish_sums(sums, z, row, column + AT, how, there, AT), buffer, FIRST and not how.ahead)
 
 
 @tile.jit
@@ -337,6 +337,6 @@ def store(sums, stage, C, z, row, column, how):
         for part in tile.static_range(PARTS):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
             there = tile.load(buffer) if is_staged(how) else None
-            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, how, there, part * WIDTH)
+            values = finish_sums(columns(sums, part * WIDTH, WIDTH), z, row, at, how, there, part * WIDTH)
             send(values, buffer, box(C, z, row, at, values.shape),
-                 None if how.ahead else newer(part, PARTS, stage.shape[0]))
+                 None if how.ahead else parts_sent_since(part, PARTS, stage.shape[0]))

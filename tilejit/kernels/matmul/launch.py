@@ -10,8 +10,8 @@ import tilejit as tile
 from ...concurrency import cached_property
 from ...runtime.arrays import describe
 from ..operands import NOTHING
-from ..pack import as_readable, copied
-from ..views import turned
+from ..pack import as_readable, copy_readable
+from ..views import transpose
 from .scales import in_units, one_factor
 from .workspace import workspace
 
@@ -68,27 +68,28 @@ class Launch:
         if self.swapped:
             a, b = b, a
         if self.copied[0]:
-            a = as_readable(turned(a) if self.swapped else a, self.either[0])
+            a = as_readable(transpose(a) if self.swapped else a, self.either[0])
         if self.copied[1]:
-            b = as_readable(b if self.swapped else turned(b), self.either[1])
+            b = as_readable(b if self.swapped else transpose(b), self.either[1])
         turn_a, turn_b, turn_c = self.turned
-        return turned(a) if turn_a else a, turned(b) if turn_b else b, turned(c) if turn_c else c
+        return transpose(a) if turn_a else a, transpose(b) if turn_b else b, transpose(c) if turn_c else c
 
     def scales(self, a, b) -> tuple:
         """The scales as the kernel takes them. Block scales are in the operands' places: [k, rows] if each row has
         its own, else [rows, k]; on Blackwell in units. A thread has the scales of many columns, which must be
         contiguous, and of two rows."""
         if blocks := getattr(self.plan, "blocks", ()):
-            x, y = (turned(b), a) if self.swapped else (a, turned(b))
-            y = turned(y) if blocks[1] else y
-            return turned(x) if blocks[0] else x, copied(y) if blocks[1] and describe(y).strides[1] != 1 else y
+            x, y = (transpose(b), a) if self.swapped else (a, transpose(b))
+            y = transpose(y) if blocks[1] else y
+            return (transpose(x) if blocks[0] else x,
+                    copy_readable(y) if blocks[1] and describe(y).strides[1] != 1 else y)
         if getattr(self.plan, "block", 0):
             rows = self.shape[::-1] if self.swapped else self.shape
             return tuple(in_units(s, n) for s, n in zip((b, a) if self.swapped else (a, b), rows))
         return one_factor(a), one_factor(b)
 
 
-def recalled(plans: dict, key: tuple):
+def earlier_plan(plans: dict, key: tuple):
     """The plan of an earlier call with this key. None if there is none, or if the key cannot be hashed: planning then
     explains what is wrong with the options."""
     try:
@@ -104,4 +105,4 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
     plans[key] = plan
 
 
-__all__ = ["Launch", "recalled", "remember"]
+__all__ = ["Launch", "earlier_plan", "remember"]

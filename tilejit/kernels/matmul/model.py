@@ -230,7 +230,7 @@ def tile_cycles(k: int, itemsize: float, bm: int, bn: int, splits: int = 1, rows
     return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
 
 
-def both(computing: float, loading: float, asking: float = 0) -> float:
+def overlap_cycles(computing: float, loading: float, asking: float = 0) -> float:
     """The cycles of activities that overlap: about those of the longest,
     and more if several are about as long (a cubic norm)."""
     return (computing ** 3 + loading ** 3 + asking ** 3) ** (1 / 3)
@@ -258,7 +258,7 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
     return best
 
 
-def together(order: tuple[str, int], down: int, across: int) -> tuple[float, float]:
+def covered_tiles(order: tuple[str, int], down: int, across: int) -> tuple[float, float]:
     """The rows and columns of tiles that a group of `NEIGHBOURS` covers at one time, out of `down` and `across`."""
     name, group = order
     high = min(NEIGHBOURS, group, down)
@@ -266,10 +266,10 @@ def together(order: tuple[str, int], down: int, across: int) -> tuple[float, flo
     return min(NEIGHBOURS / wide, down) if name == "row" or wide == across else high, wide
 
 
-def asked(p: Problem, bm: int, bn: int, order: tuple[str, int]) -> float:
+def requests_per_cta(p: Problem, bm: int, bn: int, order: tuple[str, int]) -> float:
     """The rows of A and columns of B of a slot that each CTA requests from L2 on average, if neighbours' requests for
     the same data count once."""
-    high, wide = together(order, -(-p.m // bm), -(-p.n // bn))
+    high, wide = covered_tiles(order, -(-p.m // bm), -(-p.n // bn))
     return (high * min(bm, p.m) + wide * min(bn, p.n)) / (high * wide)
 
 
@@ -285,7 +285,7 @@ def at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
     return way.splits == 1 and not way.stream and rows(p.m, bm, way.pair) * -(-p.n // bn) * p.matrices <= processors
 
 
-def unhindered(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+def runs_unhindered(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
     """Whether each tile has one CTA, the GPU holds all of them at once, and the product is not memory-bound."""
     return not p.waits and at_once(p, bm, bn, way, processors)
 
@@ -293,7 +293,7 @@ def unhindered(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
 def order_in_rounds(p: Problem, bm: int, bn: int, group: int = NEIGHBOURS) -> tuple[str, int]:
     """The order of tiles in which neighbours request the least from L2, for several rounds with one CTA per tile: up
     to 1.3 times as fast."""
-    return min(("snake", group), ORDERS[1], key=lambda order: asked(p, bm, bn, order))
+    return min(("snake", group), ORDERS[1], key=lambda order: requests_per_cta(p, bm, bn, order))
 
 
 def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tuple[str, int] | None:
@@ -303,7 +303,7 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
         return None
     if not p.waits:
         return in_one_round(p, bm, bn, False, processors)[1]
-    return min(ORDERS[:2], key=lambda order: asked(p, bm, bn, order))
+    return min(ORDERS[:2], key=lambda order: requests_per_cta(p, bm, bn, order))
 
 
 def takes_turns(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
@@ -311,7 +311,7 @@ def takes_turns(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool
     other: in a single round that is not memory-bound. Not if threads add up the sums of each slot, and not for
     float32, which threads may load from slots."""
     able = bm > 64 and bm * bn >= WIDE and p.promoted is None and not way.pair and p.itemsize < 4
-    return able and unhindered(p, bm, bn, way, processors)
+    return able and runs_unhindered(p, bm, bn, way, processors)
 
 
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
@@ -328,12 +328,14 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
     best = inf, ORDERS[0]
     orders = ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS
     for order in ORDERS[:1] if pair else orders:
-        served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
+        served = requests_per_cta(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
         until = AROUND + HIGHER * (bm == HIGH) + DIVIDED * divides(order, down, across) + MET * pair - hidden
-        computing = slots * both(multiplied, brought, served) * part + until
+        computing = slots * overlap_cycles(multiplied, brought, served) * part + until
         reread = p.n * log2(down) if order[0] == "row" else p.m * log2(across)
         again = AGAIN[1] * p.matrices * p.k * p.itemsize * reread
-        best = min(best, (both(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)), order),
+        best = min(best,
+                   (overlap_cycles(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)),
+                    order),
                    key=itemgetter(0))
     return best
 
@@ -343,8 +345,8 @@ def in_rounds(p: Problem, bm: int, bn: int, rounds: int, rows: float, columns: f
     columns of B inside the matrices on average."""
     taken = ((rows * ASTRIDE.get(p.aligned[0], 1) + columns * ASTRIDE.get(p.aligned[1], 1)) * SLOT / TAKEN
              + (bm + bn - rows - columns) * BEYOND)
-    served = asked(p, bm, bn, order_in_rounds(p, bm, bn)) * SLOT / GIVEN
-    step = both(bm * max(bn, 32) / 32 / USED[bm], taken, served)
+    served = requests_per_cta(p, bm, bn, order_in_rounds(p, bm, bn)) * SLOT / GIVEN
+    step = overlap_cycles(bm * max(bn, 32) / 32 / USED[bm], taken, served)
     return rounds * (-(-p.k * p.itemsize // SLOT) * step + NEXT + bm * bn / 40)
 
 
@@ -373,7 +375,8 @@ def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
         return inf
     shared = shared_rest(tiles % processors, steps, processors, bm, bn)[3] + LEFT
     computing = in_rounds(p, bm, bn, tiles // processors, bm, bn) + shared + BEGIN + bm * bn / 40
-    return both(computing, loading_cycles(p, bm, bn, tiles, processors)) * (EVEN if tiles > 3 * processors else UNEVEN)
+    return overlap_cycles(computing,
+                          loading_cycles(p, bm, bn, tiles, processors)) * (EVEN if tiles > 3 * processors else UNEVEN)
 
 
 def places(way: Way | Config, processors: int) -> int:
@@ -383,15 +386,15 @@ def places(way: Way | Config, processors: int) -> int:
 
 def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles of the product in tiles of bm by bn, shared by CTAs in this way."""
-    if unhindered(p, bm, bn, way, processors):
+    if runs_unhindered(p, bm, bn, way, processors):
         return in_one_round(p, bm, bn, way.pair, processors)[0]
     down, across, shared = rows(p.m, bm, way.pair), -(-p.n // bn), way.splits > 1
     tiles = down * across * p.matrices
     rounds = -(-tiles // max(places(way, processors) // way.splits, 1))
     mean = p.m / down + p.n / across
     if rounds > 1 and way == Way() and not p.waits:
-        return both(in_rounds(p, bm, bn, rounds, p.m / down, p.n / across),
-                    loading_cycles(p, bm, bn, tiles, processors, way))
+        return overlap_cycles(in_rounds(p, bm, bn, rounds, p.m / down, p.n / across),
+                              loading_cycles(p, bm, bn, tiles, processors, way))
     held = mean if rounds > 1 else min(p.m, bm) + min(p.n, bn)
     each, once = 0, 0
     if shared:
@@ -403,8 +406,8 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     tile = (tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn
             + once + meet)
     flat = p.waits and rounds == 1 and not shared and (min(p.n, bn) > bm if p.m > p.n else min(p.m, bm) > bn)
-    return both(rounds * tile * paired * (FLAT if flat else 1),
-                loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
+    return overlap_cycles(rounds * tile * paired * (FLAT if flat else 1),
+                          loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
-__all__ = ["Problem", "Way", "cycles", "order_at_once", "streamed_cycles", "takes_turns", "unhindered"]
+__all__ = ["Problem", "Way", "cycles", "order_at_once", "streamed_cycles", "takes_turns", "runs_unhindered"]

@@ -19,18 +19,19 @@ from ...runtime.arguments import ArraySpec
 from ...types import Scalar, Tile
 from ..operands import NOTHING
 from .constants import Epilogue
-from .epilogue import PIECE, Finishing, finished
+from .epilogue import PIECE, Finishing, finish_sums
 
 ROWS = 64  # of the accumulators that a consumer defers
 
 
 @tile.jit
-def applied(S, z, m, n, E0, E1, E2, E3, EPILOGUE: tile.constexpr, COLUMNS: tile.constexpr, WAITING: tile.constexpr):
+def apply_to_waiting(S, z, m, n, E0, E1, E2, E3, EPILOGUE: tile.constexpr, COLUMNS: tile.constexpr,
+                     WAITING: tile.constexpr):
     """Apply the epilogue to the accumulators in S, those of matrix `z` from row `m` and column `n` on, which have
     waited in dtype WAITING."""
     place = S[0:ROWS, 0:COLUMNS]
-    made = finished(tile.cast(tile.load(place), WAITING), z, m, n,
-                    Finishing(1, 1, (E0, E1, E2, E3)[:EPILOGUE.extras], EPILOGUE))
+    made = finish_sums(tile.cast(tile.load(place), WAITING), z, m, n,
+                       Finishing(1, 1, (E0, E1, E2, E3)[:EPILOGUE.extras], EPILOGUE))
     tile.store(place, tile.cast(made, S.dtype))
 
 
@@ -50,16 +51,16 @@ def dtype_taken(finish: Epilogue, sums, extras: tuple, target: str, width: int) 
     products, and for `width`, as those of a CTA's last tile are; and what is done with accumulators that have that
     dtype already is the same too. `extras` are the arguments and tiles of the epilogue `finish`. Invalid ones give
     None: the call of the kernel reports them."""
-    first = _at(PIECE, finish, sums, extras, target)
-    other = first if first is None or width == PIECE else _at(width, finish, sums, extras, target)
+    first = _dtype_and_uses(PIECE, finish, sums, extras, target)
+    other = first if first is None or width == PIECE else _dtype_and_uses(width, finish, sums, extras, target)
     if first is None or other is None or other[0] != first[0]:
         return None
     return Taken(first[0], width, tuple(map(Watch, dict.fromkeys((*first[1], *other[1])))))
 
 
-def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
+def _dtype_and_uses(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tuple | None:
     """(the dtype to which an epilogue casts so many columns of accumulators, what it depends on), or None."""
-    built = _built(columns, finish, sums, sums, extras, target)
+    built = _build_epilogue(columns, finish, sums, sums, extras, target)
     if built is None:
         return None
     body, uses = built.graph.body, _uses_of_accumulators(built.graph.body)
@@ -71,16 +72,16 @@ def _at(columns: int, finish: Epilogue, sums, extras: tuple, target: str) -> tup
     later = {_cast_to(use) for first in uses if isinstance(first, Call) for use in _uses(body, first.result)}
     if any(d is not None and d.nbytes > dtype.nbytes for d in later):
         return None
-    already = _built(columns, finish, sums, dtype, extras, target)
+    already = _build_epilogue(columns, finish, sums, dtype, extras, target)
     if already is None or _work(already.graph.body) != _work(body):
         return None
     return dtype, tuple(c for c in built.captured if c.may_change)
 
 
-def _built(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target: str) -> Built | None:
+def _build_epilogue(columns: int, finish: Epilogue, sums, waiting, extras: tuple, target: str) -> Built | None:
     """The epilogue of so many columns that have waited in dtype `waiting`, before the passes; None if it is invalid."""
     given = ArraySpec((ROWS, columns), sums.name), 0, 0, 0, *extras, *NOTHING[len(extras):]
-    kernel: Any = applied  # whose public type does not have the parts of a compilation
+    kernel: Any = apply_to_waiting  # whose public type does not have the parts of a compilation
     try:
         bound, options, _ = kernel.bind(given, dict(EPILOGUE=replace(finish, extras=len(extras)), COLUMNS=columns,
                                                     WAITING=waiting))
@@ -120,11 +121,11 @@ def _cast_to(node: Node | None):
     return node.attrs["dtype"] if isinstance(node, Call) and node.op is cast else None
 
 
-def asked(epilogue, extras: Sequence[Any], target: str):
+def bind_dtype_taken(epilogue, extras: Sequence[Any], target: str):
     """``dtype_taken(finish, sums, width)`` with such tiles; None without an epilogue."""
     if epilogue is None:
         return None
     return lambda finish, sums, width: dtype_taken(finish, sums, tuple(extras), target, width)
 
 
-__all__ = ["asked", "dtype_taken"]
+__all__ = ["bind_dtype_taken", "dtype_taken"]

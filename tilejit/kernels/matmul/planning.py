@@ -13,11 +13,11 @@ from ...errors import LaunchError
 from ...runtime import driver
 from ...runtime.arrays import ArrayView
 from ..operands import NOTHING, check_target, span, stored_by_tma
-from ..pack import readable
+from ..pack import is_readable
 from .ahead import tiles_ahead
 from .blackwell import mainloop as blackwell, persistent as blackwell_persistent, split as blackwell_split
 from .blackwell.config import BlackwellConfig, choose as choose_blackwell
-from .choice import PART, choose, evenly
+from .choice import PART, choose, count_ctas
 from .config import SHARED, Config
 from .config_rules import (
     HIGH,
@@ -45,7 +45,7 @@ from .hopper.stream import Shares, shares, stream, whole_groups
 from .launch import Launch
 from .model import LARGE, Problem, shared_rest
 from .narrow_epilogues import Taken
-from .problem import Product, Request, check_product, stacked
+from .problem import Product, Request, check_product, stack_rows
 from .workspace import CTAS
 
 ANY = 1 << 20  # bytes that a kernel with an epilogue may spill without the compiler's warning: `fitted` gives its own
@@ -65,7 +65,7 @@ def plan_launch(request: Request, config: AnyConfig | None, target: str, choice:
     if 0 in product.shape:
         return Launch(product.shape, product.z.dtype)
     spans = tuple(map(span, (product.x, product.y, *request.tiles, product.z)))
-    product = stacked(product)
+    product = stack_rows(product)
     processors = 4 if product.x.device == "host" else driver.multiprocessors(product.x.ordinal)
     waiting = _narrow_sums(product, config, processors, taken)
     if config is None:
@@ -145,7 +145,7 @@ class Job:
 def _job(p: Product, config: AnyConfig, processors: int, waiting: Taken | None) -> Job:
     a, b = (p.y.turned, p.x) if config.swapped else (p.x, p.y.turned)
     z = p.z.turned if config.swapped else p.z
-    copied = not readable(a, p.majors[0]), not readable(b, p.majors[1])
+    copied = not is_readable(a, p.majors[0]), not is_readable(b, p.majors[1])
     if p.itemsize < 1 and any(copied):
         raise LaunchError("rows of float4 must begin at multiples of 16 bytes, a multiple of 32 elements apart: "
                           "pass a copy whose rows do")
@@ -224,7 +224,7 @@ class KernelPlan(NamedTuple):
 def _kernel(job: Job) -> KernelPlan:
     if job.product.on_hopper:
         if job.config.stream:
-            return _streamed(job)
+            return _plan_stream(job)
         return _split(job) if job.config.splits > 1 else _persistent(job)
     return _split_on_blackwell(job) if job.config.splits > 1 else _persistent_on_blackwell(job)
 
@@ -259,7 +259,7 @@ def _persistent(job: Job) -> KernelPlan:
 def persistent_grid(config: Config, tiles: int, processors: int) -> tuple[int]:
     """The CTAs that compute so many tiles: as few as need no more rounds than all."""
     group = 2 if config.pair else 1
-    return (group * evenly(tiles // group, max(processors // group, 1)),)
+    return (group * count_ctas(tiles // group, max(processors // group, 1)),)
 
 
 def _split(job: Job) -> KernelPlan:
@@ -285,7 +285,7 @@ def _split(job: Job) -> KernelPlan:
     return KernelPlan(split.split, grid, plan, options, (), room)
 
 
-def _streamed(job: Job) -> KernelPlan:
+def _plan_stream(job: Job) -> KernelPlan:
     """The stream-K kernel, how its CTAs share tiles, and the room for their sums."""
     config, steps, tiles = job.config, job.steps, job.tiles
     ctas = min(tiles * steps, job.processors)
@@ -308,7 +308,7 @@ def _results(job: Job, slots: int) -> dict[str, Any]:
     if not 0 <= config.late <= config.bn:
         raise LaunchError(f"the configuration's late must be at least 0 and at most its bn of {config.bn} columns, "
                           f"not {config.late}")
-    width, across = _staged(z, config)
+    width, across = _staging_of(z, config)
     check_shared(config, job.row_bytes, z.nbytes_per_element if width else 0)
     ahead: tuple[bool, ...] = ()
     late, waiting = 0, None
@@ -367,7 +367,7 @@ def _by_tma(z: ArrayView, config: AnyConfig) -> bool:
     return stored_by_tma(z, config.width) and bool(widths(config.bn, z.nbytes_per_element))
 
 
-def _staged(z: ArrayView, config: Config) -> tuple[int, bool]:
+def _staging_of(z: ArrayView, config: Config) -> tuple[int, bool]:
     """On Hopper, (columns that TMA stores at once, 0 if it cannot; whether the staging buffers are column-major).
     Elements of 16 bits get to column-major buffers by stmatrix."""
     across = z.nbytes_per_element > 1 and z.strides[-1] != 1 and z.shape[-1] > 1

@@ -145,7 +145,7 @@ def _promotion(request: Request, scales: BlockScales, target: str) -> tuple[bool
     return () if by_threads else None
 
 
-def stacked(p: Product) -> Product:
+def stack_rows(p: Product) -> Product:
     """The product with the rows of all matrices of A stacked, if they share one B and lie one after the other."""
     if (len(p.x.shape) != 3 or len(p.y.shape) != 2 or p.request.epilogue is not None or not p.x.contiguous
         or not p.z.contiguous):
@@ -155,4 +155,4 @@ def stacked(p: Product) -> Product:
     return replace(p, x=x, z=z, m=rows, stacked=rows)
 
 
-__all__ = ["BlockScales", "Product", "Request", "check_product", "stacked"]
+__all__ = ["BlockScales", "Product", "Request", "check_product", "stack_rows"]

@@ -5,27 +5,27 @@ from __future__ import annotations
 
 from ...errors import SharedMemoryError, warn
 from .constants import PersistentConstants
-from .hopper.overlap import whole
+from .hopper.overlap import columns_of_whole_buffers
 
 FEW = 64  # bytes of registers that an epilogue may spill without a warning: some addresses, once for each tile
 
 
-def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: bool = False):
+def fit_registers(launch, given: tuple, target: str, simulated: bool = False, chosen: bool = False):
     """The launch, adjusted so that its epilogue fits. If values spill, fewer columns are deferred to the next tile
     (`late`); a TileWarning says so if there are still more values at once than registers. If the model has `chosen`
     the configuration, slots are dropped, down to two, until the epilogue's shared memory fits; otherwise the
     SharedMemoryError is raised. `given` are the kernel's arguments."""
     plan = launch.plan
-    def again(**changed):
-        return fitted(launch.replanned(**changed), given, target, simulated, chosen)
+    def try_again(**changed):
+        return fit_registers(launch.replanned(**changed), given, target, simulated, chosen)
     try:
         spilled = spills(launch.kernel, given, launch.constants, target, simulated)
     except SharedMemoryError:
         if not chosen or plan.stages <= 2:
             raise
-        return again(stages=plan.stages - 1)
+        return try_again(stages=plan.stages - 1)
     if spilled > FEW and isinstance(plan, PersistentConstants) and plan.late:
-        return again(late=whole(plan.late // 2, plan.width))
+        return try_again(late=columns_of_whole_buffers(plan.late // 2, plan.width))
     if spilled > FEW:
         warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, "
              f"which are stored to memory and loaded again for every tile; a config with a bn below {plan.bn}, "
@@ -43,4 +43,4 @@ def spills(kernel, given: tuple, constants: dict, target: str, simulated: bool) 
     return 0
 
 
-__all__ = ["fitted"]
+__all__ = ["fit_registers"]

@@ -12,7 +12,7 @@ from ...errors import LaunchError
 from ...runtime.arguments import plain_constant
 from ...runtime.arrays import ArrayView
 from ...runtime.element_types import fits_float32
-from ..operands import described
+from ..operands import describe_operand
 from .blackwell.mainloop import ROWS, UNIT
 from .hopper.mainloop import BLOCK
 
@@ -41,7 +41,7 @@ def scale(name: str, s) -> Scale | None:
         return None
     if not hasattr(s, "shape") or isinstance(s, np.bool_):
         raise LaunchError(f"{name} must be a number or an array of factors, not {type(s).__name__}")
-    v = described(name, s)
+    v = describe_operand(name, s)
     if v.dtype not in ("float32", *FACTORS):
         raise LaunchError(f"{name} must be of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, "
                           f"not of {v.dtype}")
@@ -76,13 +76,13 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
     if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8"):
         raise LaunchError(f"block scales are for two matrices of float8, and a is of {x.dtype} and shape {x.shape}")
     (m, k), n = x.shape, y.shape[1]
-    def up(extent):
+    def count_blocks(extent):
         return -(-extent // BLOCK)
     found = []
     for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"),
                                  ("scale_b", scaled[1], n, "[K/128, N or N/128]")):
         order = 1 if name == "scale_a" else -1
-        given, wanted = s.shape[::order] if s else (), ((rows, up(k)), (up(rows), up(k)))
+        given, wanted = s.shape[::order] if s else (), ((rows, count_blocks(k)), (count_blocks(rows), count_blocks(k)))
         if s is None or given not in wanted:
             raise LaunchError(f"{name} must be {words}: of shape {wanted[0][::order]} or {wanted[1][::order]} here, "
                               f"not {given[::order]}")

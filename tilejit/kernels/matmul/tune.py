@@ -27,18 +27,18 @@ from ..operands import (
     check_epilogue,
     check_listed,
     check_parameters,
-    described,
+    describe_operand,
     extents_of,
     places_of,
     result_dtype,
     span,
 )
-from ..views import folded, new
-from .blackwell.config import BlackwellConfig, ranked as ranked_blackwell
+from ..views import fold_batches, new_array
+from .blackwell.config import BlackwellConfig, rank_configs as ranked_blackwell
 from .call import folded_tiles, matmul
-from .choice import ranked
+from .choice import rank_configs
 from .config import Config
-from .narrow_epilogues import asked
+from .narrow_epilogues import bind_dtype_taken
 from .planning import plan_launch
 from .problem import Request
 from .scales import scale
@@ -61,26 +61,30 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
         raise LaunchError(f"most is how many configurations are timed, a number of at least 1, not {most!r}")
     check_listed(arguments=arguments, tiles=tiles)
     check_epilogue(epilogue, arguments, tiles)
-    x, y = described("a", a), described("b", b)
+    x, y = describe_operand("a", a), describe_operand("b", b)
     if epilogue is not None:
         check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
     if max(len(x.shape), len(y.shape)) > 3:
         batch, m, n, _ = extents_of(x, y)
         tiles = folded_tiles(tiles, ArrayView(0, (*batch, m, n), (0,) * (len(batch) + 2), x.dtype, x.device))
-        a, b, out = folded(a, "a"), folded(b, "b"), None if out is None else folded(out, "out", writable=True)
+        a, b, out = (fold_batches(a, "a"), fold_batches(b, "b"),
+                     None if out is None else fold_batches(out, "out", writable=True))
         x, y = describe(a), describe(b)
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     host = x.device in ("host", -1)
     target = settings().target or "sm_90a" if host else driver.target(x.device)
     batch, m, n, _ = extents_of(x, y)
-    made = new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
-    beside = tuple(map(described, TILES, tiles))
-    request = Request(x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside)
-    plan = partial(plan_launch, request, target=target, taken=None if arguments else asked(epilogue, tiles, target))
+    made = new_array(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
+    beside = tuple(map(describe_operand, TILES, tiles))
+    request = Request(x, y, describe_operand("out", made), precision, scaled, fast_accum, epilogue, len(arguments),
+                      beside)
+    plan = partial(plan_launch, request, target=target,
+                   taken=None if arguments else bind_dtype_taken(epilogue, tiles, target))
     configs: list[Config | BlackwellConfig] = []
 
     def choice(problem, processors: int, columns_first: bool | None):
-        configs.extend((ranked if target in HOPPER else ranked_blackwell)(problem, processors, columns_first)[:most])
+        configs.extend((rank_configs if target in HOPPER else ranked_blackwell)(problem, processors,
+                                                                                columns_first)[:most])
         return configs[0]
 
     plan(None, choice=choice)
@@ -91,16 +95,16 @@ def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None
     store, place = open_store(), _place(views, scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
     known = None if store is None or place is None else store.get_json("tuned", place)
     if not isinstance(known, int) or known not in range(len(configs)):
-        compiled = _compiled({i: plan(c) for i, c in enumerate(configs)},
-                             (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
+        compiled = _compile_launches({i: plan(c) for i, c in enumerate(configs)},
+                                     (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
         launches = {i: partial(matmul, a, b, made, epilogue, arguments, config=configs[i], **options) for i in compiled}
-        known = _fastest(launches, describe(a), describe(made))
+        known = _find_fastest(launches, describe(a), describe(made))
         if store is not None and place is not None:
             store.put("tuned", place, json.dumps(known).encode())
     return configs[known]
 
 
-def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
+def _compile_launches(launches: dict, given: tuple, target: str) -> list[int]:
     """The launches that compile; they are compiled in parallel. If none does, the first error is raised."""
     def attempt(item) -> TileError | None:
         try:
@@ -117,7 +121,7 @@ def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
     return compiled
 
 
-def _fastest(launches: dict, a, made) -> int:
+def _find_fastest(launches: dict, a, made) -> int:
     """The number of the launch that takes the least time, on the stream of the arrays. The contents of `made` are
     restored afterwards."""
     device, (low, high) = made.device, span(made)

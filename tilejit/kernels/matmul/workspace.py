@@ -29,7 +29,7 @@ def zeros(like, shape: tuple[int, ...], dtype: str):
     if view.device == "host":
         return np.zeros(shape, dtype)
     handle = streams.current_stream(view)
-    captured = driver.capturing(handle, view.ordinal)
+    captured = driver.capture_id(handle, view.ordinal)
     place = type(like), view.device, handle, captured > 0, shape, dtype
     capture, made = ZEROS.get(place, (None, None))
     if capture != captured:

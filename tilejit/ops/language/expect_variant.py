@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir.builder import Builder, describe
 from ...ir.builtin import builtin
 from ...ir.op import variant_names
-from ...names import nearest
+from ...names import suggest_nearest
 
 
 class ExpectVariant:
@@ -35,7 +35,7 @@ def expect_variant(g: Builder, name):
     if not isinstance(name, str):
         raise g.error(f"a variant is named by a string, not {describe(name)}")
     if name not in variant_names():
-        raise g.error(f"nothing is lowered as {name!r}{nearest(name, variant_names())}; "
+        raise g.error(f"nothing is lowered as {name!r}{suggest_nearest(name, variant_names())}; "
                       f"the variants are {', '.join(variant_names())}")
     return ExpectVariant(name)
 

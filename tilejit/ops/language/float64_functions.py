@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 
-def _each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+def _map_elements(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
     """A function of Python floats, applied to each element."""
     def run(x: np.ndarray) -> np.ndarray:
         flat = np.fromiter(map(function, np.ravel(x).tolist()), np.float64, np.size(x))
@@ -16,7 +16,7 @@ def _each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarr
     return run
 
 
-erf, erfc = _each(math.erf), _each(math.erfc)
+erf, erfc = _map_elements(math.erf), _map_elements(math.erfc)
 
 
 def exp10(x: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ def _plain_lgamma(x: float) -> float:
         return math.inf
 
 
-tgamma, _lgamma = _each(_plain_tgamma), _each(_plain_lgamma)
+tgamma, _lgamma = _map_elements(_plain_tgamma), _map_elements(_plain_lgamma)
 
 # 1 minus Euler's constant, and zeta(k) - 1 for k = 2, 3, ...
 _LINEAR = 0.42278433509846713

@@ -157,7 +157,7 @@ def _(e, call, x, n):
 _BEYOND = 4096  # times 2 to this power, every float64 overflows
 
 
-def _limited(g: Builder, n) -> Operand:
+def _limit_exponents(g: Builder, n) -> Operand:
     """The exponents `n` as int32, those of wider dtypes limited first."""
     if isinstance(n, int):
         return convert(g, max(-_BEYOND, min(n, _BEYOND)), int32)
@@ -175,6 +175,6 @@ def ldexp(g: Builder, x, n):
     integer `x` becomes float32."""
     if number(g, n).dtype.kind not in ("int", "uint"):
         raise g.error(f"the exponent of ldexp is an integer, not {describe(n)}")
-    x, n = float_operand(g, x), _limited(g, n)
+    x, n = float_operand(g, x), _limit_exponents(g, n)
     shape = broadcast_shape(g, number(g, x), number(g, n))
     return g.call(ldexp_, spread(g, x, shape), spread(g, n, shape))

@@ -127,7 +127,7 @@ def _emit_sqrt(e, dtype, x):
     return e.ins(f"call {dtype.llvm} @llvm.sqrt.{e.suffix(dtype)}({dtype.llvm} {x.text})", dtype)
 
 
-def _rounding(name: str):
+def _rounding_rule(name: str):
     def emit(e, dtype, x):
         return e.ins(f"call {dtype.llvm} @llvm.{name}.{e.suffix(dtype)}({dtype.llvm} {x.text})", dtype)
     return emit
@@ -241,10 +241,10 @@ _TABLE = (
     Function("tgamma", reference.tgamma, _libdevice("tgamma"), "5 ulp", "10 ulp"),
     Function("sigmoid", _sigmoid, _emit_sigmoid, "4 ulp", "4 ulp",
              _emit_sigmoid_fast, "2**-11 absolute"),
-    Function("floor", np.floor, _rounding("floor"), "exact", "exact"),
-    Function("ceil", np.ceil, _rounding("ceil"), "exact", "exact"),
-    Function("trunc", np.trunc, _rounding("trunc"), "exact", "exact"),
-    Function("round", np.rint, _rounding("rint"), "exact, ties to even", "exact, ties to even"),
+    Function("floor", np.floor, _rounding_rule("floor"), "exact", "exact"),
+    Function("ceil", np.ceil, _rounding_rule("ceil"), "exact", "exact"),
+    Function("trunc", np.trunc, _rounding_rule("trunc"), "exact", "exact"),
+    Function("round", np.rint, _rounding_rule("rint"), "exact, ties to even", "exact, ties to even"),
 )
 
 _PAIRS = (

@@ -106,7 +106,7 @@ def _compare_signs(g: Builder, symbol: str, a, b, left: bool) -> Value:
     return g.call(ew.bit_and, same, g.call(ew.bit_not, negative))
 
 
-def logical(g: Builder, word: str, a, b) -> Value:
+def combine_conditions(g: Builder, word: str, a, b) -> Value:
     """``a and b`` or ``a or b`` of run-time values. There is no short circuit: both operands are evaluated."""
     x, y = as_condition(g, a), as_condition(g, b)
     return g.call(ew.bit_and if word == "and" else ew.bit_or, *match_operands(g, x, y, dtype=bool_))

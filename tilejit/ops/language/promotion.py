@@ -12,10 +12,10 @@ from ...types import Buffer, Points, Region, Scalar, Sym, Tile, Type, Uniformity
 from ..tiles import arrange, casts, elementwise as ew, generate
 
 
-def static(x) -> bool:
+def is_static(x) -> bool:
     """Whether `x` is known at compile time: anything but a Value or a tuple that contains one."""
     if isinstance(x, tuple):
-        return all(static(i) for i in x)
+        return all(is_static(i) for i in x)
     return not isinstance(x, Value)
 
 

@@ -61,7 +61,7 @@ def rand(g: Builder, seed, offset):
     There are 2^31 equally likely integers, rounded to float32 and scaled; the largest result is 1 - 2^-24. The bits are
     those of Triton's ``tl.rand(seed, offset)``.
     """
-    return _uniform(g, _philox(g, seed, offset, "rand")[0])
+    return _unit_interval_from(g, _philox(g, seed, offset, "rand")[0])
 
 
 @builtin
@@ -74,17 +74,17 @@ def randn(g: Builder, seed, offset):
     the accurate ones also with the launch option fast_math, whose logarithm could give a NaN near 1.
     """
     first, second = _philox(g, seed, offset, "randn", 2)
-    u = g.call(ew.maximum, *match_operands(g, _uniform(g, first), LEAST))
-    angle = binary(g, "*", _uniform(g, second), 2 * math.pi)
-    radius = _accurate(g, "sqrt", binary(g, "*", _accurate(g, "log", u), -2.0))
-    return as_value(binary(g, "*", radius, _accurate(g, "cos", angle)))
+    u = g.call(ew.maximum, *match_operands(g, _unit_interval_from(g, first), LEAST))
+    angle = binary(g, "*", _unit_interval_from(g, second), 2 * math.pi)
+    radius = _call_accurate(g, "sqrt", binary(g, "*", _call_accurate(g, "log", u), -2.0))
+    return as_value(binary(g, "*", radius, _call_accurate(g, "cos", angle)))
 
 
-def _accurate(g: Builder, name: str, x: Operand) -> Value:
+def _call_accurate(g: Builder, name: str, x: Operand) -> Value:
     return g.call(FUNCTIONS[name][0], x)
 
 
-def _uniform(g: Builder, word: Value) -> Value:
+def _unit_interval_from(g: Builder, word: Value) -> Value:
     """A uint32 as a float32 in [0, 1). A negative int32 is complemented, so that 31 bits are left."""
     x = g.call(casts.bitcast, word, dtype=int32)
     return as_value(binary(g, "*", binary(g, "^", x, binary(g, ">>", x, 31)), SCALE))
@@ -129,9 +129,9 @@ def _(e, call, *operands):
         wide = e.ins(f"mul i64 {e.ins(f'zext i32 {word.text} to i64', uint64).text}, {multiplier}", uint64)
         return tuple(e.ins(f"trunc i64 {half.text} to i32", uint32) for half in (wide >> 32, wide))
 
-    def one(e, dtype, *values):
+    def emit_element(e, dtype, *values):
         return rounds(values[:4], values[4:], product, lambda n: e.const(n, uint32))[call.attrs["word"]]
-    return ew.map_registers(one, e, uint32, operands)
+    return ew.map_registers(emit_element, e, uint32, operands)
 
 
 def _philox(g: Builder, seed, offset, name: str, count: int = 1) -> tuple[Value, ...]:

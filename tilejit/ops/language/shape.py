@@ -163,7 +163,7 @@ def _size(g, x):
 
 
 @method(Tile, Scalar, name="to")
-def _to(g, x, dtype):
+def _cast_to(g, x, dtype):
     """The value converted to `dtype`, as by ``tile.cast``."""
     return strong_cast(g, x, dtype_of(dtype))
 
@@ -171,7 +171,7 @@ def _to(g, x, dtype):
 @method(Tile, Scalar, name="astype")
 def _astype(g, x, dtype):
     """The same as `to`."""
-    return _to(g, x, dtype)
+    return _cast_to(g, x, dtype)
 
 
 @method(Tile, name="reshape")

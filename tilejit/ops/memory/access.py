@@ -12,7 +12,7 @@ from ...ir.builder import as_value, number_type, type_of
 from ...ir.graph import Call, Operand, Value
 from ...layout import register_table
 from ...types import Points, Region, Scalar, Tile, Uniformity, domain_of
-from .vector_proofs import is_inside, joint, narrower, widest, widest_of
+from .vector_proofs import explain_narrowness, is_inside, shares_bounds, widest_of, widest_vector
 
 # Where a thread's registers have at least so many different coordinates along a dimension, the launch is asked whether
 # the extent is a multiple of the region's: if so, one test of the region's start replaces one test for each coordinate.
@@ -60,16 +60,17 @@ def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, mos
     rank = len(t.shape)
     checked = tuple(d for d in range(len(t.buffer.shape))
                     if not isinstance(t, Region) or not is_inside(g, t, starts, d))
-    whole = tuple(d for d in checked if isinstance(t, Region) and isinstance(tile, Tile) and _many(g, t, tile, d)
-                  and g.divisor(starts[d]) % t.extents[d] == 0 and joint(g, source, d, t.extents[d]))
+    whole = tuple(d for d in checked
+                  if isinstance(t, Region) and isinstance(tile, Tile) and _has_many_coordinates(g, t, tile, d)
+                  and g.divisor(starts[d]) % t.extents[d] == 0 and shares_bounds(g, source, d, t.extents[d]))
     for axis in reversed(range(rank)) if isinstance(tile, Tile) else ():
-        vector = widest(g, source, axis, min(most or widest_of(t.dtype), g.register_run(tile, axis)), mask)
+        vector = widest_vector(g, source, axis, min(most or widest_of(t.dtype), g.register_run(tile, axis)), mask)
         if vector > 1:
             return AccessPlan(vector, axis, checked, whole)
     return AccessPlan(1, rank - 1, checked, whole)
 
 
-def _many(g, t: Region, tile: Tile, d: int) -> bool:
+def _has_many_coordinates(g, t: Region, tile: Tile, d: int) -> bool:
     """Whether a thread has elements at so many coordinates along `d` that the tests saved are worth a
     guard on the extent."""
     if d not in t.kept or t.buffer.scope != "global":
@@ -110,9 +111,9 @@ def plan(site: AccessSite, most: int | None = None) -> AccessPlan:
     return plan_access(site.g, site.memory, site.tile, site.mask, most)
 
 
-def wider(site: AccessSite, plan: AccessPlan, most: int | None = None) -> tuple[tuple[str, str], ...]:
+def explain_width(site: AccessSite, plan: AccessPlan, most: int | None = None) -> tuple[tuple[str, str], ...]:
     """Why an access has no wider instructions, as (width in words, needs that do not hold); empty if none could be."""
-    return narrower(site.g, site.memory, site.tile, site.mask, plan.vector, most)
+    return explain_narrowness(site.g, site.memory, site.tile, site.mask, plan.vector, most)
 
 
 # -- emission ----------------------------------------------------------------------------------------------------------
@@ -279,5 +280,5 @@ def emit_store(e, plan: AccessPlan, call, target, value, mask):
                        access.predicate(run[0], mask and mask[run[0]], owned=True), cache)
 
 
-LOAD = Variant("load", needs=(), plan=plan, emit=emit_load, wider=wider, doc=__doc__)
-STORE = Variant("store", needs=(), plan=plan, emit=emit_store, wider=wider, doc=__doc__)
+LOAD = Variant("load", needs=(), plan=plan, emit=emit_load, wider=explain_width, doc=__doc__)
+STORE = Variant("store", needs=(), plan=plan, emit=emit_store, wider=explain_width, doc=__doc__)

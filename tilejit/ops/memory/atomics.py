@@ -82,8 +82,8 @@ def _plan(s: AccessSite) -> AtomicPlan:
     return AtomicPlan(access.plan(s, most_at_once(s.g, s.call)), s.call.result in used_values(s.g))
 
 
-def _wider(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
-    return access.wider(s, plan.access, most_at_once(s.g, s.call))
+def _explain_width(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
+    return access.explain_width(s, plan.access, most_at_once(s.g, s.call))
 
 
 def most_at_once(context, call: Call) -> int:
@@ -130,7 +130,7 @@ def replicated_scratch(call: Call) -> int:
 
 
 atomic_.site(AccessSite)
-atomic_.variants = (Variant("atomic", needs=(), plan=_plan, wider=_wider, doc=__doc__),)
+atomic_.variants = (Variant("atomic", needs=(), plan=_plan, wider=_explain_width, doc=__doc__),)
 atomic_.rules.scratch = replicated_scratch
 
 

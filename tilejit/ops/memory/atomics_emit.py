@@ -194,14 +194,14 @@ class _Unit:
         raw = e.select(nan, sticky, e.ins(f"bitcast {value.typed} to {bits.llvm}", bits))
         negative = e.ins(f"icmp slt {raw.typed}, 0", bool_)
         positive = e.ins(f"xor i1 {negative.text}, true", bool_)
-        def both(test):
+        def and_predicate(test):
             return e.all_of([test, predicate])
         head, other = self.head("atom"), "min" if up else "max"
-        old = self._atom(f"{head}.{self.kind}.s{n}", address, [raw], both(positive))
-        old = self._atom(f"{head}.{other}.u{n}", address, [raw], both(negative), before=old)
+        old = self._atom(f"{head}.{self.kind}.s{n}", address, [raw], and_predicate(positive))
+        old = self._atom(f"{head}.{other}.u{n}", address, [raw], and_predicate(negative), before=old)
         result = self._value(old)
         lost = e.ins(f"fcmp uno {d.llvm} {result.text}, {result.text}", bool_)
-        self._atom(f"{head}.exch.b{n}", address, [sticky], both(lost))
+        self._atom(f"{head}.exch.b{n}", address, [sticky], and_predicate(lost))
         return result
 
     def _add_by_exchange(self, address: tuple, value, predicate):

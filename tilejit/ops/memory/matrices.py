@@ -150,20 +150,22 @@ def _groups(t: Tile, region: Region, starts, row: int, transposed: bool, threads
     table, domain = thread_table(layout_of(t), domain_of(t), threads), domain_of(t)
     # start of each word's matrix
     at = [(int(i), int(j)) for i, j in (np.unravel_index(flat, domain) for flat in table[0][::32 // t.dtype.bits])]
-    return _steps(t, region, starts, row, transposed, table, _grouped(at))
+    return _steps(t, region, starts, row, transposed, table, _group_matrices(at))
 
 
-def _grouped(at: list[tuple[int, int]]) -> list[Group]:
+def _group_matrices(at: list[tuple[int, int]]) -> list[Group]:
     """Group the words (matrices at `at`): four, if the fourth is displaced from the third as the second is from the
     first; else two, or one."""
-    groups, word = [], 0
-    def apart(x, y):
+    def displacement(x, y):
         return (y[0] - x[0], y[1] - x[1])
+
+    groups, word = [], 0
     while word < len(at):
         four = at[word:word + 4]
-        count = 4 if len(four) == 4 and apart(four[0], four[1]) == apart(four[2], four[3]) else min(len(four), 2)
-        odd = apart(four[0], four[1]) if count > 1 else (0, 0)
-        groups.append(Group(word, count, four[0], odd, apart(four[0], four[2]) if count == 4 else (0, 0)))
+        square = len(four) == 4 and displacement(four[0], four[1]) == displacement(four[2], four[3])
+        count = 4 if square else min(len(four), 2)
+        odd = displacement(four[0], four[1]) if count > 1 else (0, 0)
+        groups.append(Group(word, count, four[0], odd, displacement(four[0], four[2]) if count == 4 else (0, 0)))
         word += count
     return groups
 
@@ -190,7 +192,7 @@ def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table,
         key = group.count, group.odd, group.high
         if key not in first:
             first[key] = offsets(group, [0] * len(known))
-        way = _moved(region.buffer.layout, first[key], offsets(group, known))
+        way = _flip_and_step(region.buffer.layout, first[key], offsets(group, known))
         made.append(group if way is None else replace(group, flip=way[0], step=way[1]))
     return tuple(made)
 
@@ -214,7 +216,7 @@ def _known_starts(region: Region, starts) -> list[int] | None:
     return known
 
 
-def _moved(layout, origin, target) -> tuple[int, int] | None:
+def _flip_and_step(layout, origin, target) -> tuple[int, int] | None:
     """(flip, step) such that ``target == (origin ^ flip) + step`` for the offsets of all threads;
     None if there are none."""
     flip = int(origin[0] ^ target[0]) & (layout.swizzle.block - 1 if layout.swizzle is not None else 0)

@@ -89,13 +89,14 @@ def _plan_load(s: AccessSite) -> AtomicPlan:
 
 
 def _wider_load(s: AccessSite, plan: AtomicPlan) -> tuple[tuple[str, str], ...]:
-    return access.wider(s, plan.access)
+    return access.explain_width(s, plan.access)
 
 
 ordered_load.site(AccessSite)
 ordered_store.site(AccessSite)
 ordered_load.variants = (Variant("ordered_load", needs=(), plan=_plan_load, wider=_wider_load, doc=__doc__),)
-ordered_store.variants = (Variant("ordered_store", needs=(), plan=access.plan, wider=access.wider, doc=__doc__),)
+ordered_store.variants = (Variant("ordered_store", needs=(), plan=access.plan, wider=access.explain_width,
+                                  doc=__doc__),)
 ordered_load.rules.scratch = replicated_scratch
 
 

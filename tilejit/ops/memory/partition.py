@@ -178,11 +178,11 @@ def region_fits(site, region, starts, d: int, vec: int) -> bool:
         return shared_runs(buffer.layout, buffer.shape, d, vec)
     if buffer.narrowed is not None and buffer.narrowed[d] % vec:
         return False
-    def known(kind, n):
+    def is_multiple(kind, n):
         return n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
     return (g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
-            and all(known("stride_multiple", n) for i, n in enumerate(buffer.strides) if i != d)
-            and (d not in unbounded_dimensions(region, starts) or known("size_multiple", buffer.shape[d])))
+            and all(is_multiple("stride_multiple", n) for i, n in enumerate(buffer.strides) if i != d)
+            and (d not in unbounded_dimensions(region, starts) or is_multiple("size_multiple", buffer.shape[d])))
 
 
 @lru_cache(maxsize=4096)

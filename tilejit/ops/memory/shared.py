@@ -12,7 +12,7 @@ from ...ir.builtin import attribute, method
 from ...ir.graph import Call, Value
 from ...ir.op import op
 from ...ir.op_traits import Traits
-from ...layout import Auto, TileLayout, axis, standard
+from ...layout import Auto, TileLayout, axis, standard_layout
 from ...types import Buffer, Points, Region
 from ..language.creation import checked_shape
 from ..language.promotion import uniform_scalar
@@ -31,8 +31,8 @@ def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     of the span. (PTX ISA, "Shared Memory Matrix Layout".)
     """
     dtype = dtype_of(dtype)
-    return standard(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits,
-                    tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), mode_bytes)
+    return standard_layout(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits,
+                           tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), mode_bytes)
 
 
 def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
@@ -40,7 +40,7 @@ def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
     if len(shape) < 2 or shape[-2] % 8:
         return None
     span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
-    return standard(dtype.bits, shape, span) if span else None
+    return standard_layout(dtype.bits, shape, span) if span else None
 
 
 def check_in_memory(layout: TileLayout) -> None:

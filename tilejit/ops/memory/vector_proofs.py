@@ -16,7 +16,7 @@ def widest_of(dtype: DType) -> int:
     return max(1, 16 // dtype.nbytes)
 
 
-def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
+def widest_vector(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
     """The largest number n, `most` halved as often as needed, such that each aligned run of n elements along `axis`
     provably is one access."""
     while most > 1 and next(_obstacles(g, source, axis, most, mask), None) is not None:
@@ -31,8 +31,8 @@ def _place_type(source: Value) -> Region | Points:
     return t
 
 
-def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
-             most: int | None = None) -> tuple[tuple[str, str], ...]:
+def explain_narrowness(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
+                       most: int | None = None) -> tuple[tuple[str, str], ...]:
     """Why an access moves only `vector` elements per instruction, if a thread holds enough elements for more.
 
     Returns (bytes of the longer vector, its needs that do not hold, along the dimension with the fewest of them),
@@ -45,9 +45,9 @@ def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int,
         return ()
     with g.facts.without_recording():
         missed = {axis: list(_obstacles(g, source, axis, wanted, mask)) for axis in range(len(t.shape))}
-        def beside(a):
-            return (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
-        axis = min(missed, key=lambda a: (t.shape[a] == 1, not beside(a), len(missed[a]), -a))
+        def is_adjacent(a):
+            return (d := _moving_dimension(g, source, a, wanted)) is not None and _is_contiguous(t, d)
+        axis = min(missed, key=lambda a: (t.shape[a] == 1, not is_adjacent(a), len(missed[a]), -a))
     held = (f"needs {wanted} contiguous elements in each thread: the tile's layout, which suits its other uses too, "
             f"has {g.register_run(tile, axis)}")
     return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
@@ -61,19 +61,20 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     if t.shape[axis] % vector:
         yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
         return
-    def alike(m):
-        return _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 if the mask is constant in each run, otherwise 1
+    def mask_divisor(m):
+        # 0 if the mask is constant in each run, otherwise 1
+        return _divisor_of_first(g.ramp(m, axis - len(t.shape), vector), 0)
     differs = (f"needs a mask that is the same for {vector} neighbours, "
                f"as one up to a multiple of {vector} (elements beyond an array need none)")
-    may_be_alike = mask is None or g.may_divide(mask, vector, alike)
+    may_be_alike = mask is None or g.may_divide(mask, vector, mask_divisor)
     if not may_be_alike:
         yield differs
-    d = _along(g, source, axis, vector)
+    d = _dimension_along(g, source, axis, vector)
     if d is None:
         yield _explain_gaps(g, source, axis, vector)
     else:
-        yield from _askew(g, t, d, vector)
-    if d is not None and not joint(g, source, d, vector):
+        yield from _explain_misalignment(g, t, d, vector)
+    if d is not None and not shares_bounds(g, source, d, vector):
         if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
             found = "the window's are not known to be"
         else:
@@ -82,11 +83,11 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
         yield f"needs bounds that are multiples of {vector}{known}: {found}"
     # Facts about the launch's scalars are asked last. Scalars change more often than arrays,
     # and each answer compiles another version.
-    if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:
+    if mask is not None and may_be_alike and g.asked_divisor(mask, vector, mask_divisor) != 0:
         yield differs
 
 
-def _first(ramp: tuple[int, int] | None, step: int) -> int:
+def _divisor_of_first(ramp: tuple[int, int] | None, step: int) -> int:
     """A divisor of the first element of each run of `ramp`, if it has the `step` asked for; 1 otherwise. With step 0,
     constant runs give 0."""
     if ramp is None or ramp[0] != step:
@@ -94,24 +95,26 @@ def _first(ramp: tuple[int, int] | None, step: int) -> int:
     return ramp[1] if step else 0
 
 
-def _along(g, source: Value, axis: int, vector: int) -> int | None:
+def _dimension_along(g, source: Value, axis: int, vector: int) -> int | None:
     """The dimension of the buffer along which each vector's elements are adjacent and start at a multiple of `vector`.
 
     The other indices are the same for all elements of a vector. None if this does not provably hold.
     """
     t, indices = _place_type(source), g.definition(source).args[1:]
-    d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
+    d, divisor_of_first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
     if d is None:
-        def first(i, step=1):
-            return _first(g.ramp(i, axis - len(t.shape), vector), step)
-        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
+        def divisor_of_first(i, step=1):
+            return _divisor_of_first(g.ramp(i, axis - len(t.shape), vector), step)
+        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: divisor_of_first(i, 0)) != 0]
         if len(moving) != 1:
             return None
         d, = moving
-    return d if _is_contiguous(t, d) and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
+    if not _is_contiguous(t, d) or g.asked_divisor(indices[d], vector, divisor_of_first) % vector:
+        return None
+    return d
 
 
-def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
+def _explain_misalignment(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
     """In words, why aligned runs of `vector` elements along `d` are not contiguous or not aligned to
     their size in memory."""
     nbytes = vector * t.dtype.nbytes
@@ -128,7 +131,7 @@ def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
             yield f"needs strides that are multiples of {vector}: {s} is not (pad the rows)"
 
 
-def joint(g, source: Value, d: int, vector: int) -> bool:
+def shares_bounds(g, source: Value, d: int, vector: int) -> bool:
     """Whether every vector along `d` is either wholly in bounds or wholly out of bounds."""
     t, (_, *indices) = _place_type(source), g.definition(source).args
     size = t.buffer.shape[d]
@@ -153,7 +156,7 @@ def is_inside(g, t: Region, starts, d: int) -> bool:
 def _explain_gaps(g, source: Value, axis: int, vector: int) -> str:
     """In words, why the elements along an axis are not runs of adjacent elements that start at
     multiples of `vector`."""
-    t, d = _place_type(source), _moving(g, source, axis, vector)
+    t, d = _place_type(source), _moving_dimension(g, source, axis, vector)
     if d is None:
         return (f"needs one index that increases by 1 along dimension {axis} of the tile while the others stay the "
                 "same: not known of these")
@@ -164,7 +167,7 @@ def _explain_gaps(g, source: Value, axis: int, vector: int) -> str:
             f"(tile.assume({first.split()[0]} % {vector} == 0) promises it)")
 
 
-def _moving(g, source: Value, axis: int, vector: int) -> int | None:
+def _moving_dimension(g, source: Value, axis: int, vector: int) -> int | None:
     """The dimension of the buffer whose index goes up by 1 along an axis of the tile, if only that index
     changes; otherwise None."""
     t, (_, *indices) = _place_type(source), g.definition(source).args

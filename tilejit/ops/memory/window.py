@@ -37,17 +37,17 @@ def window(g: Builder, array, offsets, extents):
     if (len(offsets), len(extents)) != (rank, rank):
         raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, "
                       f"not {len(offsets)} and {len(extents)}")
-    return narrower(g, array, offsets, extents, lambda d, x: _divisor(g, x))
+    return narrow_window(g, array, offsets, extents, lambda d, x: _divisor(g, x))
 
 
-def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple,
-             divisor: Callable[[int, Operand | int], int]) -> Value:
+def narrow_window(g: Builder, array: Value, offsets: tuple, extents: tuple,
+                  divisor: Callable[[int, Operand | int], int]) -> Value:
     """The window of `offsets` and `extents`. ``divisor(d, x)`` is a known divisor of x,
     an offset or extent of dimension d."""
     t = type_as(array, Buffer)
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
-        offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, t.shape[d])
+        offset, extent = (None if x is None and what == "an extent" else _uniform_index(g, x, what, t.shape[d])
                           for x, what in ((offsets[d], "an offset"), (extents[d], "an extent")))
         if isinstance(extent, int) and extent < 0:
             raise g.error(f"the extent of a window is at least 0, not {extent}")
@@ -74,7 +74,7 @@ def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple,
                   narrowed=tuple(narrowed))
 
 
-def _uniform(g: Builder, x, what: str, size):
+def _uniform_index(g: Builder, x, what: str, size):
     if x is None or not number(g, x).dtype.is_int:
         raise g.error(f"{what} of a window is an integer, not {describe(x)}")
     x = as_index(g, x, size)

@@ -143,9 +143,9 @@ def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | N
 def _names(guess: Descriptor, row_at, k_at, mn: int, k: int, itemsize: int) -> bool:
     """Whether the part of every instruction has the offsets that the descriptor implies, relative to its own start."""
     rows, ks = guess.offsets(mn, itemsize)
-    def alike(at, n, want):
+    def repeats(at, n, want):
         return all(at[b + i] - at[b] == want[i] for b in range(0, len(at), n) for i in range(n))
-    return alike(row_at, mn, rows) and alike(k_at, k, ks)
+    return repeats(row_at, mn, rows) and repeats(k_at, k, ks)
 
 
 def _repeats(d: Descriptor, mn: int, itemsize: int) -> list[int]:

@@ -16,7 +16,7 @@ from ..tmem.ldst import search
 from ..tmem.targets import TENSOR_MEMORY
 from . import tcgen05
 from .site import MmaSite
-from .tcgen05_kinds import TYPES, natural
+from .tcgen05_kinds import TYPES, default_kind
 from .tcgen05_operands import a_layout, accumulator_layout
 from .tcgen05_site import TensorSite
 
@@ -48,7 +48,7 @@ def left_shape(rows: int, bits: int) -> str | None:
 def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
     """(kind of the instruction, its element types), or a string that says why there is none."""
     a, b = (TYPES.get(t.dtype.name) for t in (s.a, s.b))
-    kind = natural(a, b, False) if a is not None and b is not None else None
+    kind = default_kind(a, b, False) if a is not None and b is not None else None
     if a is None or b is None or kind is None:
         return f"{s.a.dtype} by {s.b.dtype}"
     if kind == "tf32" and s.precision != "tf32":

@@ -58,7 +58,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     span = SPANS[mode]
     named = derive_descriptor(rows.at, ks.at, mn, itemsize, span)
     if isinstance(named, Miss):
-        return _plain(t, rows, span) if named is PLAIN else named
+        return miss_of_plain_layout(t, rows, span) if named is PLAIN else named
     within_row = span > 0 and named.descriptor.major == "k"
     begins = gcd(layout.offset.get(axis.m, 0) * itemsize,
                  *(x.common for x in dimensions if not (within_row and x is ks)))
@@ -75,7 +75,7 @@ def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
     made = []
     for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
         digits = [(n, stride * t.dtype.nbytes) for n, stride, _ in shards]
-        along = _along(digits, getattr(start, "value", start), extent, divisor)
+        along = _elements_along(digits, getattr(start, "value", start), extent, divisor)
         if along is None:
             first = f"{start} " if isinstance(start, int) else ""
             return Miss(f"elements {first}to +{extent} of dimension {d} cut across the layout's blocks")
@@ -101,7 +101,7 @@ def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, alig
     return None
 
 
-def innermost(t: Region) -> int | None:
+def contiguous_dimension(t: Region) -> int | None:
     """The dimension of region `t` along which its elements are contiguous in memory; None if there is none."""
     try:
         dims = layout_of(t.buffer).without_swizzle().dims(t.buffer.shape)
@@ -114,11 +114,11 @@ def report_miss(name: str, t: Region, found: Miss, columns: int) -> Miss:
     """The miss that a need reports for operand `name` of a product of `columns` columns, which has no descriptor for
     the reason `found`."""
     if found is SIDEWAYS:
-        return sideways(name, t, columns)
+        return miss_of_order(name, t, columns)
     return Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
 
 
-def sideways(name: str, t: Region, columns: int) -> Miss:
+def miss_of_order(name: str, t: Region, columns: int) -> Miss:
     """The miss for operand `name`, which is contiguous along its rows but has to be along k.
 
     It has a cure only for products of at least `NARROW` columns,
@@ -130,7 +130,7 @@ def sideways(name: str, t: Region, columns: int) -> Miss:
     return Miss(words, words if columns >= NARROW else "")
 
 
-def _plain(t: Region, along: Along, span: int) -> Miss:
+def miss_of_plain_layout(t: Region, along: Along, span: int) -> Miss:
     """The miss for region `t` whose layout is `PLAIN`, with the allocation, or the part of it,
     that would have a descriptor."""
     if (span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes
@@ -153,7 +153,7 @@ def _plain(t: Region, along: Along, span: int) -> Miss:
     return Miss(f"{PLAIN.words}; {fits}", f"{lies}, and {fits}")
 
 
-def _along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:
+def _elements_along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:
     """Elements [start, start + extent) of a dimension with the digits (extent, stride in bytes) `digits`; `start` may
     be a run-time value.
 

@@ -50,8 +50,9 @@ class MmaSite(Site):
                        g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align, g)
 
     def __str__(self) -> str:
-        return (f"{self.a.dtype}[{self.m}, {self.k}] in {_where(self.a)} by {self.b.dtype}[{self.k}, {self.n}] in "
-                f"{_where(self.b)} to {self.dtype}, by one {self.scope} of {self.threads} threads, for {self.target}")
+        return (f"{self.a.dtype}[{self.m}, {self.k}] in {_name_memory(self.a)} by {self.b.dtype}[{self.k}, "
+                f"{self.n}] in {_name_memory(self.b)} to {self.dtype}, by one {self.scope} of {self.threads} threads, "
+                f"for {self.target}")
 
     @property
     def m(self) -> int:
@@ -109,16 +110,16 @@ def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bo
     return m, n, k
 
 
-def _where(x: Tile | Region) -> str:
+def _name_memory(x: Tile | Region) -> str:
     return "registers" if isinstance(x, Tile) else f"{x.scope} memory"
 
 
 def bare(form, bound: dict) -> str:
     """The text of an instruction for use within a larger asm statement; `bound` names its operands, whose `$n` refer
     to that statement."""
-    def marked(x):
+    def escape(x):
         if isinstance(x, list):
-            return [marked(v) for v in x]
+            return [escape(v) for v in x]
         return x.replace("$", "@@") if isinstance(x, str) else x
 
-    return form.asm_text({k: marked(x) for k, x in bound.items()}).replace("@@", "$")
+    return form.asm_text({k: escape(x) for k, x in bound.items()}).replace("@@", "$")

@@ -26,7 +26,17 @@ from ..tmem.targets import TENSOR_MEMORY
 from .descriptor import Derived, as_derived
 from .shared_matrix import report_miss, shared_matrix
 from .site import checked_precision
-from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
+from .tcgen05_kinds import (
+    K_BYTES,
+    KINDS,
+    SCALES,
+    TYPES,
+    Instruction,
+    Kind,
+    accumulator_lanes,
+    columns_allowed,
+    default_kind,
+)
 from .tcgen05_operands import a_layout, accumulator_layout, first_lane, lies_as, scale_layout
 from .tcgen05_site import TensorSite
 
@@ -128,7 +138,7 @@ def _in_shared(name: str):
     return test
 
 
-def _major(s: TensorSite) -> bool | str:
+def _is_k_major(s: TensorSite) -> bool | str:
     for name, kind in (("a", s.types[0]), ("b", s.types[1])):
         along_mn = getattr(s, name).scope == "shared" and matrix_major(s, name) == "mn"
         if along_mn and (not _kind(s).transposes or kind in ("e2m3", "e3m2", "e2m1")):
@@ -202,7 +212,7 @@ A_PLACE = Need("an A in tensor memory in the accumulator's lanes, or in a layout
                _in_shared("a"), gate=True)
 B_LAYOUT = Need("a B in a layout that a matrix descriptor names", _in_shared("b"), gate=True)
 COLUMNS = Need("columns that an instruction has", _columns)
-MAJOR = Need("elements contiguous along k, for types that are not transposed", _major)
+MAJOR = Need("elements contiguous along k, for types that are not transposed", _is_k_major)
 ACCUMULATOR = Need("an accumulator in the layout that the tensor cores write", _accumulator)
 A_LANES = Need("an A in tensor memory that lies in the accumulator's lanes", _a_in_tensor_memory)
 SCALE_FACTORS = Need("scale factors for block-scaled kinds, as tile.scale_layout puts them", _scales)
@@ -377,7 +387,7 @@ def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tup
     the scale factors."""
     packed = all(element_type(v).name == "float4_e2m1fn" for v in operands)
     by_16 = block == 16 or bool(scales) and element_type(scales[0]).name == "float8_e4m3fn"
-    kind = kind or natural(*types, bool(scales), packed, by_16)
+    kind = kind or default_kind(*types, bool(scales), packed, by_16)
     if kind in KINDS:
         return kind
     if packed and not scales:

@@ -52,7 +52,7 @@ KINDS = {k.name: k for k in (
 )}
 
 
-def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = False) -> str | None:
+def default_kind(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = False) -> str | None:
     """The kind that multiplies these types by default; None if there is none.
 
     `scaled`: there are scale factors. `packed`: both operands are packed 4-bit elements. `fine`: the factors are for

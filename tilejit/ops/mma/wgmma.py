@@ -18,7 +18,7 @@ from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
 from ...types import Region, Tile
 from .descriptor import K_BYTES, Derived, as_derived
-from .shared_matrix import innermost, report_miss, shared_matrix, sideways
+from .shared_matrix import contiguous_dimension, miss_of_order, report_miss, shared_matrix
 from .site import MmaSite, bare
 
 ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
@@ -116,10 +116,10 @@ def _operand(name: str):
     return test
 
 
-def _major(s: MmaSite) -> bool | Miss:
+def _is_k_major(s: MmaSite) -> bool | Miss:
     for name, t, row in (("a", s.a, 1 if s.trans_a else 0), ("b", s.b, 0 if s.trans_b else 1)):
-        if not isinstance(t, Tile) and t.dtype.nbytes != 2 and innermost(t) == row:
-            return sideways(name, t, s.n)
+        if not isinstance(t, Tile) and t.dtype.nbytes != 2 and contiguous_dimension(t) == row:
+            return miss_of_order(name, t, s.n)
     return True
 
 
@@ -158,7 +158,7 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
         inputs.append(v)
         return f"${len(inputs) - 1}"
 
-    def moved(matrix: str, nbytes: int) -> str:
+    def advance(matrix: str, nbytes: int) -> str:
         return advanced.setdefault((matrix, nbytes), f"{matrix}{len(advanced)}")
 
     words: list = [] if plan.a is not None else e.mma.packed_words(a)
@@ -182,8 +182,8 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
             if plan.a is None:
                 left: list[str] | str = [operand(w) for w in words[at * per:at * per + per]]
             else:
-                left = moved("x", plan.a.rows[tile] + plan.a.ks[step])
-            bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
+                left = advance("x", plan.a.rows[tile] + plan.a.ks[step])
+            bound = {"d": d, "a": left, "b": advance("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
     adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
@@ -230,7 +230,7 @@ NEEDS = (
     Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists,
          gate=True),
     Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
-    Need("elements contiguous along k, for types of other than 16 bits", _major, gate=True),
+    Need("elements contiguous along k, for types of other than 16 bits", _is_k_major, gate=True),
     Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
     Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
     Need("rows of A at equal steps from one warpgroup to the next", _blocks_in_line),

@@ -202,23 +202,23 @@ def _immediate(g: Builder, form, operand, value):
 
 def _values(g: Builder, form, operand, given) -> list[Operand]:
     """The operands of the graph for one operand of the form."""
-    def wrong(x):
+    def operand_error(x):
         return g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
     if operand.kind == "address":
-        return [_address(g, form, operand, given, wrong)]
+        return [_address(g, form, operand, given, operand_error)]
     parts = given if operand.count is not None else (given,)
     if not isinstance(parts, Sequence) or isinstance(parts, str) or len(parts) != (operand.count or 1):
         raise g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not "
                       f"{len(parts) if isinstance(parts, tuple) else describe(given)}"
                       + (" values" if isinstance(parts, tuple) else ""))
     if operand.type != "b128":
-        return [_register(g, operand, x, wrong) for x in parts]
+        return [_register(g, operand, x, operand_error) for x in parts]
     words = []
     for x in parts:
         if not isinstance(x, tuple) or len(x) != 2:
             raise g.error(f"{form.name}: operand {operand.name} is 128 bits: a pair (low, high) of 64-bit values, "
                           f"not {describe(x)}")
-        words += [_register(g, operand, half, wrong) for half in x]
+        words += [_register(g, operand, half, operand_error) for half in x]
     return words
 
 
@@ -406,7 +406,7 @@ def _simulate(m, call: Call, *values):
     row, given, left = _form(call.attrs["form"]), dict(call.attrs["imm"]), iter(values)
     for name, count in call.attrs["slots"]:
         operand = row.operand(name)
-        parts = [_canonical(operand, next(left)) for _ in range(count)]
+        parts = [_view_as_operand(operand, next(left)) for _ in range(count)]
         if operand.type == "b128":
             parts = [tuple(parts[i:i + 2]) for i in range(0, count, 2)]
         given[name] = tuple(parts) if operand.count is not None else parts[0]
@@ -428,7 +428,7 @@ def _simulate(m, call: Call, *values):
     return typed if len(typed) > 1 else typed[0]
 
 
-def _canonical(operand, x):
+def _view_as_operand(operand, x):
     """A register's value, viewed as the operand's own dtype. Places in memory are returned as they are."""
     if not isinstance(x, np.ndarray) or operand.kind == "address":
         return x

@@ -59,7 +59,7 @@ def register_coordinates(layout: TileLayout, domain: tuple[int, ...]) -> tuple[t
                  for r in range(register_count(layout, domain)))
 
 
-def crossable(t: Tile, axes: tuple[int, ...]) -> bool:
+def is_crossable(t: Tile, axes: tuple[int, ...]) -> bool:
     """Whether butterfly shuffles (XOR of lane bits) reach all lanes along `axes`:
     extents and strides must be powers of two."""
     lanes = [d for a in axes for d in digits(t.layout, t.domain)[a] if d.axis == "laneid"]

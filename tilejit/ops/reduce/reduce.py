@@ -26,7 +26,7 @@ from ...layout import collapse, drop_dim
 from ...types import Scalar, Tile, domain_of, layout_of
 from ..language.promotion import collective
 from .combine import Combine, Guarded, Known, identity_of
-from .layout_digits import Digit, crossable, digits, lane_masks, pad_to_domain, register_coordinates, test_inside
+from .layout_digits import Digit, digits, is_crossable, lane_masks, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .reduce_in_order import InOrder, Step, scratch_in_order, simulate_in_order, steps_in_order
 
@@ -94,7 +94,7 @@ def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
     first = type_as(call.args[0], Tile)
     base = next((t for t in types if t is not None), None)
     axes, keepdims = call.attrs["axes"], call.attrs["keepdims"]
-    if base is None or not crossable(base, axes):
+    if base is None or not is_crossable(base, axes):
         base = assigner.default(first.shape, first.dtype)
     layout, domain = base.layout, base.domain
     for d in axes:
@@ -162,7 +162,7 @@ def _(m, call, *xs):
     if plan.in_order:
         return _results(call, t, plan, simulate_in_order(m, combine, t, plan.in_order, xs, fills))
     parts = tuple(_arrange_digits(x, t, plan, fill) for x, fill in zip(xs, fills))
-    registers, lanes = (_along(t, plan, axis) for axis in ("reg", "laneid"))
+    registers, lanes = (_digits_along(t, plan, axis) for axis in ("reg", "laneid"))
     # then each halving of the registers is one of the widest digit left
     if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):
         for _ in registers:
@@ -187,7 +187,7 @@ def _results(call: Call, t: Tile, plan: ReducePlan, parts: tuple) -> tuple:
     return tuple(results)
 
 
-def _along(t: Tile, plan: ReducePlan, axis: str) -> list[Digit]:
+def _digits_along(t: Tile, plan: ReducePlan, axis: str) -> list[Digit]:
     """The digits of an axis along the reduced dimensions, largest stride first."""
     return sorted((d for a in plan.axes for d in digits(t.layout, t.domain)[a] if d.axis == axis),
                   key=lambda d: -d.stride)
@@ -199,7 +199,7 @@ def _arrange_digits(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarra
     all_digits = [d for dim in digits(t.layout, t.domain) for d in dim]
     x = pad_to_domain(x, t.shape, domain_of(t), fill).reshape(x.shape[0], *(d.extent for d in all_digits))
     place = {d: n + 1 for n, d in enumerate(all_digits)}
-    first = [place[d] for axis in ("reg", "laneid", "warpid") for d in _along(t, plan, axis)]
+    first = [place[d] for axis in ("reg", "laneid", "warpid") for d in _digits_along(t, plan, axis)]
     return x.transpose(*first, 0, *(place[d] for d in all_digits if d.dim not in plan.axes))
 
 

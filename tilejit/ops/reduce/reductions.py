@@ -39,7 +39,7 @@ def sum_dtype(dtype: DType) -> DType:
     return uint32 if dtype.kind == "uint" else int32
 
 
-def wide(dtype: DType) -> DType:
+def accumulator_dtype(dtype: DType) -> DType:
     """The dtype in which a sum is accumulated. 8- and 16-bit floats are accumulated in float32,
     and rounded once at the end."""
     return float32 if dtype.is_float and dtype.bits < 32 else dtype
@@ -74,7 +74,7 @@ def reduce_by_name(g: Builder, name: str, x: Operand, axes: tuple[int, ...], kee
 def _accumulate_by_name(g: Builder, name: str, x, axis, keepdims: bool, dtype) -> Operand:
     x, axes = _operand(g, x, axis, name)
     target = sum_dtype(type_of(x).dtype) if dtype is None else dtype_of(dtype)
-    return convert(g, reduce_by_name(g, name, x, axes, keepdims, wide(target)), target)
+    return convert(g, reduce_by_name(g, name, x, axes, keepdims, accumulator_dtype(target)), target)
 
 
 def sum_(g: Builder, x, axis=None, keepdims=False, dtype=None):
@@ -102,7 +102,7 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
         target = t.dtype if t.dtype.is_float else float32
     if not target.is_float:
         raise g.error(f"a mean is a float, not {target}")
-    total = reduce_by_name(g, "sum", x, axes, keepdims, wide(target))
+    total = reduce_by_name(g, "sum", x, axes, keepdims, accumulator_dtype(target))
     count = math.prod(t.shape[a] for a in axes) if axes else 1
     s = number_type(total)
     divisor = Const(float(count), s.dtype)
@@ -143,14 +143,14 @@ any_, all_ = _truth("any", "or", "any element"), _truth("all", "and", "every ele
 def _place(name: str, which: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
         x, axes = _operand(g, x, axis, name)
-        return place(g, name, which, x, axes if axis is None else (_single(g, name, axis, x),), keepdims)
+        return place(g, name, which, x, axes if axis is None else (_single_axis(g, name, axis, x),), keepdims)
     call.__name__ = name
     call.__doc__ = (f"The int32 index of the {word} element along `axis`: the first one, if several are equal; "
                     "the first NaN, if there is one. With ``axis=None``, the row-major index among all elements.")
     return call
 
 
-def _single(g: Builder, name: str, axis, x: Operand) -> int:
+def _single_axis(g: Builder, name: str, axis, x: Operand) -> int:
     t = type_of(x)
     if isinstance(axis, tuple):
         raise g.error(f"{name} takes one axis, or None for all")

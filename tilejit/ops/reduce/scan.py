@@ -29,10 +29,10 @@ from ...types import Tile, domain_of, layout_of
 from ..language.promotion import collective, convert
 from ..language.shape import checked_axis, tile_operand
 from .combine import Combine, Guarded, Known, group_parts, identity_of, trace
-from .layout_digits import Digit, crossable, digits, pad_to_domain, register_coordinates, test_inside
+from .layout_digits import Digit, digits, is_crossable, pad_to_domain, register_coordinates, test_inside
 from .partials import behind_each_other, load_run
 from .ragged_warnings import warn_if_scanned_ragged
-from .reductions import sum_dtype, wide
+from .reductions import accumulator_dtype, sum_dtype
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
     otherwise they take the default one."""
     first = type_as(call.args[0], Tile)
     base = next((t for t in types if t is not None), None)
-    if base is None or not crossable(base, (call.attrs["axis"],)):
+    if base is None or not is_crossable(base, (call.attrs["axis"],)):
         base = assigner.default(first.shape, first.dtype)
     needs = tuple(Tile(element_type(a), first.shape, base.layout, base.domain) for a in call.args)
     return needs, tuple(Tile(element_type(r), first.shape, base.layout, base.domain) for r in call.results)
@@ -141,12 +141,12 @@ def _scan_digits(m, combine: Combine, plan: ScanPlan, values: tuple) -> tuple:
         if digit.axis == "laneid":
             values, totals = _lanes(m, combine, digit.extent, values, totals, first=inner == 1)
         else:
-            values, totals = _serial(m, combine, digit.extent, values, totals)
+            values, totals = _scan_digit_in_order(m, combine, digit.extent, values, totals)
         inner *= digit.extent
     return tuple(v.reshape(whole) for v in values)
 
 
-def _serial(m, combine: Combine, extent: int, values: tuple, totals: tuple) -> tuple[tuple, tuple]:
+def _scan_digit_in_order(m, combine: Combine, extent: int, values: tuple, totals: tuple) -> tuple[tuple, tuple]:
     """Scan a digit sequentially: `values` of shape (..., extent, inner), and the blocks' totals (..., extent)."""
     running = tuple(t[..., 0] for t in totals)
     for i in range(1, extent):
@@ -249,20 +249,20 @@ class _Scan:
         e, back = self.e, self.plan.reverse
         kind, mask = "down" if back else "up", (digit.extent - 1) * digit.stride
         position = e.warp.digit("laneid", digit.extent, digit.stride)
-        def after(n):
+        def is_after(n):
             return position.is_below(digit.extent - n) if back else e.warp.not_below(position, n)
         for block, total in list(self.totals.items()):
             distance = 1
             while distance < digit.extent:
                 other = tuple(e.warp.shuffle(kind, v, distance * digit.stride) for v in total)
-                total = self.choose(after(distance), self.join(other, total), total)
+                total = self.choose(is_after(distance), self.join(other, total), total)
                 distance *= 2
             if first:
                 self.values[block] = total
             else:
                 before = tuple(e.warp.shuffle(kind, v, digit.stride) for v in total)
                 for r in self.members(block):
-                    self.values[r] = self.choose(after(1), self.join(before, self.values[r]), self.values[r])
+                    self.values[r] = self.choose(is_after(1), self.join(before, self.values[r]), self.values[r])
             if not last:
                 lane = e.lane_id() & (31 & ~mask) if back else e.lane_id() | mask
                 total = tuple(e.warp.shuffle("idx", v, lane) for v in total)
@@ -326,12 +326,12 @@ class _Scan:
 
 # -- user functions ----------------------------------------------------------------------------------------------------
 
-def _running(name: str, which: str, word: str):
+def _make_cumulative(name: str, which: str, word: str):
     def call(g: Builder, x, axis=0, reverse=False, dtype=None):
         x = tile_operand(g, x, name)
         target = sum_dtype(x.type.dtype) if dtype is None else dtype_of(dtype)
         axis = checked_axis(g, axis, len(x.type.shape))
-        reverse, scanned = flag(g, "reverse", reverse), convert(g, x, wide(target))
+        reverse, scanned = flag(g, "reverse", reverse), convert(g, x, accumulator_dtype(target))
         if x.type.size:
             (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, element_type(scanned)),
                                 name=name)
@@ -372,7 +372,7 @@ def scan(g: Builder, x, axis, combine, reverse=False):
 
 
 BUILTINS = {f.__name__: builtin(f)
-            for f in (_running("cumsum", "sum", "sum"), _running("cumprod", "prod", "product"), scan)}
+            for f in (_make_cumulative("cumsum", "sum", "sum"), _make_cumulative("cumprod", "prod", "product"), scan)}
 
 for _name in ("cumsum", "cumprod"):
     method(Tile, name=_name)(BUILTINS[_name].function)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
 
-from ...dtypes import DType, arriving, dtype_of, int32
+from ...dtypes import DType, dtype_of, int32, transaction_bytes
 from ...errors import CompilationError
 from ...ir.builder import Builder, ExecScope, describe, extents_of, type_as, type_of
 from ...ir.builtin import MEMBERS, builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...layout import Auto, TileLayout, auto, axis
-from ...names import nearest
+from ...names import suggest_nearest
 from ...types import Buffer, Scalar
 from ..language.creation import checked_shape
 from ..language.operators import binary, compare
@@ -65,7 +65,7 @@ class Ring:
     def slot_bytes(self) -> int:
         """The bytes of a slot that its full barrier counts."""
         types = [type_as(b, Buffer) for b in self.buffers.values()]
-        return sum(arriving(t.dtype, prod(t.shape[1:]) * t.dtype.nbytes) for t in types)
+        return sum(transaction_bytes(t.dtype, prod(t.shape[1:]) * t.dtype.nbytes) for t in types)
 
 
 @dataclass(eq=False)
@@ -278,7 +278,7 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
         raise g.error(f"a slot has a {name!r} of its own; give the buffer another name")
     if not isinstance(spec, tuple) or not 2 <= len(spec) <= 3 or isinstance(spec[1], int):
         raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), "
-                      f"not {describe(spec)}{nearest(name, OPTIONS)}")
+                      f"not {describe(spec)}{suggest_nearest(name, OPTIONS)}")
     shape, dtype, layout = (*spec, None)[:3]
     shape = checked_shape(g, shape)
     if filled == "products":

@@ -235,7 +235,7 @@ def _parity(g: Builder, phase):
 
 # -- groups, fences, barriers without operands -------------------------------------------------------------------------
 
-def _plain(name: str, doc: str, machine, emitter, attrs: tuple[str, ...] = (), check=None, waits: bool = False):
+def _declare_call(name: str, doc: str, machine, emitter, attrs: tuple[str, ...] = (), check=None, waits: bool = False):
     """Declare an operation without operands. Its rules call one method of the machine and one of the emitter."""
     parameters = ", ".join(attrs)
     scope: dict = {}
@@ -270,20 +270,20 @@ def _hopper(instruction: str):
     return lambda g, **_: g.need(instruction, 90)
 
 
-cp_async_commit = _plain(
+cp_async_commit = _declare_call(
     "cp_async_commit",
     "Commit the ``cp.async`` copies that each thread has issued since its last commit as a group.",
     lambda m: m.engines.cp_async_commit, lambda e: e.sync.cp_async_commit)
-cp_async_wait = _plain(
+cp_async_wait = _declare_call(
     "cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.",
     lambda m: m.engines.cp_async_wait, lambda e: e.sync.cp_async_wait, ("n",), _group, waits=True)
-bulk_commit = _plain(
+bulk_commit = _declare_call(
     "bulk_commit", "Commit the bulk stores that each thread has issued since its last commit as a group.",
     lambda m: m.engines.bulk_commit, lambda e: e.sync.bulk_commit, check=_hopper("cp.async.bulk.commit_group"))
-fence_mbarrier_init = _plain(
+fence_mbarrier_init = _declare_call(
     "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
     lambda m: m.sync.fence_mbarrier_init, lambda e: e.sync.fence_mbarrier_init, check=_hopper("fence.mbarrier_init"))
-griddepcontrol_wait = _plain(
+griddepcontrol_wait = _declare_call(
     "griddepcontrol_wait",
     """Wait until the grids that this one depends on have ended and their writes are visible.
     (PTX ISA, ``griddepcontrol``.)
@@ -294,17 +294,17 @@ griddepcontrol_wait = _plain(
     """,
     lambda m: m.sync.griddepcontrol_wait, lambda e: e.sync.griddepcontrol_wait, check=_hopper("griddepcontrol"),
     waits=True)
-griddepcontrol_launch_dependents = _plain(
+griddepcontrol_launch_dependents = _declare_call(
     "griddepcontrol_launch_dependents",
     "Let the dependent grid start once every CTA of this grid has called this or ended. (PTX ISA, ``griddepcontrol``.)",
     lambda m: m.sync.griddepcontrol_launch_dependents, lambda e: e.sync.griddepcontrol_launch_dependents,
     check=_hopper("griddepcontrol"))
-cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier without waiting.",
-                        lambda m: m.sync.cluster_arrive, lambda e: e.sync.cluster_arrive,
-                        check=_hopper("barrier.cluster.arrive"))
-cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.",
-                      lambda m: m.sync.cluster_wait, lambda e: e.sync.cluster_wait,
-                      check=_hopper("barrier.cluster.wait"), waits=True)
+cluster_arrive = _declare_call("cluster_arrive", "Arrive at the cluster's barrier without waiting.",
+                               lambda m: m.sync.cluster_arrive, lambda e: e.sync.cluster_arrive,
+                               check=_hopper("barrier.cluster.arrive"))
+cluster_wait = _declare_call("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.",
+                             lambda m: m.sync.cluster_wait, lambda e: e.sync.cluster_wait,
+                             check=_hopper("barrier.cluster.wait"), waits=True)
 
 
 @op("syncs", attrs=("n", "read"), traits=Traits(waits=True))

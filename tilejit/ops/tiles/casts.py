@@ -50,7 +50,7 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
             return np.where(top, info.max, np.where(top, 0, inside).astype(target.np)).astype(target.np)
         if target.is_float and target.bits == 8:
             once = source.bits == 64 and source.is_float or source.bits >= 32 and source.is_int
-            return _to_narrow(_rounded_to_odd(_short(x)) if once else x.astype(np.float32), target)
+            return _to_narrow(_rounded_to_odd(_keep_sticky_bit(x)) if once else x.astype(np.float32), target)
         if target.is_float and target.bits <= 16 and (source.bits == 64 or source.is_int and source.bits == 32):
             return _round_once(x, target)
         return x.astype(target.np)
@@ -85,10 +85,10 @@ def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
     """
     if target.name == "float16" and x.dtype == np.float64:
         return x.astype(np.float16)
-    return _rounded_to_odd(_short(x)).astype(target.np)
+    return _rounded_to_odd(_keep_sticky_bit(x)).astype(target.np)
 
 
-def _short(x: np.ndarray) -> np.ndarray:
+def _keep_sticky_bit(x: np.ndarray) -> np.ndarray:
     """`x` with the low 12 bits of large 64-bit integers folded into the next bit (a sticky bit),
     so that float64 holds them exactly.
 

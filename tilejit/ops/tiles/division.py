@@ -31,7 +31,7 @@ def _division(context, call) -> Division | None:
     """The plan of a division of scalars, from the operands' value ranges.
 
     None for tiles, and if the divisor is a constant and an operand may be negative: the emitter then decides by dtype
-    and divisor alone (`_unknown`).
+    and divisor alone (`_general_division`).
     """
     x, y = call.args
     if isinstance(type_of(x), Tile):
@@ -43,7 +43,7 @@ def _division(context, call) -> Division | None:
     return None if isinstance(y, Const) and not natural else Division(natural, low <= 0 <= high, wraps)
 
 
-def _unknown(dtype: DType, y) -> Division:
+def _general_division(dtype: DType, y) -> Division:
     """The cases of a division by `y` if nothing is known of the operands but their dtype and, if it is a
     constant, the divisor."""
     by = int(y.text) if y.text.lstrip("-").isdigit() else None
@@ -57,8 +57,8 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
     done with a divisor of 1 instead, and `by_none` gives the result for divisors of 0 and -1; it is that of
     `_int_division`.
     """
-    def one(e, dtype, x, y, known: Division | None = None):
-        known = known or _unknown(dtype, y)
+    def emit_element(e, dtype, x, y, known: Division | None = None):
+        known = known or _general_division(dtype, y)
         if known.by_zero or known.wraps:
             if known.wraps:  # -1 or 0
                 shifted = e.ins(f"add {dtype.llvm} {y.text}, 1", dtype)
@@ -67,7 +67,7 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
                 none = e.ins(f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
             known = replace(known, by_zero=False, wraps=False)
             return e.select(none, by_none(e, dtype, x, y),
-                            one(e, dtype, x, e.select(none, e.const(1, dtype), y), known))
+                            emit_element(e, dtype, x, e.select(none, e.const(1, dtype), y), known))
         if known.natural:
             return e.ins(f"u{name} {dtype.llvm} {x.text}, {y.text}", dtype)
         return signed(e, dtype, x, y)
@@ -75,9 +75,9 @@ def _divides(op: Op, name: str, signed, by_none) -> None:
     @op.emit
     def _(e, call, x, y):
         known, dtype = call.choice and call.choice.plan, type_of(call.args[0]).dtype
-        return map_registers(lambda e, dtype, x, y: one(e, dtype, x, y, known), e, dtype, (x, y))
+        return map_registers(lambda e, dtype, x, y: emit_element(e, dtype, x, y, known), e, dtype, (x, y))
 
-    op.rules.plan, op.rules.element = _division, one
+    op.rules.plan, op.rules.element = _division, emit_element
 
 
 def _emit_floordiv(e, dtype, x, y):

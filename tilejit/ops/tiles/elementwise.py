@@ -97,19 +97,19 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
         return np.asarray(sim(*arrays)).astype((result or type_of(call.args[0]).dtype).np, copy=False)
 
     if isinstance(emit, dict):
-        def one(e, dtype, *values):
+        def emit_element(e, dtype, *values):
             return e.ins(f"{emit[dtype.kind]} {dtype.llvm} {', '.join(v.text for v in values)}", result or dtype)
     else:
-        one = emit
+        emit_element = emit
 
     @made.emit
     def _(e, call, *args):
         dtype = type_of(call.args[0]).dtype
         if words is not None and dtype.kind != "bool" and dtype.bits < 32 and all(isinstance(a, list) for a in args):
-            return map_words(words, one, e, dtype, args)
-        return map_registers(one, e, dtype, args)
+            return map_words(words, emit_element, e, dtype, args)
+        return map_registers(emit_element, e, dtype, args)
 
-    made.rules.element = one
+    made.rules.element = emit_element
     return made
 
 
@@ -131,15 +131,15 @@ mul = elementwise("mul", "``x * y``; integers wrap.", np.multiply,
 
 @add.linear
 def _(g, call):
-    return _plus(g, call, 1)
+    return _add_linear(g, call, 1)
 
 
 @sub.linear
 def _(g, call):
-    return _plus(g, call, -1)
+    return _add_linear(g, call, -1)
 
 
-def _plus(g: Builder, call: Call, sign: int) -> dict[Any, int]:
+def _add_linear(g: Builder, call: Call, sign: int) -> dict[Any, int]:
     """The first operand plus `sign` times the second."""
     total = g.linear(call.args[0])
     for key, coefficient in g.linear(call.args[1]).items():
@@ -215,17 +215,17 @@ def _shifted_words(left: bool):
         """
         ones = (1 << dtype.bits) - 1
         each = 0xFFFFFFFF // ones                         # the lowest bit of each element is set
-        def signed(n):
+        def as_signed(n):
             return n - (1 << 32) if n >> 31 else n
         by = y & ones if isinstance(y, int) else dtype.bits
         if isinstance(x, int) or by >= dtype.bits or y != by * each:
             return None
         if left or by == 0:
-            return x << by & signed((ones << by & ones) * each)
+            return x << by & as_signed((ones << by & ones) * each)
         shifted = x >> by & (ones >> by) * each
         if dtype.kind == "uint":
             return shifted
-        sign, top = (ones // 2 + 1 >> by) * each, signed((ones // 2 + 1) * each)
+        sign, top = (ones // 2 + 1 >> by) * each, as_signed((ones // 2 + 1) * each)
         # sign extension by (x ^ sign) - sign; `top` stops borrows between elements
         return ((shifted ^ sign | top) - sign) ^ top
     return words

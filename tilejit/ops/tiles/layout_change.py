@@ -63,13 +63,17 @@ def register_moves(source: Tile, target: Tile, flipped: tuple[int, ...] = ()) ->
     """
     threads = max(_threads(source), _threads(target))
     lanes = min(threads, 32)
-    have, need = (_flat(thread_table(layout_of(t), domain_of(t), threads), t, axes).reshape(threads // lanes, lanes, -1)
+    have, need = (_flatten_indices(thread_table(layout_of(t), domain_of(t), threads), t, axes).reshape(threads // lanes,
+                                                                                                       lanes, -1)
                   for t, axes in ((source, ()), (target, flipped)))
     moves = []
     for column in range(need.shape[2]):
         wanted = need[:, :, column:column + 1]
         same = np.all((have == wanted) | (wanted < 0), axis=(0, 1))
-        move = Move(int(np.argmax(same))) if same.any() else _crossing(have, wanted[:, :, 0], need.shape[2])
+        if same.any():
+            move: Move | None = Move(int(np.argmax(same)))
+        else:
+            move = _move_across_lanes(have, wanted[:, :, 0], need.shape[2])
         if move is None:
             return None
         moves.append(move)
@@ -98,7 +102,7 @@ def register_exchange(source: Tile, target: Tile) -> Exchange | None:
     threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
     if threads % 32 or source.dtype.bits not in (16, 32):
         return None
-    have, need = (_flat(thread_table(layout_of(t), domain_of(t), threads), t).reshape(threads // 32, 32, -1)
+    have, need = (_flatten_indices(thread_table(layout_of(t), domain_of(t), threads), t).reshape(threads // 32, 32, -1)
                   for t in (source, target))
     columns, lanes = have.shape[2], np.arange(32)[:, None]
     if need.shape != have.shape or have.min() < 0:
@@ -136,7 +140,7 @@ def _exchange(e, x: list, dtype, by: Exchange) -> list:
     return [held[n] for n in by.order]
 
 
-def _crossing(have, wanted, columns: int) -> Move | None:
+def _move_across_lanes(have, wanted, columns: int) -> Move | None:
     """A source register from which every lane can fetch what it needs, as a `Move`; None if there is none."""
     if have.shape[2] * columns > SEARCHED or have.shape[1] < 32:
         return None
@@ -164,7 +168,7 @@ def _threads(t: Tile) -> int:
     return 32 * warps if warps > 1 else lanes
 
 
-def _flat(table, t: Tile, flipped: tuple[int, ...] = ()):
+def _flatten_indices(table, t: Tile, flipped: tuple[int, ...] = ()):
     """Row-major indices over the domain as row-major indices over the shape, in reverse along the dimensions `flipped`;
     -1 for padding."""
     at = np.unravel_index(table, domain_of(t))

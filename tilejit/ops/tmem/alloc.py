@@ -108,13 +108,13 @@ def tensor_layout(g: Builder, shape, dtype: DType, layout) -> TileLayout:
     if layout.span("TLane") > LANES or columns_of(layout, dtype) > COLUMNS:
         raise g.error(f"tensor memory has {LANES} lanes and {COLUMNS} columns, and {layout} of {dtype} takes "
                       f"{layout.span('TLane')} lanes and {columns_of(layout, dtype)} columns")
-    if not _injective(layout, size):
+    if not _is_injective(layout, size):
         raise g.error(f"{layout} puts two elements at one place")
     return layout
 
 
 @cache
-def _injective(layout: TileLayout, size: int) -> bool:
+def _is_injective(layout: TileLayout, size: int) -> bool:
     at = layout.without_offset().apply(np.arange(size), shape=(size,))
     places = np.broadcast_to(np.asarray(at.get(axis.TLane, 0)) * (1 << 16) + np.asarray(at.get(axis.TCol, 0)), (size,))
     return bool(np.diff(np.sort(places)).all())

@@ -177,7 +177,7 @@ def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
 
 # -- from digits to registers ------------------------------------------------------------------------------------------
 
-def through(extent: int, stride: int, fields) -> list[tuple] | None:
+def map_digit(extent: int, stride: int, fields) -> list[tuple] | None:
     """Map one digit of lanes or columns to digits (extent, stride, axis) over threads and registers, outermost first.
 
     `fields` is an entry of `ROWS` or `COLUMNS`. None if the digit straddles a field boundary unevenly.
@@ -234,7 +234,7 @@ def _copies(replicas: tuple, shape: str) -> list[tuple] | str:
     """The replicas of a layout as digits over warps; a string if they are not one for each warp."""
     copies = []
     for n, stride, along in replicas:
-        made = through(n, stride, ROWS[shape]) if along == "TLane" else None
+        made = map_digit(n, stride, ROWS[shape]) if along == "TLane" else None
         if made is None or any(a != WARP for _, _, a in made):
             return f"the replica {n} : {stride} @ axis.{along} is not one for each warp"
         copies += made
@@ -256,7 +256,7 @@ def _rows(digits: tuple) -> int:
 
 
 def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense: bool) -> dict[str, tuple]:
-    """The fields of TCol and TLane coordinates for `through`, with a first field for the elements within a column.
+    """The fields of TCol and TLane coordinates for `map_digit`, with a first field for the elements within a column.
 
     Unlike in `ROWS` and `COLUMNS`, strides on `reg` count elements.
     """
@@ -277,7 +277,7 @@ def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[lis
     a string names a digit that the shape cannot move."""
     made = []
     for part in digits:
-        found = [(stride, along, through(extent, stride, fields[along])) for extent, stride, along in part]
+        found = [(stride, along, map_digit(extent, stride, fields[along])) for extent, stride, along in part]
         crossing = next(((stride, along) for stride, along, digit in found if digit is None), None)
         if crossing is not None:
             return f"a step of {crossing[0]} along {crossing[1]} crosses what {shape} moves"
@@ -403,4 +403,4 @@ def _columns(shape: str, packed: bool, repetitions: int) -> int:
     return repetitions * WIDTH[shape] * (2 if packed else 1)
 
 
-__all__ = ["Issue", "Plan", "SHAPES", "digits_of", "plan_moves", "through"]
+__all__ = ["Issue", "Plan", "SHAPES", "digits_of", "plan_moves", "map_digit"]

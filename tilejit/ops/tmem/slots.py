@@ -27,12 +27,12 @@ def reads_late(call: Call) -> bool:
 def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
     """The tcgen05 products and copies in `nodes` that read a part of `buffers`,
     each with the kinds of the scopes around it."""
-    return [(call, scopes) for call, scopes in _taking(g, nodes, buffers) if reads_late(call)]
+    return [(call, scopes) for call, scopes in _calls_that_take(g, nodes, buffers) if reads_late(call)]
 
 
 def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
     """Whether any operation in `nodes` other than tcgen05 products and copies accesses a part of `buffers`."""
-    return any(not reads_late(call) for call, _ in _taking(g, nodes, buffers))
+    return any(not reads_late(call) for call, _ in _calls_that_take(g, nodes, buffers))
 
 
 def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
@@ -43,10 +43,10 @@ def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
     count.
     """
     return any(not (call.op.traits.copy and call.op.traits.asynchronous)
-               for call, _ in _taking(g, nodes, buffers, _surely))
+               for call, _ in _calls_that_take(g, nodes, buffers, _certain_blocks))
 
 
-def _surely(node: Node) -> tuple[Block, ...]:
+def _certain_blocks(node: Node) -> tuple[Block, ...]:
     """The blocks inside a node that all threads execute whenever they execute the node:
     bodies of loops known to iterate."""
     if isinstance(node, For):
@@ -56,7 +56,7 @@ def _surely(node: Node) -> tuple[Block, ...]:
     return () if isinstance(node, (If, While, Scope)) else blocks(node)
 
 
-def _taking(g: Builder, nodes: list[Node], buffers, inside=blocks) -> Iterator[tuple[Call, tuple[str, ...]]]:
+def _calls_that_take(g: Builder, nodes: list[Node], buffers, inside=blocks) -> Iterator[tuple[Call, tuple[str, ...]]]:
     """The calls other than views that take a part of `buffers`, each with the kinds of the scopes around it.
 
     `inside(node)` gives the nested blocks to search.

@@ -16,7 +16,7 @@ from ...ops.language.pointwise import where
 from ...ops.language.promotion import convert
 from ...ops.language.sizes import size_of
 from ...ops.memory.regions import region
-from ...ops.memory.window import narrower
+from ...ops.memory.window import narrow_window
 from ...ops.moves.copy_async.tma.selections import take
 from ...ops.tiles import elementwise as ew, generate
 from ...ops.tiles.arrange import broadcast, reshape_, transpose_
@@ -71,7 +71,7 @@ class PatternMismatch(Exception):
 def memoize(find: Callable[Concatenate[AccessPattern, P], R]) -> Callable[Concatenate[AccessPattern, P], R]:
     """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
-    def found(self: AccessPattern, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def find_once(self: AccessPattern, /, *args: P.args, **kwargs: P.kwargs) -> R:
         key = find, args[-1]
         if key not in self.found:
             self.followed += 1
@@ -83,7 +83,7 @@ def memoize(find: Callable[Concatenate[AccessPattern, P], R]) -> Callable[Concat
         result: R = self.found[key]
         return result
 
-    return found
+    return find_once
 
 
 class AccessPattern:
@@ -209,7 +209,8 @@ class AccessPattern:
         for d, stop in (limit for term in self.kept for limit in self.mask_limits(term)):
             extent = self.written(g, stop)
             extent = max(extent, 0) if isinstance(extent, int) else extent
-            buffer = narrower(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)), divisor)
+            buffer = narrow_window(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)),
+                                   divisor)
         return buffer
 
     def written(self, g: Writer, x: LinearSum) -> int | Operand:

@@ -126,10 +126,10 @@ def _order_constraints(integers: IntegerAnalysis, less: Operand, more: Operand, 
         yield integers.key(more), lambda: Constraint(low=_sum(low(), apart))
         return
     (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
-    def by() -> int:
+    def gap() -> int:
         return max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
-    yield x, lambda: Constraint(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
-    yield y, lambda: Constraint(low=_sum(low(), by() - more_plus))
+    yield x, lambda: Constraint(high=_sum(high(), -gap() - plus), under=frozenset([(y, gap() + plus - more_plus)]))
+    yield y, lambda: Constraint(low=_sum(low(), gap() - more_plus))
 
 
 def _sum(bound: int | None, n: int) -> int | None:

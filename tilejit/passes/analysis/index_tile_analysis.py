@@ -83,10 +83,10 @@ class IndexTileAnalysis(IntegerAnalysis):
         """The ramp of a reshape: that of the operand's axis with the same stride in row-major order, if runs are
         whole along both."""
         source, shape = type_as(call.args[0], Tile).shape, call.attrs["shape"]
-        def inner(shape: tuple[int, ...], d: int) -> int:
+        def inner_size(shape: tuple[int, ...], d: int) -> int:
             return prod(shape[len(shape) + d + 1:])
         for d in range(-len(source), 0):
-            if inner(source, d) == inner(shape, axis) and source[d] % count == shape[axis] % count == 0:
+            if inner_size(source, d) == inner_size(shape, axis) and source[d] % count == shape[axis] % count == 0:
                 return self.ramp(call.args[0], d, count)
         return None
 

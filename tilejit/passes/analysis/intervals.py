@@ -33,28 +33,28 @@ def divisor_in(dtype: DType, divisor: int) -> int:
 def hull(one: Bounds, other: Bounds) -> Bounds:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other
-    return _both(min, a, c), _both(max, b, d)
+    return _if_bounded(min, a, c), _if_bounded(max, b, d)
 
 
-def _both(f: Callable[[int, int], int], x: int | None, y: int | None) -> int | None:
+def _if_bounded(f: Callable[[int, int], int], x: int | None, y: int | None) -> int | None:
     """``f(x, y)``, or None if one of them is unbounded."""
     return None if x is None or y is None else f(x, y)
 
 
 def _sum(one: Bounds, other: Bounds) -> Bounds:
-    return _both(operator.add, one[0], other[0]), _both(operator.add, one[1], other[1])
+    return _if_bounded(operator.add, one[0], other[0]), _if_bounded(operator.add, one[1], other[1])
 
 
 def _difference(one: Bounds, other: Bounds) -> Bounds:
-    return _both(operator.sub, one[0], other[1]), _both(operator.sub, one[1], other[0])
+    return _if_bounded(operator.sub, one[0], other[1]), _if_bounded(operator.sub, one[1], other[0])
 
 
 def _minimum(one: Bounds, other: Bounds) -> Bounds:
-    return _both(min, one[0], other[0]), min((x for x in (one[1], other[1]) if x is not None), default=None)
+    return _if_bounded(min, one[0], other[0]), min((x for x in (one[1], other[1]) if x is not None), default=None)
 
 
 def _maximum(one: Bounds, other: Bounds) -> Bounds:
-    return max((x for x in (one[0], other[0]) if x is not None), default=None), _both(max, one[1], other[1])
+    return max((x for x in (one[0], other[0]) if x is not None), default=None), _if_bounded(max, one[1], other[1])
 
 
 def _product(one: Bounds, other: Bounds) -> Bounds:
@@ -97,13 +97,15 @@ def _shifted_right(one: Bounds, other: Bounds) -> Bounds:
 def _shifted_left(one: Bounds, other: Bounds) -> Bounds:
     count = other[0]
     step = _power(count) if count is not None and count == other[1] else 0
-    return (_both(operator.mul, one[0], step), _both(operator.mul, one[1], step)) if step > 0 else (None, None)
+    if step <= 0:
+        return None, None
+    return _if_bounded(operator.mul, one[0], step), _if_bounded(operator.mul, one[1], step)
 
 
 def _floor(one: Bounds, step: int) -> Bounds:
     """Bounds of an integer divided by a constant."""
     if step > 0:
-        return _both(operator.floordiv, one[0], step), _both(operator.floordiv, one[1], step)
+        return _if_bounded(operator.floordiv, one[0], step), _if_bounded(operator.floordiv, one[1], step)
     return None, None
 
 

@@ -132,12 +132,12 @@ def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     acc, loc = _matrix(call.results[0] if call.results else call.args[0]), _written_at(call)
     shown = call.origin or choice_of(call)
 
-    def where(x: Operand) -> str:
+    def describe_matrix(x: Operand) -> str:
         t = _matrix(x)
         return f"{t.dtype}{list(t.shape)} in {_memory(t, (x, call.loc) in loaded)}"
 
-    return ProductRecord(loc.line, call.op.name, loc.source_line.strip(), where(call.args[1]),
-                         where(call.args[2]),
+    return ProductRecord(loc.line, call.op.name, loc.source_line.strip(), describe_matrix(call.args[1]),
+                         describe_matrix(call.args[2]),
                          f"{acc.dtype}{list(acc.shape)}", scope, shown.variant, shown.declined,
                          choice_of(call).plan.instructions)
 

@@ -117,18 +117,18 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
     """
     found: set[Operand] = set()
 
-    def reached(a: Operand, *followed: Operand) -> bool:
+    def reaches(a: Operand, *followed: Operand) -> bool:
         left = (stored and a in context.carried and a not in followed
-                and reached(context.carried[a].following, a, *followed))
-        return a in found or left or any(reached(side, *followed) for side in context.branch_values.get(a, ()))
+                and reaches(context.carried[a].following, a, *followed))
+        return a in found or left or any(reaches(side, *followed) for side in context.branch_values.get(a, ()))
 
     for call in context.calls:
         goes_on = is_elementwise(call) or call.op.rules.layout_backward is not None or call.op is reduce_
         made = call.op.traits.anchor and not (stored and call.op is thread_product)
-        if made or goes_on and any(map(reached, call.args)):
+        if made or goes_on and any(map(reaches, call.args)):
             found.update(call.results)
     if stored:
-        found.update([*filter(reached, (*context.carried, *context.branch_values))])
+        found.update([*filter(reaches, (*context.carried, *context.branch_values))])
     return found
 
 

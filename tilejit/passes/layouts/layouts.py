@@ -169,7 +169,7 @@ class Assigner(LayoutChoice):
             self.free[call.result] = call
             return
         types: Types = tuple(map(self.settled, call.args))
-        needs, results = (call.op.rules.layout or _same)(self, call, types)
+        needs, results = (call.op.rules.layout or _share_layout)(self, call, types)
         if call.op is store_ and types[1] is not None:
             needs = self.needs_of_store(call, types[1], needs)
         with self.hoisted_to_home(call, tiles):
@@ -445,7 +445,7 @@ class Assigner(LayoutChoice):
         return types[::-1]
 
 
-def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
+def _share_layout(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
     """The rule of elementwise ops: all tiles share one layout, that of the first operand which has one; open ones are
     preferred less, guesses least. Points have the layout of their index tiles."""
     first = next((t for a in (*call.args, *call.results) if isinstance(t := type_of(a), Tile)), None)

@@ -26,7 +26,7 @@ from ...errors import DispatchError, line_of
 from ...ir.builder import Facts, as_value, type_as, type_of
 from ...ir.graph import Block, Call, For, Graph, Operand, Value, blocks
 from ...ir.op_rules import required
-from ...layout import TileLayout, axis, standard
+from ...layout import TileLayout, axis, standard_layout
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, default_align, peer_buffer
 from ...ops.mma.dot import dot_
@@ -50,10 +50,10 @@ def candidates(dtype: DType, shape: tuple[int, ...], slots: bool = False) -> dic
     """The layouts that a buffer, or the `slots` of a ring, may have, by name; preferred ones first."""
     found: dict[str, TileLayout] = {}
     if len(shape) > 1 and shape[-2] % 8 == 0:
-        found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n)
+        found = {f"a swizzle of {n} bytes": standard_layout(dtype.bits, shape, n)
                  for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
         if not found and shape[-1] * dtype.bits % 128 == 0 and shape[-1] * dtype.bits > 128:
-            found[COLUMNS] = standard(dtype.bits, shape, 0)
+            found[COLUMNS] = standard_layout(dtype.bits, shape, 0)
     found[ROW_MAJOR], unit = TileLayout.row_major(shape), 128 // dtype.nbytes
     slot = prod(shape[1:])
     if slots and slot % unit:
@@ -67,9 +67,9 @@ def column_major_candidates(dtype: DType, shape: tuple[int, ...]) -> dict[str, T
     if len(shape) < 2:
         return {}
     order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
-    def named(name: str) -> str:
+    def name_of(name: str) -> str:
         return COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
-    return {named(name): layout.permute(order, turned)
+    return {name_of(name): layout.permute(order, turned)
             for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
 
 

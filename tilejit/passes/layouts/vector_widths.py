@@ -19,7 +19,7 @@ from ...ir.builder import as_value, memory_type, type_of
 from ...ir.graph import Block, Call, For, Graph, Operand, Scope, Value, While, blocks, walk
 from ...layout import TileLayout, thread_table
 from ...ops.memory.atomics import atomic_, most_at_once
-from ...ops.memory.vector_proofs import widest, widest_of
+from ...ops.memory.vector_proofs import widest_of, widest_vector
 from ...ops.tiles.layout_change import register_exchange, register_moves
 from ...types import Points, Region, Tile, domain_of, layout_of
 from ..analysis.context import Context
@@ -60,18 +60,18 @@ def vector_widths(graph: Graph, context: Context,
     accesses that differ are weighed against each other.
     """
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
-    def held(shape: tuple[int, ...]) -> int:
+    def elements_per_thread(shape: tuple[int, ...]) -> int:
         return 1 << max(prod(shape) // threads, 1).bit_length() - 1
-    accesses = _accesses_by_shape(graph, context, fragments, held)
+    accesses = _accesses_by_shape(graph, context, fragments, elements_per_thread)
     differing = {shape for shape, met in accesses.items() if len(met) > 1}
     if differing:
         accesses |= _accesses_by_shape(graph, context, fragments, lambda shape: LONGEST if shape in differing else 0)
-    found = {shape: _cheapest(shape, met) for shape, met in accesses.items()}
+    found = {shape: _find_cheapest(shape, met) for shape, met in accesses.items()}
     for call in context.definitions.values():
         points = call.results[0].type
         shape: tuple[int, ...] = points.shape if isinstance(points, Points) else ()
         if shape and 0 not in shape and shape not in found:  # the accesses of points tell more than the points
-            access = _access_to(context, call.result, most=held(shape))
+            access = _access_to(context, call.result, most=elements_per_thread(shape))
             found[shape] = (1, None) if access is None else _with_order(shape, (access.vector, access.axis))
     return found
 
@@ -118,7 +118,7 @@ def _weighted_accesses(context: Context, body: Block, weight: int) -> Iterator[t
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
-def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple[int, ...] | None]:
+def _find_cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple[int, ...] | None]:
     """The vector and order with the lowest total cost of all accesses of a shape; the widest,
     unless another saves at least 1 %."""
     pairs = [(a.vector, a.axis) for a in met]
@@ -252,7 +252,7 @@ def _access_to(context: Context, place: Value, mask: Operand = None, most: int =
     strides, vector = _strides(context, place), 1
     axis: int | None = None
     for k in reversed(range(len(strides))):
-        wide = widest(context, place, k, min(most, widest_of(t.dtype)), mask)
+        wide = widest_vector(context, place, k, min(most, widest_of(t.dtype)), mask)
         if axis is None and strides[k] == 1 or wide > vector:
             vector, axis = wide, k
     if vector == 1 and all(s is None for s in strides):

@@ -41,11 +41,11 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     """
     context = Context(graph, facts)
     found: dict[For, LoopRecord] = {}
-    def behind(loop: For) -> set[Call]:
+    def loads_of_products(loop: For) -> set[Call]:
         products = [p for p in walk(loop.body) if isinstance(p, Call) and _is_dot(p)]
         return {c for p in products for x in p.args[1:3] for c in loads_behind(context, x) or ()}
     loads = {loop: [n for n in walk(loop.body) if isinstance(n, Call) and is_load(n) and n in made]
-             for loop in candidate_loops(graph) if (made := behind(loop))}
+             for loop in candidate_loops(graph) if (made := loads_of_products(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
         with facts.without_recording():

@@ -111,9 +111,10 @@ class _LiveRanges:
 
     def live_after(self, value: Value, at: int) -> bool:
         """Whether a value is used after a position, on a path that leads there."""
-        def parted(end: int) -> bool:
+        def lies_in_other_branch(end: int) -> bool:
             return any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
-        return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
+        return (self.start[value] > at
+                or any(end > at and not lies_in_other_branch(end) for end in self.ends.get(value, ())))
 
 
 class PinnedRegisters:

@@ -266,10 +266,10 @@ class TensorDots(_Walk):
             if not begins:
                 self.store(place, self.all([node.carried[n].init])[0])
 
-            def always() -> Operand:
+            def constant_true() -> Operand:
                 return Const(True, bool_)
 
-            self.kept.update((d.result, KeptAccumulator(place, always)) for d in dots)
+            self.kept.update((d.result, KeptAccumulator(place, constant_true)) for d in dots)
             if begins and isinstance(node, For):
                 self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
             adds[n] = not begins
@@ -322,9 +322,9 @@ class TensorDots(_Walk):
         Returns what writes that wait behind the loop; None for any other loop.
         """
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
-        def allowed(n: Node) -> bool:
+        def is_allowed(n: Node) -> bool:
             return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _is_staged(n))
-        if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
+        if not isinstance(node, For) or node.pipeline is None or not all(map(is_allowed, node.body.nodes)):
             return None
         if any(d.result not in self.kept for d in dots):
             return None
@@ -338,11 +338,11 @@ class TensorDots(_Walk):
         self.after_the_threads()
         self.elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
 
-        def after() -> None:
+        def await_products() -> None:
             self.g.loc = node.loc
             self.elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
             self.await_commit(barrier, parity)
-        return after
+        return await_products
 
     def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Operand:
         """The accumulator that a loop leaves in tensor memory. If the initial value is not `stored` there and the

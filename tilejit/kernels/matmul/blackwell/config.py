@@ -11,8 +11,8 @@ from itertools import product
 from operator import itemgetter
 
 from ..choice import SHORT
-from ..config import SHARED, SLOT, STAGES_AT_MOST, narrow, said
-from ..config_rules import Rule, check_field, check_fields, possible, slots_in
+from ..config import SHARED, SLOT, STAGES_AT_MOST, divisor_in_width, name_options
+from ..config_rules import Rule, check_field, check_fields, slots_in, try_config
 from ..model import EXCHANGE, Problem
 
 ROWS = 128     # rows of a CTA's sums
@@ -50,7 +50,7 @@ class BlackwellConfig:
         factors of their blocks."""
         check_fields(bn=bn, pair=pair, swapped=swapped, stored=stored, stages=stages, splits=splits, block=block)
         check_field("itemsize", ITEMSIZE, itemsize)
-        width = narrow(bn, 128 // stored)
+        width = divisor_in_width(bn, 128 // stored)
         aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
         if epilogue or swapped:
             aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4
@@ -79,7 +79,7 @@ class BlackwellConfig:
 
     def __str__(self) -> str:
         shared = f" k/{self.splits}" if self.splits != 1 else ""
-        options = f"{said(by_pairs=self.pair)}{shared}{said(swapped=self.swapped)}"
+        options = f"{name_options(by_pairs=self.pair)}{shared}{name_options(swapped=self.swapped)}"
         return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}{options}"
 
 
@@ -123,7 +123,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Bl
     return replace(config, dependent=cost < SHORT)
 
 
-def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> list[BlackwellConfig]:
+def rank_configs(p: Problem, processors: int, columns_first: bool | None = None) -> list[BlackwellConfig]:
     """All possible configurations, by the expected cycles."""
     return [replace(config, dependent=cost < SHORT)
             for cost, config in sorted(_candidates(p, processors, columns_first), key=itemgetter(0))]
@@ -134,8 +134,8 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bn, pair), splits in product(TILES, CLUSTERS):
-            config = possible(BlackwellConfig.of, bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue,
-                              splits=splits, block=p.block)
+            config = try_config(BlackwellConfig.of, bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue,
+                                splits=splits, block=p.block)
             steps = -(-p.k // int(SLOT / p.itemsize))
             if (splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config is None
                 or p.block and bn % ROWS):
@@ -145,4 +145,4 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             yield cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)))
 
 
-__all__ = ["BlackwellConfig", "choose", "cycles", "ranked"]
+__all__ = ["BlackwellConfig", "choose", "cycles", "rank_configs"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from ..epilogue import Finishing, box, finished, newer, send
+from ..epilogue import Finishing, box, finish_sums, parts_sent_since, send
 from ..hopper.mainloop import matrix_and_row
 from .mainloop import MULTIPLIER, PRODUCER, ROWS, factors, fill, multiply, slots
 
@@ -66,10 +66,10 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
                     values = tile.load(acc.D[:, part * PLAN.width:part * PLAN.width + PLAN.width])
                     if part == PLAN.bn // PLAN.width - 1:
                         acc.release()
-                    values = finished(values, z, row, column, how)
+                    values = finish_sums(values, z, row, column, how)
                     if PLAN.by_tma:
                         send(values, stage[part % PLAN.buffers], box(C, z, row, column, (ROWS, PLAN.width)),
-                             newer(part, PLAN.bn // PLAN.width, PLAN.buffers))
+                             parts_sent_since(part, PLAN.bn // PLAN.width, PLAN.buffers))
                     else:
                         tile.store(box(C, z, row, column, (ROWS, PLAN.width)), values)
         if PLAN.by_tma:

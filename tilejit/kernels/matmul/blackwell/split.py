@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from ..epilogue import Finishing, box, finished
+from ..epilogue import Finishing, box, finish_sums
 from .mainloop import MULTIPLIER, PRODUCER, ROWS, factors, fill, multiply, slots
 
 
@@ -55,7 +55,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
         for s in tile.static_range(1, PLAN.splits):
             total = total + tile.load(parts[s])
         row, column = m, n + rank * PART
-        tile.store(box(C, z, row, column, (ROWS, PART)), finished(total, z, row, column, how))
+        tile.store(box(C, z, row, column, (ROWS, PART)), finish_sums(total, z, row, column, how))
 
 
 __all__ = ["split"]

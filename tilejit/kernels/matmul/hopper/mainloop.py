@@ -63,7 +63,7 @@ def slots(A, B, PLAN: tile.constexpr):
 
 
 @tile.jit
-def rounded(X):
+def tma_precision(X):
     """How TMA converts an operand while it copies. The tensor cores truncate float32 to TF32 (10 bits of mantissa).
     With rounding to nearest, the error at 8192^3 is 2.9e-4 of the result's norm instead of 7.9e-4, and the product
     takes 3 % less time."""
@@ -76,7 +76,7 @@ def fill(ring, A, B, z, m, n, first, stop, turn, PLAN: tile.constexpr, PASSING: 
     not -1 it goes backwards along k: step i loads slot ``turn - i``. Where alternate tiles go backwards, a tile finds
     in L2 what the tile before loaded last of the data that they share. `PASSING`: B is not read again later, so its
     lines may leave L2 first. The CTAs of a pair have the same columns, and each loads half of B's box for both."""
-    KEPT, ROUNDED = "evict_first" if PASSING else None, rounded(A)
+    KEPT, ROUNDED = "evict_first" if PASSING else None, tma_precision(A)
     for i in range(first, stop):
         k = (turn - i if turn >= 0 else i) * PLAN.bk
         with ring.produce() as slot:
@@ -95,7 +95,7 @@ def fill(ring, A, B, z, m, n, first, stop, turn, PLAN: tile.constexpr, PASSING: 
 
 
 @tile.jit
-def entering(part):
+def load_transposed(part):
     """64 rows of a float32 operand [k, rows] as a register tile [64, k] with permuted rows: wgmma takes float32 A
     only K-major, or from registers. In the row order of wgmma's fragments (PTX ISA, "wgmma", the A fragment of
     .tf32), the lanes of a load would read 8 adjacent rows, which are 32 bytes, at four k, and the swizzle moves these
@@ -115,7 +115,7 @@ def product(acc, slot, w, PLAN: tile.constexpr, accumulate=True):
     if BM > ROWS:
         rows = slot.A[:, w * ROWS:w * ROWS + ROWS] if PLAN.a_km else slot.A[w * ROWS:w * ROWS + ROWS, :]
     if PLAN.a_km and slot.A.dtype == tile.float32:
-        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not PLAN.b_kn, precision="tf32",
+        acc = tile.mma_async(acc, load_transposed(rows), slot.B, trans_b=not PLAN.b_kn, precision="tf32",
                              accumulate=accumulate)
     else:
         acc = tile.mma_async(acc, rows, slot.B, trans_a=PLAN.a_km, trans_b=not PLAN.b_kn,
@@ -125,7 +125,7 @@ def product(acc, slot, w, PLAN: tile.constexpr, accumulate=True):
 
 
 @tile.jit
-def begun(ring, w, PLAN: tile.constexpr):
+def first_product(ring, w, PLAN: tile.constexpr):
     """A consumer's first slot, with an accumulator that starts at zero; completed when it returns."""
     with ring.consume() as slot:
         acc = product(None, slot, w, PLAN)
@@ -134,10 +134,11 @@ def begun(ring, w, PLAN: tile.constexpr):
 
 
 @tile.jit
-def multiplied(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexpr = False, FRESH: tile.constexpr = False):
+def add_products(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexpr = False,
+                 FRESH: tile.constexpr = False):
     """A consumer: adds the products of `steps` slots to `acc`. With `behind` a product is still in flight while the
     next slot is awaited. Tiles with a single consumer need this to keep the tensor cores busy; others have another
-    consumer for that, and need every free slot. With `behind`, `MIXED` operands (those of `entering`) alternate
+    consumer for that, and need every free slot. With `behind`, `MIXED` operands (those of `load_transposed`) alternate
     between two sets of registers. `FRESH`: the first product overwrites `acc`."""
     TURNS: tile.constexpr = 2 if PLAN.behind and MIXED else 1
     for i in range(steps // 2 if TURNS == 2 else steps):
@@ -174,24 +175,24 @@ def multiplied_in_turn(acc, ring, w, steps, baton, PLAN: tile.constexpr):
 
 
 @tile.jit
-def none(PLAN: tile.constexpr):
+def zero_sums(PLAN: tile.constexpr):
     """The sums of a consumer before the first product: one tile,
-    or for `promoted` one tile for each block of columns with a scale."""
+    or for `add_promoted` one tile for each block of columns with a scale."""
     COLUMNS = min(PLAN.bn, BLOCK) if PLAN.promoted else PLAN.bn
     return (tile.zeros((rows_of(PLAN.bm), COLUMNS), PLAN.sums),) * (PLAN.bn // COLUMNS)
 
 
 @tile.jit
-def added(sums, ring, w, first, stop, scales, PLAN: tile.constexpr, MIXED: tile.constexpr,
-          FRESH: tile.constexpr = False):
-    """A consumer: adds the products of slots `first` to `stop` along k to `sums`. `scales` as in `promoted`."""
+def add_slots(sums, ring, w, first, stop, scales, PLAN: tile.constexpr, MIXED: tile.constexpr,
+              FRESH: tile.constexpr = False):
+    """A consumer: adds the products of slots `first` to `stop` along k to `sums`. `scales` as in `add_promoted`."""
     if PLAN.promoted:
-        return promoted(sums, ring, w, first, stop, scales, PLAN)
-    return (multiplied(sums[0], ring, w, stop - first, PLAN, MIXED, FRESH),)
+        return add_promoted(sums, ring, w, first, stop, scales, PLAN)
+    return (add_products(sums[0], ring, w, stop - first, PLAN, MIXED, FRESH),)
 
 
 @tile.jit
-def promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
+def add_promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
     """A consumer of float8 products, in whose accumulators the tensor cores keep fewer bits than float32: threads add
     the products of each slot, of 128 along k, to `sums` (tiles of neighbouring columns), and scale them before if
     there are block scales. `scales` are those of A and of B, and the row and column where the sums begin.
@@ -213,7 +214,7 @@ def promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
                 if h == len(sums) - 1:
                     slot.release()
                 if PLAN.blocks:
-                    part = scaled(part, a, b[h], PLAN.blocks)
+                    part = apply_scales(part, a, b[h], PLAN.blocks)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
     return sums
 
@@ -227,19 +228,19 @@ def factors(scales, k, PARTS: tile.constexpr, COLUMNS: tile.constexpr, BLOCKS: t
     SA, SB, row, column = scales
     b = ()
     for h in tile.static_range(PARTS):
-        b = (*b, along(SB, column + h * COLUMNS, k, COLUMNS, BLOCKS[1]))
-    return along(SA, row, k, 64, BLOCKS[0]), b
+        b = (*b, load_scales(SB, column + h * COLUMNS, k, COLUMNS, BLOCKS[1]))
+    return load_scales(SA, row, k, 64, BLOCKS[0]), b
 
 
 @tile.jit
-def along(S, row, k, extent: tile.constexpr, BY_ROW: tile.constexpr):
+def load_scales(S, row, k, extent: tile.constexpr, BY_ROW: tile.constexpr):
     """The scales at slot `k` for `extent` rows of an operand from `row` on, of those given as [k / 128, rows] or
     [rows / 128, k / 128]."""
     return tile.load(S[k, row:row + extent]) if BY_ROW else tile.load(S[row // BLOCK, k])
 
 
 @tile.jit
-def scaled(part, a, b, BLOCKS: tile.constexpr):
+def apply_scales(part, a, b, BLOCKS: tile.constexpr):
     """Sums times the scales of their rows and columns."""
     if BLOCKS[0] and BLOCKS[1]:
         return part * a[:, None] * b[None, :]

@@ -1,9 +1,9 @@
 """What a consumer does with a finished tile during the products of its next tile, so that the tensor cores wait
 little between two tiles.
 
-Either the whole tile is converted, kept in registers and sent part by part (`kept`); or, with an epilogue, the first
-columns are finished at once, and the sums of the last columns are deferred and finished under the next tile's
-products (`begun_over`)."""
+Either the whole tile is converted, kept in registers and sent part by part (`parts_to_send`); or, with an epilogue,
+the first columns are finished at once, and the sums of the last columns are deferred and finished under the next
+tile's products (`begun_over`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .mainloop import corner, product
 
 
 @tile.jit
-def kept(values, place, turn, WIDTH: tile.constexpr):
+def parts_to_send(values, place, turn, WIDTH: tile.constexpr):
     """The finished `values` of the tile at `place`, to be sent under the products of the next one: (parts of WIDTH
     columns, how many parts have been sent, the place, the staging buffer to use next)."""
     parts = ()
@@ -31,7 +31,7 @@ def none_kept(dtype, BN: tile.constexpr, WIDTH: tile.constexpr):
 
 @tile.jit
 def send_next(before, w, stage, C, down, PLAN: tile.constexpr):
-    """Consumer `w` sends the next part of the tile that it has `kept`; returns what is left."""
+    """Consumer `w` sends the next part of the tile that it has `parts_to_send`; returns what is left."""
     parts, sent, place, turn = before
     z, row, column = corner(*place, w, down, len(C.shape) == 3, PLAN)
     tile.assume(sent >= 0)
@@ -95,7 +95,7 @@ def begun_over(before, ring, w, stage, C, down, how, PLAN: tile.constexpr):
     return acc
 
 
-def under(late: int) -> int:
+def count_slots_over(late: int) -> int:
     """The number of slots under whose products a consumer finishes `late` columns."""
     return late // PIECE + 1
 
@@ -103,10 +103,10 @@ def under(late: int) -> int:
 def most_late(slots: int, width: int, late: int) -> int:
     """How many of `late` columns a consumer with `slots` slots can defer: it needs one slot for `begun_over`'s first,
     one in which it requests the epilogue's tiles, and one for the end."""
-    return whole(min(late, max(slots - 3, 0) * PIECE), width)
+    return columns_of_whole_buffers(min(late, max(slots - 3, 0) * PIECE), width)
 
 
-def whole(columns: int, width: int) -> int:
+def columns_of_whole_buffers(columns: int, width: int) -> int:
     """The most of so many columns that fill staging buffers of `width` columns; 0 if a piece does not fit in one."""
     return columns // width * width if width >= PIECE else 0
 

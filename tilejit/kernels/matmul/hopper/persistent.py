@@ -5,31 +5,31 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from ..epilogue import Finishing, bring, finished, room_of, rooms, rows_of, staging, store
+from ..epilogue import Finishing, bring, finish_sums, room_of, rooms, rows_of, staging_buffers, store
 from .mainloop import (
     Grid,
-    added,
-    begun,
+    add_slots,
     corner,
     fill,
+    first_product,
     matrix_and_row,
     multiplied_in_turn,
-    none,
     one_loop,
     slots,
     tile_rows,
+    zero_sums,
 )
 from .overlap import (
     begun_over,
+    count_slots_over,
     finish_but_last,
     finish_left_over,
-    kept,
     multiplied_bringing,
     multiplied_over,
     none_kept,
     none_left_over,
+    parts_to_send,
     time_of,
-    under,
 )
 
 
@@ -49,8 +49,8 @@ def store_under_next(ring, w, stage, C, grid, how, PLAN: tile.constexpr):
     for t in range(tile.program_id(0), grid.rows * grid.across + tile.num_programs(0), tile.num_programs(0)):
         acc, place, turn = multiplied_over(acc, before, ring, w, grid.steps if t < grid.rows * grid.across else 0, t,
                                            stage, C, grid, PLAN)
-        values = finished(acc, *corner(*place, w, grid.down, len(C.shape) == 3, PLAN), how)
-        before = kept(tile.cast(values, C.dtype), place, turn, stage.shape[2])
+        values = finish_sums(acc, *corner(*place, w, grid.down, len(C.shape) == 3, PLAN), how)
+        before = parts_to_send(tile.cast(values, C.dtype), place, turn, stage.shape[2])
 
 
 @tile.jit
@@ -59,7 +59,7 @@ def finish_under_next(ring, w, stage, ready, C, grid, how, PLAN: tile.constexpr)
     before, phase = none_left_over(PLAN), 0
     for t in range(tile.program_id(0), grid.rows * grid.across, tile.num_programs(0)):
         acc = begun_over(before, ring, w, stage, C, grid.down, how, PLAN)
-        place, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), grid.steps - under(PLAN.late) - 1
+        place, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), grid.steps - count_slots_over(PLAN.late) - 1
         acc = multiplied_bringing(acc, ring, w, more, min(time_of(tile.program_id(0), grid.steps), more - 1), stage,
                                   ready, C, how, corner(*place, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         before, phase = finish_but_last(acc, ring, w, stage, ready, phase, place, grid.down, C, how, PLAN)
@@ -73,22 +73,22 @@ def store_at_once(ring, w, stage, ready, baton, C, SEVERAL: tile.constexpr, grid
     BEGUN = not (PLAN.behind or PLAN.promoted)
     ONE: tile.constexpr = one_loop(PLAN)
     if ONE:
-        sums = none(PLAN)
+        sums = zero_sums(PLAN)
     for t in range(tile.program_id(0), grid.rows * grid.across, tile.num_programs(0)):
         i, n = tile.tile_at(t, grid.rows, grid.across, *PLAN.order)
         z, row, column = corner(i, n, w, grid.down, SEVERAL, PLAN)
         if not ONE:
-            sums = (begun(ring, w, PLAN),) if BEGUN else none(PLAN)
+            sums = (first_product(ring, w, PLAN),) if BEGUN else zero_sums(PLAN)
         done = 1 if BEGUN and not ONE else 0
         if PLAN.ahead:
             first, done = done, min(done + time_of(tile.program_id(0), steps), steps)
-            sums = added(sums, ring, w, first, done, (how.SA, how.SB, row, column), PLAN, how.mixed)
+            sums = add_slots(sums, ring, w, first, done, (how.SA, how.SB, row, column), PLAN, how.mixed)
             with tile.elect():
                 bring(stage[w], ready[w], z, row, column, how)
         alone = 0
         if PLAN.alone:  # the ring has to hold all of them
             alone = in_turn(t, grid.rows * grid.across, steps - done - 1, min(PLAN.alone, PLAN.stages))
-        sums = added(sums, ring, w, done, steps - alone, (how.SA, how.SB, row, column), PLAN, how.mixed, ONE)
+        sums = add_slots(sums, ring, w, done, steps - alone, (how.SA, how.SB, row, column), PLAN, how.mixed, ONE)
         if PLAN.alone:
             sums = (multiplied_in_turn(sums[0], ring, w, alone, baton, PLAN),)
         if PLAN.ahead:
@@ -125,7 +125,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, PLAN: tile.constexpr):
     ring = slots(A, B, PLAN)
     MIXED: tile.constexpr = PLAN.a_km and A.dtype == tile.float32
     CONSUMERS: tile.constexpr = PLAN.bm // rows_of(PLAN.bm)
-    stage = staging(C.dtype, PLAN.bm, PLAN.buffers, PLAN.width, PLAN.across) if PLAN.width else None
+    stage = staging_buffers(C.dtype, PLAN.bm, PLAN.buffers, PLAN.width, PLAN.across) if PLAN.width else None
     ready = tile.mbarrier(n=CONSUMERS) if PLAN.ahead else None
     extra = (E0, E1, E2, E3)[:PLAN.epilogue.extras]
     room = rooms(extra, PLAN.epilogue, PLAN.ahead, CONSUMERS, PLAN.bn)

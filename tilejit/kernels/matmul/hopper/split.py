@@ -6,7 +6,7 @@ from __future__ import annotations
 import tilejit as tile
 
 from ..epilogue import Finishing, columns, store_finished
-from .mainloop import added, by_row, by_thread, fill, none, slots, tile_rows
+from .mainloop import add_slots, by_row, by_thread, fill, slots, tile_rows, zero_sums
 
 # polls of the flag by a CTA that waits for the others of its tile: a quarter of a millisecond on an H200
 PATIENCE = 4000
@@ -44,7 +44,7 @@ def leave_all(own, room, w, rank):
 
 
 @tile.jit
-def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+def claim(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.constexpr):
     """A bit mask of the shares, of SHARES, that this CTA finishes, once it has written its sums: its own, if it has
     one, when all CTAs of the tile have written theirs. It polls `patience` times, then gives its share up and goes
     on. The last CTA to arrive waits for nobody, and also does the shares that were given up until then.
@@ -102,7 +102,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
     same each time.
 
     CTAs of a cluster (`clustered`) send each other their sums. Others write them to `partial`, which has room for a
-    tile from each, and wait for the rest of their tile's CTAs, for at most `patience` polls (`taken`). `flags`, of 64
+    tile from each, and wait for the rest of their tile's CTAs, for at most `patience` polls (`claim`). `flags`, of 64
     bits, are 0 before and after the launch. Neighbours then have the same slots of neighbouring tiles, so that L2
     serves what they share once, or, as a pair, each loads half of their columns of B for both. `PLAN` is a
     `SplitConstants`."""
@@ -144,7 +144,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
         if PLAN.clustered:
             with tile.elect():
                 arrived[w].arrive_expect_tx((PLAN.splits - 1) * 64 * PART * 4)
-        own = added(none(PLAN), ring, w, first, stop, (SA, SB, m + w * 64, n), PLAN, MIXED)
+        own = add_slots(zero_sums(PLAN), ring, w, first, stop, (SA, SB, m + w * 64, n), PLAN, MIXED)
         if PLAN.clustered:
             total = through_cluster(own, parts, arrived, w, rank, PLAN.splits)
             store_finished(total, C, z, m + w * 64, n + rank * PART, how)
@@ -153,7 +153,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, PLAN: tile.constexpr)
             with tile.elect():
                 # if some CTAs have no share, these differ between consumers
                 share = (rank + w * (PLAN.splits - PLAN.shares)) % PLAN.splits
-                tile.store(doing[w], taken(flags[number, w], rank, share, PLAN.patience, PLAN.splits, PLAN.shares))
+                tile.store(doing[w], claim(flags[number, w], rank, share, PLAN.patience, PLAN.splits, PLAN.shares))
             tile.sync()
             finish_shares(tile.load(doing[w]), room, C, z, m, n, w, how, PLAN)
 

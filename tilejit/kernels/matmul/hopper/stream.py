@@ -15,20 +15,31 @@ from typing import Any, NamedTuple
 import tilejit as tile
 
 from ....schedule import group_by_divisions
-from ..epilogue import Finishing, bring, finish_first, finished, room_of, rooms, send_first, staging, store
-from .mainloop import Grid, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
+from ..epilogue import Finishing, bring, finish_first, finish_sums, room_of, rooms, send_first, staging_buffers, store
+from .mainloop import (
+    Grid,
+    add_products,
+    by_row,
+    by_thread,
+    corner,
+    fill,
+    first_product,
+    matrix_and_row,
+    one_loop,
+    slots,
+)
 from .overlap import (
     begun_over,
+    count_slots_over,
     finish_but_last,
     finish_left_over,
-    kept,
     left_over,
     multiplied_bringing,
     multiplied_over,
     none_kept,
     none_left_over,
+    parts_to_send,
     time_of,
-    under,
 )
 
 NEAR = 8          # slots before the end of a round at which a CTA counts as having loaded it
@@ -113,7 +124,7 @@ def leave(sums, partial, flags, w, place):
 
 
 @tile.jit
-def together(sums, partial, flags, w, is_shared, shared):
+def combine_sums(sums, partial, flags, w, is_shared, shared):
     """The sums of consumer `w`; if the tile `is_shared`, with those of the helpers that have slots of it added,
     once they are there."""
     few = shared.few
@@ -147,13 +158,13 @@ def store_under_next(ring, w, stage, C, grid, how, partial, flags, shared, PLAN:
         acc, at, turn = multiplied_over(acc, before, ring, w, end - begin, t, stage, C, grid, PLAN)
         if begin > 0:
             leave(acc, partial, flags, w, place)
-            parts, sent, at, turn = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
+            parts, sent, at, turn = parts_to_send(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
             # nothing to send; keeping the old `before` would hold its registers during the products
             before = parts, len(parts), at, turn
         else:
-            acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
-            values = finished(acc, *corner(*at, w, grid.down, len(C.shape) == 3, PLAN), how)
-            before = kept(tile.cast(values, C.dtype), at, turn, stage.shape[2])
+            acc = combine_sums(acc, partial, flags, w, (end > 0) & (end < steps), shared)
+            values = finish_sums(acc, *corner(*at, w, grid.down, len(C.shape) == 3, PLAN), how)
+            before = parts_to_send(tile.cast(values, C.dtype), at, turn, stage.shape[2])
 
 
 @tile.jit
@@ -165,16 +176,16 @@ def finish_under_next(ring, w, stage, ready, C, grid, how, partial, flags, share
     for x in range(shared.whole + pieces(shared)):
         acc = begun_over(before, ring, w, stage, C, grid.down, how, PLAN)
         t, begin, end, place = piece(x, steps, shared)
-        at, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), end - begin - under(PLAN.late) - 1
+        at, more = tile.tile_at(t, grid.rows, grid.across, *PLAN.order), end - begin - count_slots_over(PLAN.late) - 1
         acc = multiplied_bringing(acc, ring, w, more, min(time_of(t, end - begin), more - 1) if begin == 0 else -1,
                                   stage, ready, C, how, corner(*at, w, grid.down, len(C.shape) == 3, PLAN), PLAN)
         if begin > 0:
-            acc = multiplied(acc, ring, w, 1, PLAN)
+            acc = add_products(acc, ring, w, 1, PLAN)
             leave(acc, partial, flags, w, place)
             # keeping the old `before` would hold its registers during the products
             before = left_over(acc, PLAN), False, at
         else:
-            acc = together(acc, partial, flags, w, end < steps, shared)
+            acc = combine_sums(acc, partial, flags, w, end < steps, shared)
             before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, grid.down, C, how, PLAN)
     finish_left_over(before, w, stage, C, grid.down, how, PLAN)
 
@@ -190,21 +201,21 @@ def store_at_once(ring, w, stage, ready, C, SEVERAL: tile.constexpr, grid, how, 
     for x in range(shared.whole + pieces(shared)):
         t, begin, end, place = piece(x, steps, shared)
         if not ONE:
-            acc = tile.zeros((64, PLAN.bn), PLAN.sums) if PLAN.behind else begun(ring, w, PLAN)
+            acc = tile.zeros((64, PLAN.bn), PLAN.sums) if PLAN.behind else first_product(ring, w, PLAN)
         done = begin + (0 if ONE or PLAN.behind else 1)
         i, n = tile.tile_at(t, grid.rows, grid.across, *PLAN.order)
         z, row, column = corner(i, n, w, grid.down, SEVERAL, PLAN)
         if PLAN.ahead:
             first, done = done, min(done + time_of(t, end - begin), end)
-            acc = multiplied(acc, ring, w, done - first, PLAN, how.mixed)
+            acc = add_products(acc, ring, w, done - first, PLAN, how.mixed)
             if begin == 0:
                 with tile.elect():
                     bring(stage[w], ready[w], z, row, column, how)
-        acc = multiplied(acc, ring, w, end - done, PLAN, how.mixed, ONE)
+        acc = add_products(acc, ring, w, end - done, PLAN, how.mixed, ONE)
         if begin > 0:
             leave(acc, partial, flags, w, place)
         else:
-            acc = together(acc, partial, flags, w, end < steps, shared)
+            acc = combine_sums(acc, partial, flags, w, end < steps, shared)
             if PLAN.ahead:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1
@@ -266,7 +277,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
     grid = Grid(down * C.shape[0] if len(C.shape) == 3 else down, down, across, steps)
     ring = slots(A, B, PLAN)
     MIXED: tile.constexpr = PLAN.a_km and A.dtype == tile.float32
-    stage = staging(C.dtype, PLAN.bm, PLAN.buffers, PLAN.width, PLAN.across) if PLAN.width else None
+    stage = staging_buffers(C.dtype, PLAN.bm, PLAN.buffers, PLAN.width, PLAN.across) if PLAN.width else None
     ready = tile.mbarrier(n=PLAN.bm // 64) if PLAN.ahead else None
     extra = (E0, E1, E2, E3)[:PLAN.epilogue.extras]
     room = rooms(extra, PLAN.epilogue, PLAN.ahead, PLAN.bm // 64, PLAN.bn)

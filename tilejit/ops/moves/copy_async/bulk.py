@@ -31,7 +31,7 @@ from .one_thread import (
 )
 from .options import Policy, policy_of
 from .reductions import TYPES, reduction
-from .runs import ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
+from .runs import ArrayRegion, found, has_aligned_runs, has_few_runs, in_bounds, runs_of, whole_units
 from .site import SM90, CopySite
 
 
@@ -61,27 +61,27 @@ class Plan:
         return "bulk" if self.store else "bytes"
 
 
-def _own(s: CopySite) -> bool | str:
+def _is_own_memory(s: CopySite) -> bool | str:
     return not s.shared.buffer.peer or "the shared memory of a peer"
 
 
-def plain(s: CopySite) -> bool | str:
+def has_no_swizzle(s: CopySite) -> bool | str:
     swizzle = layout_of(s.shared.buffer).swizzle
     return swizzle is None or not swizzle.swizzle_len or f"{swizzle}"
 
 
 NEEDS = (
     GLOBAL_AND_SHARED,
-    Need("the CTA's own shared memory", _own),
+    Need("the CTA's own shared memory", _is_own_memory),
     SM90,
     ONE_THREAD,
     COMPLETION,
     COUNTED,
-    Need("a shared layout without a swizzle", plain),
+    Need("a shared layout without a swizzle", has_no_swizzle),
     Need("layouts that divide the region at the same places", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous in both memories", whole_units, gate=True),
-    Need("at most 256 such runs", few, gate=True),
-    Need("runs that begin at multiples of 16 bytes in both memories", aligned),
+    Need("at most 256 such runs", has_few_runs, gate=True),
+    Need("runs that begin at multiples of 16 bytes in both memories", has_aligned_runs),
     Need("a region that is provably inside the array, since nothing is clipped", in_bounds),
     POLICY,
     MULTICAST,

@@ -20,7 +20,7 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
         if isinstance(type_of(x), Selected) and name == "copy_async":
             continue
         if not isinstance(type_of(x), (Buffer, Region)):
-            raise g.error(f"{name} moves regions of memory, not {describe(x)}{_instead(name, x)}")
+            raise g.error(f"{name} moves regions of memory, not {describe(x)}{_suggest_other_way(name, x)}")
     dst, src = (x if isinstance(type_of(x), Selected) else whole_region(g, x) for x in (dst, src))
     if name != "copy_async":
         refuse_box(g, name, dst), refuse_box(g, name, src)
@@ -42,7 +42,7 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     return dst, src
 
 
-def _instead(name: str, x) -> str:
+def _suggest_other_way(name: str, x) -> str:
     """In words, what to write instead, if `x` is rows or points."""
     if isinstance(x, Taken):
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"

@@ -15,7 +15,7 @@ from ....dispatch import Need, Variant, result_of
 from ....types import layout_of
 from .one_thread import COUNTED, ONE_THREAD, emit_issue, issuers, region_address, region_bytes
 from .reductions import TYPES, reduction
-from .runs import Digit, aligned, few, found, runs_of, whole_units
+from .runs import Digit, found, has_aligned_runs, has_few_runs, runs_of, whole_units
 from .site import SM90, CopySite
 
 
@@ -93,8 +93,8 @@ NEEDS = (
     COUNTED,
     Need("layouts that divide the region at the same places", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous on both sides", whole_units, gate=True),
-    Need("at most 256 such runs", few, gate=True),
-    Need("runs that begin at multiples of 16 bytes on both sides", aligned),
+    Need("at most 256 such runs", has_few_runs, gate=True),
+    Need("runs that begin at multiples of 16 bytes on both sides", has_aligned_runs),
     Need("the same swizzle on both sides, and runs of whole rows of its atoms at the same places in it", _swizzles),
     Need("no cache option, since the copy passes no cache",
          lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),

@@ -86,7 +86,7 @@ def _runs(site: CopySite, vec: int) -> bool:
             and region_fits(site, site.dst, site.dst_starts, site.dims(site.dst)[-1], vec))
 
 
-def _aligned(site: CopySite) -> bool | str:
+def _has_aligned_rows(site: CopySite) -> bool | str:
     if width(site) is not None:
         return True
     by_hand = "store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
@@ -214,7 +214,7 @@ VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__
                                      "or let bar.arrive_on_copies() tell it"),
     Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
     Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together",
-         _aligned, gate=True),
+         _has_aligned_rows, gate=True),
     Need("zero as the fill", lambda s: s.options.get("fill") is None or "fill='nan', and a row may be out of bounds"),
     Need("16-byte copies for cache='cg'",
          lambda s: s.options.get("cache") != "cg" or width(s) == 16 or f"copies of {width(s)} bytes"),

@@ -21,7 +21,7 @@ MAX_BYTES = (1 << 20) - 1  # the largest pending tx-count of an mbarrier phase (
 
 # -- needs -------------------------------------------------------------------------------------------------------------
 
-def _elected(s: CopySite) -> bool | str:
+def _has_one_issuer(s: CopySite) -> bool | str:
     """Whether one thread makes the call, or each of a partial scope, or the copy completes on a barrier, so that one
     can issue it for all."""
     elects = s.mbar is not None or s.by_token
@@ -47,7 +47,7 @@ def not_negative(s: CopySite) -> bool | str:
 
 GLOBAL_AND_SHARED = Need("one side in global and the other in shared memory",
                          lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True)
-ONE_THREAD = Need("one thread, or mbar= by which a wider scope elects its first", _elected)
+ONE_THREAD = Need("one thread, or mbar= by which a wider scope elects its first", _has_one_issuer)
 COMPLETION = Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups",
                   _completion)
 COUNTED = Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",

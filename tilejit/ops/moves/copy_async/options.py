@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....errors import CompilationError
-from ....names import nearest
+from ....names import suggest_nearest
 from ...sync.masks import check_mask
 from .reductions import KINDS
 from .shapes import MULTICASTS, NAMES
@@ -65,7 +65,7 @@ def _checked_option(name: str, value, variants: tuple[str, ...]):
     if name == "cache" and isinstance(value, tuple):
         return _share(value)
     if name != "variant" and name not in CHOICES:
-        raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
+        raise CompilationError(f"a copy has no option {name!r}{suggest_nearest(name, ('variant', 'mbar', *CHOICES))}")
     allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
     if (isinstance(value, float)
         or not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in allowed)):

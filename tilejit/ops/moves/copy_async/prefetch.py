@@ -20,10 +20,10 @@ from ...memory.partition import driving_order, unbounded_dimensions
 from ...memory.regions import refuse_box, whole_region
 from .one_thread import POLICY, emit_issue, issuers, not_negative, of_thread
 from .options import Policy, checked_options, policy_of
-from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
+from .runs import UNIT, ArrayRegion, found, has_aligned_runs, has_few_runs, in_bounds, runs_of, whole_units
 from .site import SM90, CopySite
 from .tma import selected_variant as selected, variant as tma
-from .tma.boxes import MAX_BOX, largest
+from .tma.boxes import MAX_BOX, largest_divisor
 
 LINE = 128  # bytes
 MODES = tma.LOAD_MODES | {"tile": ".tile"}
@@ -113,17 +113,20 @@ def _emit_runs(e, plan: Runs, call, src):
 def engine_site(site: CopySite) -> CopySite:
     """The site for the planner of tensor copies: a load to an imaginary packed buffer with the dimensions in
     the array's order."""
-    def made() -> CopySite:
+    def make_site() -> CopySite:
         extents = site.src.extents
-        along = isinstance(site.src, Patches) and site.src.window.along
-        layout = in_columns(*extents, site.src.dtype, along) if isinstance(site.src, Selected) else packed(site)
+        if isinstance(site.src, Selected):
+            along = isinstance(site.src, Patches) and site.src.window.along
+            layout = in_columns(*extents, site.src.dtype, along)
+        else:
+            layout = gapless_layout(site)
         buffer = Buffer(site.src.dtype, extents, "shared", layout)
         return replace(site, dst=Region(buffer, extents, tuple(range(len(extents)))),
                        dst_starts=tuple(Const(0, int32) for _ in extents))
-    return site.memoize("engine", made)
+    return site.memoize("engine", make_site)
 
 
-def packed(site: CopySite) -> TileLayout:
+def gapless_layout(site: CopySite) -> TileLayout:
     """A gapless layout of the region's elements in the order of the array's memory."""
     extents, step = site.src.extents, 1
     strides = [0] * len(extents)
@@ -137,7 +140,7 @@ def in_columns(rows: int, columns: int, dtype, swizzled: bool) -> TileLayout:
     """A layout by blocks of columns, each at most as wide as a box. `swizzled` (for maps of walks along w) gives it
     the widest swizzle that fits the columns."""
     mode = next((m for m in (3, 2, 1) if columns * dtype.bits % (128 << m) == 0), 0) if swizzled else 0
-    width = (16 << mode) // dtype.nbytes if mode else largest(columns, MAX_BOX)
+    width = (16 << mode) // dtype.nbytes if mode else largest_divisor(columns, MAX_BOX)
     swizzle = Swizzle((16 // dtype.nbytes).bit_length() - 1, mode, 3) if mode else None
     return TileLayout([(rows, width, axis.m), (columns // width, rows * width, axis.m), (width, 1, axis.m)],
                       swizzle=swizzle)
@@ -233,9 +236,9 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, doc=__doc__, place="reg
     NOT_EMPTY,
     Need("contiguous runs", found, gate=True),
     Need(f"runs of a multiple of {UNIT} bytes", whole_units, gate=True),
-    Need("at most 256 such runs", few, gate=True),
+    Need("at most 256 such runs", has_few_runs, gate=True),
     Need("a single run, where a tensor map can describe several", _one_run),
-    Need("runs that begin at multiples of 16 bytes", aligned),
+    Need("runs that begin at multiples of 16 bytes", has_aligned_runs),
     Need("a region that is provably inside the array", in_bounds),
     POLICY,
 ))

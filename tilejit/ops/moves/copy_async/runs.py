@@ -80,7 +80,7 @@ def _search(site: CopySite) -> Runs | str:
         sides.append(found)
     digits: list[Digit] = []
     for dim, (one, other) in enumerate(zip(sides[0][0], sides[1][0])):
-        cut = refined(one, other)
+        cut = refine_digits(one, other)
         if cut is None:
             return f"the layouts divide dimension {dim} of the region at different places"
         weight = 1
@@ -90,7 +90,8 @@ def _search(site: CopySite) -> Runs | str:
     run, ask = 1, site.g.facts.ask
     while True:
         longer = next((d for d in digits
-                       if all(equal(s, run, ask) for s in sorted(d.steps, key=lambda s: not isinstance(s, int)))), None)
+                       if all(is_equal(s, run, ask) for s in sorted(d.steps, key=lambda s: not isinstance(s, int)))),
+                      None)
         if longer is None:
             break
         digits.remove(longer)
@@ -114,7 +115,7 @@ def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
     return [per_dim[d] for d in site.dims(region)], offset
 
 
-def refined(one: list, other: list) -> list[tuple] | None:
+def refine_digits(one: list, other: list) -> list[tuple] | None:
     """The common refinement of two lists of digits of one dimension: digits (extent, step in `one`, step in
     `other`), innermost first.
 
@@ -134,12 +135,12 @@ def refined(one: list, other: list) -> list[tuple] | None:
     return cut
 
 
-def equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
+def is_equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
     """Whether a step equals `n`. What is not known at compile time becomes a fact asked of the launch."""
     if isinstance(a, int):
         return a == n
     if a[0] == "mul":
-        return n % a[2] == 0 and equal(a[1], n // a[2], ask)
+        return n % a[2] == 0 and is_equal(a[1], n // a[2], ask)
     return a[0] == "stride" and ask("stride_is", a[1], a[2], n)
 
 
@@ -153,12 +154,12 @@ def whole_units(s: CopySite) -> bool | str:
     return nbytes % UNIT == 0 or f"runs of {nbytes} bytes"
 
 
-def few(s: CopySite) -> bool | str:
+def has_few_runs(s: CopySite) -> bool | str:
     runs = result_of(runs_of(s))
     return runs.count <= MAX_RUNS or f"{runs.count} runs of {runs.elements * s.itemsize} bytes"
 
 
-def aligned(s: CopySite) -> bool | str:
+def has_aligned_runs(s: CopySite) -> bool | str:
     """Whether every run starts at a multiple of 16 bytes on both sides."""
     runs, itemsize = result_of(runs_of(s)), s.itemsize
     unit = UNIT // gcd(UNIT, itemsize)

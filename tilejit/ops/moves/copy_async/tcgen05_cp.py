@@ -17,7 +17,7 @@ from .site import CopySite
 from .tcgen05_cp_plan import Plan, search
 
 
-def found(s: CopySite) -> Plan | str:
+def find_plan(s: CopySite) -> Plan | str:
     """The plan of the first shape that fits, or a string that says why none does; memoised on the site."""
     return s.memoize("tcgen05_cp", lambda: search(s, group(s)))
 
@@ -35,7 +35,7 @@ def _group(s: CopySite) -> bool | str:
 
 
 def _has_plan(s: CopySite) -> bool | str:
-    plan = found(s)
+    plan = find_plan(s)
     return plan if isinstance(plan, str) else True
 
 
@@ -77,5 +77,5 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     m.pair_operations.copy(plan, dst, src)
 
 
-VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, doc=__doc__, place="region", same_dtype=True,
-                  takes=SELECTIVE, needs=NEEDS)  # one of the needs excludes some options
+VARIANT = Variant("tcgen05_cp", plan=find_plan, emit=emit, simulate=simulate, doc=__doc__, place="region",
+                  same_dtype=True, takes=SELECTIVE, needs=NEEDS)  # one of the needs excludes some options

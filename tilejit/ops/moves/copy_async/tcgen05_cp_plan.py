@@ -83,7 +83,7 @@ class Digit:
                 Digit(inner, self.shared, self.lane, self.column))
 
 
-def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
+def common_digits(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
     """(common digits of both sides, start of the shared region in bytes before the swizzle, start of the other region
     in tensor memory by axis), or a string that says why there are none."""
     shared, tensor = site.src, site.dst
@@ -98,14 +98,14 @@ def common(site: CopySite) -> tuple[list[Digit], int | Multiple, dict] | str:
     into = [part for part, n in zip(read[0], tensor.shape) if n != 1]
     digits = []
     for one, other in zip(moved, into):
-        refined = _refined(one, other, site.itemsize)
+        refined = _refine_dimension(one, other, site.itemsize)
         if refined is None:
             return "the two layouts divide the region at different places"
         digits += refined
     return digits, found[1] * site.itemsize, read[1]
 
 
-def _refined(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
+def _refine_dimension(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
     """The common refinement of one dimension's digits in shared memory, (extent, stride), and in tensor memory,
     (extent, stride, axis).
 
@@ -129,7 +129,7 @@ def _refined(shared: list, tensor: list, nbytes: int) -> list[Digit] | None:
 
 def search(site: CopySite, cta_group: int) -> Plan | str:
     """The plan of the first shape that copies the region, or a string with the reason of each shape."""
-    found = common(site)
+    found = common_digits(site)
     if isinstance(found, str):
         return found
     asked, multicast = site.options.get("shape"), site.options.get("multicast")
@@ -141,22 +141,22 @@ def search(site: CopySite, cta_group: int) -> Plan | str:
     for shape in SHAPES:
         if (asked and shape.name != asked) or (isinstance(multicast, str) and shape.multicast != multicast):
             continue
-        made = fitted(shape, site, *found, replicas)
+        made = fit_shape(shape, site, *found, replicas)
         if not isinstance(made, str):
             return Plan(shape.name, shape.multicast, cta_group, *made, DECOMPRESSED.get(site.src.dtype.padded))
         reasons.append(f"{shape.text}: {made}")
     return "; ".join(reasons) or f"{asked or 'no shape'} has {'no' if asked else 'the'} multicast {multicast!r}"
 
 
-def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dict,
-           replicas) -> tuple[int, int, int, tuple[tuple[Any, Any], ...], tuple[bool, bool]] | str:
+def fit_shape(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dict,
+              replicas) -> tuple[int, int, int, tuple[tuple[Any, Any], ...], tuple[bool, bool]] | str:
     """(ldo, sdo, swizzle, places, moves) of a plan with this shape,
     or a string that says why the shape does not fit."""
     if replicas != tuple(sorted(shape.replica)):
         shown = " + ".join(f"R[{n} : {s} @ axis.TLane]" for n, s in replicas) or "none"
         wanted = " + ".join(f"R[{n} : {s} @ axis.TLane]" for n, s in shape.replica) or "none"
         return f"the replica is {shown}, not {wanted}"
-    parts = _parted(shape, digits)
+    parts = _part_digits(shape, digits)
     if isinstance(parts, str):
         return parts
     rows, columns, rest = parts
@@ -177,7 +177,7 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
     places: list[tuple[int, int]] = []
     atom =ATOM * UNIT << mode if mode else UNIT
     for first in _beginnings(site, atom) if moves[1] else [begin]:
-        placed = _placed(shape, rest, first, mode)
+        placed = _place_instructions(shape, rest, first, mode)
         if isinstance(placed, str):
             return placed
         places = placed
@@ -186,7 +186,7 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
             moves)
 
 
-def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
+def _part_digits(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
     """Divide the digits into (rows of one instruction, columns of one instruction, the rest)."""
     rows: list[Digit] = []
     columns: list[Digit] = []
@@ -308,7 +308,7 @@ def _beginnings(site: CopySite, atom: int) -> list[int]:
     return sorted(found)
 
 
-def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tuple[int, int]] | str:
+def _place_instructions(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tuple[int, int]] | str:
     """(address in tensor memory, byte in shared memory) of each instruction,
     for a region that starts at byte `first` of shared memory.
 

@@ -51,7 +51,7 @@ def next_token(g: Builder) -> Token:
                       "leave the result of copy_async unused and wait by hand")
     token = Token(g.cells.setdefault(_cell(pool_of(g)), 0), pool_of(g))
     if isinstance(token.count, Value):
-        with g.reopen(_outermost(g, token.count)):
+        with g.reopen(_outermost_block(g, token.count)):
             following = binary(g, "+", token.count, 1)
     else:
         following = token.count + 1
@@ -80,7 +80,7 @@ def _cell(pool: str) -> tuple:
     return "copy tokens", pool
 
 
-def _outermost(g: Builder, count: Value) -> list:
+def _outermost_block(g: Builder, count: Value) -> list:
     """The outermost block around the scopes that directly enclose this point, without a loop or branch between, in
     which `count` is known.
 

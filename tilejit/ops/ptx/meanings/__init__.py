@@ -42,7 +42,7 @@ def _meaning(name: str) -> Callable | None:
 def special_register(m, form, x):
     name, _, axis = form.name.split(".", 2)[2].partition(".")
     axis = "xyz".index(axis) if axis else 0
-    def whole(n):
+    def as_array(n):
         return np.full((1, 1), n)
     lanes, cluster = m.thread_ids() % 32, m.sim.cluster or (1, 1, 1)
     inside = (m.rank % cluster[0], m.rank // cluster[0] % cluster[1], m.rank // (cluster[0] * cluster[1]))
@@ -51,14 +51,14 @@ def special_register(m, form, x):
     if name.startswith("lanemask_"):
         return masks[name[9:]](lanes.astype(np.int64))
     values = {
-        "tid": lambda: m.thread_ids() if axis == 0 else whole(0),
-        "ntid": lambda: whole(m.sim.program.threads if axis == 0 else 1),
-        "ctaid": lambda: m.program_id(axis), "nctaid": lambda: whole(m.grid[axis]), "laneid": lambda: lanes,
-        "warpid": lambda: m.thread_ids() // 32, "nwarpid": lambda: whole(-(-m.sim.program.threads // 32)),
-        "cluster_ctaid": lambda: whole(inside[axis]), "cluster_nctaid": lambda: whole(cluster[axis]),
-        "cluster_ctarank": lambda: m.cluster_rank, "cluster_nctarank": lambda: whole(m.cluster_size),
-        "clusterid": lambda: m.cluster_id(axis), "nclusterid": lambda: whole(m.grid[axis] // cluster[axis]),
-        "is_explicit_cluster": lambda: whole(bool(m.sim.graph.launch.cluster)),
+        "tid": lambda: m.thread_ids() if axis == 0 else as_array(0),
+        "ntid": lambda: as_array(m.sim.program.threads if axis == 0 else 1),
+        "ctaid": lambda: m.program_id(axis), "nctaid": lambda: as_array(m.grid[axis]), "laneid": lambda: lanes,
+        "warpid": lambda: m.thread_ids() // 32, "nwarpid": lambda: as_array(-(-m.sim.program.threads // 32)),
+        "cluster_ctaid": lambda: as_array(inside[axis]), "cluster_nctaid": lambda: as_array(cluster[axis]),
+        "cluster_ctarank": lambda: m.cluster_rank, "cluster_nctarank": lambda: as_array(m.cluster_size),
+        "clusterid": lambda: m.cluster_id(axis), "nclusterid": lambda: as_array(m.grid[axis] // cluster[axis]),
+        "is_explicit_cluster": lambda: as_array(bool(m.sim.graph.launch.cluster)),
     }
     return values[name]()
 
@@ -87,7 +87,7 @@ def unpack(m, form, x):
 
 @means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|"
        r"griddepcontrol\.\w+")
-def unseen(m, form, x):
+def do_nothing(m, form, x):
     """Hints, and instructions that control the hardware and have no result."""
 
 

@@ -54,17 +54,17 @@ def _check_members(m, form, mask, active, named, here) -> None:
                                 axis=3)[..., 0]
     bad = active & ~itself
     if bad.any():
-        at, (thread, *_) = _first(m, bad)
+        at, (thread, *_) = _first_thread(m, bad)
         m.finding("divergent-collective", f"thread {thread} executes {mnemonic} with the membermask {_hex(mask, at)}, "
                   f"which does not name its own lane, {thread % 32}", threads=(thread,), ctas=_ctas(m, at))
         return
     missing = named & ~here & active[..., :, None]
     if not missing.any():
         return
-    at, _ = _first(m, missing.any(axis=3))
-    absent = np.flatnonzero(_at(missing, at))
+    at, _ = _first_thread(m, missing.any(axis=3))
+    absent = np.flatnonzero(_pick(missing, at))
     thread, warp = _thread(m, at), 32 * ((m.low + 32 * at[1]) // 32)
-    gone = [int(n) for n in absent if not _at(active, at[:2])[n]]
+    gone = [int(n) for n in absent if not _pick(active, at[:2])[n]]
     if gone:
         verb = "does" if len(gone) == 1 else "do"
         threads = _count_in_words("thread", [warp + n for n in gone])
@@ -77,13 +77,13 @@ def _check_members(m, form, mask, active, named, here) -> None:
               threads=tuple(warp + n for n in (gone or absent.tolist())[:8]), ctas=_ctas(m, at))
 
 
-def _first(m, bad: np.ndarray) -> tuple[tuple[int, ...], list[int]]:
+def _first_thread(m, bad: np.ndarray) -> tuple[tuple[int, ...], list[int]]:
     """The first (CTA, warp, lane) where `bad` holds, and the threads of that warp where it does."""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
     return at, [_thread(m, (*at[:2], int(n))) for n in np.flatnonzero(bad[at[:2]])]
 
 
-def _at(x: np.ndarray, at: tuple[int, ...]) -> np.ndarray:
+def _pick(x: np.ndarray, at: tuple[int, ...]) -> np.ndarray:
     """``x[at]``, where axes of extent 1 stand for any extent."""
     return x[tuple(min(i, n - 1) for i, n in zip(at, x.shape))]
 
@@ -97,7 +97,7 @@ def _ctas(m, at: tuple[int, ...]) -> np.ndarray:
 
 
 def _hex(mask: np.ndarray, at: tuple[int, ...]) -> str:
-    return f"0x{int(_at(mask, at)):x}"
+    return f"0x{int(_pick(mask, at)):x}"
 
 
 def _count_in_words(noun: str, numbers: list[int]) -> str:
@@ -141,9 +141,9 @@ def _check_sources(m, form, x, at: np.ndarray, together: np.ndarray) -> None:
     bad = active & ~taking & (at != _LANE)
     if not bad.any():
         return
-    where, threads = _first(m, bad)
-    source = int(_at(at, where))
-    outside = not int(_at(mask, where)) >> source & 1
+    where, threads = _first_thread(m, bad)
+    source = int(_pick(at, where))
+    outside = not int(_pick(mask, where)) >> source & 1
     why = "which does not execute it with that mask"
     if outside:
         why = f"which its membermask {_hex(mask, where)} does not name"

@@ -20,7 +20,7 @@ from itertools import chain, islice, pairwise
 from math import gcd, prod
 from typing import Any, Protocol
 
-from .view import Dim, Number, View, multiple, over
+from .view import Dim, Number, View, divide, multiple
 
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
 SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by swizzle mode
@@ -77,8 +77,8 @@ class TensorMap:
 
     def recipe(self) -> dict:
         """The map as plain data, for a launcher."""
-        def plain(n):
-            return [plain(x) for x in n] if isinstance(n, tuple) else n
+        def as_lists(n):
+            return [as_lists(x) for x in n] if isinstance(n, tuple) else n
         walk = self.im2col
         if walk is None:
             moved: dict[str, Any] = {"box": list(self.box)}
@@ -86,7 +86,7 @@ class TensorMap:
             moved = {"lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels,
                      "pixels": walk.pixels, **({} if walk.wide is None else {"wide": walk.wide})}
         return {"argument": self.argument, "base_offset": self.base_offset, "dtype": self.dtype, "rank": self.rank,
-                "dims": plain(self.global_dim), "strides": plain(self.global_strides), **moved,
+                "dims": as_lists(self.global_dim), "strides": as_lists(self.global_strides), **moved,
                 "element_strides": list(self.element_strides), "interleave": self.interleave, "swizzle": self.swizzle,
                 "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host",
                 **({"nowhere": True} if self.nowhere else {})}
@@ -176,7 +176,7 @@ def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | st
     for candidate in sorted(found, key=lambda c: c.cost):
         if candidate.issues > MAX_ISSUES:
             break
-        made = realised(view, candidate, ask)
+        made = realise(view, candidate, ask)
         if not isinstance(made, str):
             return made
         reason = made
@@ -237,7 +237,7 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
         run = runs[i]
         for parts, own in cuttings(run, span if i == 0 else 0):
             new = groups + tuple(parts)
-            if not packed(new, span):
+            if not is_gapless(new, span):
                 continue
             done = prod(g.box for g in parts)
             if done == run.extent:
@@ -250,7 +250,7 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
     yield from extend(0, (), 0)
 
 
-def packed(groups: tuple[Group, ...], span: int) -> bool:
+def is_gapless(groups: tuple[Group, ...], span: int) -> bool:
     """Whether the groups are laid out in shared memory like a box: without gaps,
     and with the swizzle's span as the pitch of rows.
 
@@ -276,7 +276,7 @@ def cuttings(run: Run, span: int) -> Iterator[tuple[list[Group], int]]:
     seen = set()
     first = min(MAX_BOX, span // run.step if span else MAX_BOX)
     edges = [*run.cuts, run.extent]
-    for sizes in ([run.extent], _at_edges(edges, first), _divided(run.extent, first)):
+    for sizes in ([run.extent], _at_edges(edges, first), _divide_extent(run.extent, first)):
         for n in range(len(sizes), 0, -1):
             part = tuple(sizes[:n])
             if part in seen or part[0] > first or max(part) > MAX_BOX or min(part) <= 1:
@@ -305,25 +305,25 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
         limit = MAX_BOX if sizes else first
         fitting = [e for e in edges if at < e <= at * limit]
         if not fitting:
-            return [*sizes, largest(next(e for e in edges if e > at) // at, limit)]
+            return [*sizes, largest_divisor(next(e for e in edges if e > at) // at, limit)]
         sizes.append(fitting[-1] // at)
         at = fitting[-1]
     return sizes
 
 
-def _divided(extent: int, first: int) -> list[int]:
+def _divide_extent(extent: int, first: int) -> list[int]:
     """Factors of the extent of at most 256 (the first at most `first`), each the largest possible; a rest without
     such factors is dropped."""
     sizes: list[int] = []
     while extent > 1:
-        sizes.append(largest(extent, MAX_BOX if sizes else first))
+        sizes.append(largest_divisor(extent, MAX_BOX if sizes else first))
         if sizes[-1] <= 1:
             return sizes[:-1]
         extent //= sizes[-1]
     return sizes
 
 
-def largest(extent: int, limit: int) -> int:
+def largest_divisor(extent: int, limit: int) -> int:
     """The largest divisor of `extent` that is at most `limit`; 0 if there is none."""
     for n in range(min(extent, limit), 0, -1):
         if extent % n == 0:
@@ -345,7 +345,7 @@ class Piece:
     outermost: bool
 
 
-def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
+def realise(view: View, candidate: Candidate, ask) -> Boxes | str:
     """The map and the instructions of a candidate, or a string that says why its cuts or strides do not
     suit this launch."""
     pieces: dict[tuple[int, int], Piece] = {}
@@ -369,8 +369,9 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
         return (f"padded elements need boxes with rows of {PADDED}, and an innermost dimension that is a "
                 "multiple of that")
     return Boxes(candidate.unit, base_offset, tuple(p.size for p in order),
-                 tuple(encodable(p.stride) for p in order[1:]),
-                 tuple(p.box for p in order), issues(view, candidate, order), tuple(moving(view, p) for p in order))
+                 tuple(encodable_stride(p.stride) for p in order[1:]),
+                 tuple(p.box for p in order), issues(view, candidate, order),
+                 tuple(runtime_coordinate(view, p) for p in order))
 
 
 def _cut(d: int, dim: Dim, candidate: Candidate) -> list[Piece]:
@@ -380,7 +381,7 @@ def _cut(d: int, dim: Dim, candidate: Candidate) -> list[Piece]:
     weights = sorted({base, *boxes})
     inner = [Piece(d, w, following // w, dim.steps(w), boxes.get(w, 1), False) for w, following in pairwise(weights)]
     last = weights[-1]
-    return [*inner, Piece(d, last, over(dim.size, last), dim.steps(last), boxes.get(last, 1), True)]
+    return [*inner, Piece(d, last, divide(dim.size, last), dim.steps(last), boxes.get(last, 1), True)]
 
 
 def _fold_fixed(view: View, order: list[Piece]) -> int:
@@ -399,7 +400,7 @@ def _fold_fixed(view: View, order: list[Piece]) -> int:
     return base_offset
 
 
-def encodable(stride: Number) -> Number:
+def encodable_stride(stride: Number) -> Number:
     """A run-time stride made acceptable to the encoder: rounded down to a multiple of 16 and clamped.
 
     That only changes the stride of a dimension of one element, which can be arbitrary and does not matter.
@@ -424,7 +425,7 @@ def cut_fits(dim: Dim, weight: int, ask) -> bool:
     return multiple(dim.size, weight, ask)
 
 
-def moving(view: View, piece: Piece) -> tuple[int, int, int] | None:
+def runtime_coordinate(view: View, piece: Piece) -> tuple[int, int, int] | None:
     """The run-time part of the coordinate along a dimension of the map (see `Boxes`); None if the start is constant."""
     start = view.dims[piece.dim].start
     if start.value is not None or not piece.outermost:

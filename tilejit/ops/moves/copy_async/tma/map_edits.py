@@ -44,7 +44,7 @@ _KEPT = {
 
 # -- edits -------------------------------------------------------------------------------------------------------------
 
-def _own(g: Builder, m: Value, what: str) -> TensorMap:
+def _type_of_own_map(g: Builder, m: Value, what: str) -> TensorMap:
     """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
     t = type_as(m, TensorMap)
     if t.slot is None:
@@ -84,7 +84,7 @@ def map_prefetch(map):
     """Prefetch a map into the cache from which copies read it."""
 
 
-def _simple(declared, machine, emitter) -> None:
+def _call_methods(declared, machine, emitter) -> None:
     """Register the rules of an op that is one method of the simulator and one of the emitter."""
     @declared.infer
     def _(g, *operands, **attrs):
@@ -99,12 +99,12 @@ def _simple(declared, machine, emitter) -> None:
         emitter(e)(*args, **{k: v for k, v in call.attrs.items() if k != "rank"})
 
 
-_simple(map_seed, lambda m: m.maps.seed, lambda e: e.maps.seed)
-_simple(map_rebind, lambda m: m.maps.rebind, lambda e: e.maps.rebind)
-_simple(map_release, lambda m: m.maps.release, lambda e: e.maps.release)
-_simple(map_acquire, lambda m: m.maps.acquire, lambda e: e.maps.acquire)
-_simple(map_publish, lambda m: m.maps.publish, lambda e: e.maps.publish)
-_simple(map_prefetch, lambda m: m.maps.prefetch, lambda e: e.maps.prefetch)
+_call_methods(map_seed, lambda m: m.maps.seed, lambda e: e.maps.seed)
+_call_methods(map_rebind, lambda m: m.maps.rebind, lambda e: e.maps.rebind)
+_call_methods(map_release, lambda m: m.maps.release, lambda e: e.maps.release)
+_call_methods(map_acquire, lambda m: m.maps.acquire, lambda e: e.maps.acquire)
+_call_methods(map_publish, lambda m: m.maps.publish, lambda e: e.maps.publish)
+_call_methods(map_prefetch, lambda m: m.maps.prefetch, lambda e: e.maps.prefetch)
 # If copies write by the map, they write the array that it is bound to.
 @map_rebind.written
 def _(call,
@@ -152,7 +152,7 @@ map_seed.rules.plan = map_rebind.rules.plan = _whole_granules
 def seed(g: Builder, m: Value):
     """Initialise the map as a copy of the one that the launch encodes.
     The first thread of the scope writes its 128 bytes."""
-    _own(g, m, "seed")
+    _type_of_own_map(g, m, "seed")
     g.call(map_seed, m)
 
 
@@ -168,7 +168,7 @@ def rebind(g: Builder, m: Value, array, shape=None, strides=None, **changes):
     ``fence_release`` and ``fence_acquire``. The error for other fields says why they cannot be changed, and which
     instruction writes them.
     """
-    t = _own(g, m, "rebind")
+    t = _type_of_own_map(g, m, "rebind")
     for name in changes:
         _refuse(g, t, name)
     host_born(g, array, "rebind takes an array, or an address with shape= and strides=")
@@ -179,7 +179,7 @@ def rebind(g: Builder, m: Value, array, shape=None, strides=None, **changes):
     if isinstance(type_of(array), Buffer) and shape is None and strides is None:
         place, shape, strides = _whole_array(g, t, array)
     else:
-        place, shape, strides = _given(g, t, array, shape, strides)
+        place, shape, strides = _check_given(g, t, array, shape, strides)
     numbers = [_number(g, n, int32) for n in reversed(shape)]
     numbers += [_bytes(g, s, t.dtype.nbytes) for s in list(reversed(strides))[1:]]
     g.call(map_rebind, m, place, *numbers, rank=rank)
@@ -190,10 +190,10 @@ def _refuse(g: Builder, t: TensorMap, name: str):
     if name not in _KEPT:
         raise g.error(f"rebind has no option {name!r}; it takes an array, or an address with shape= and strides=")
     raise g.error(f"rebind gives a map another address, other dimensions and strides; its {name} stays, "
-                  f"since {_kept(g, t, name)}")
+                  f"since {_explain_kept(g, t, name)}")
 
 
-def _kept(g: Builder, t: TensorMap, name: str) -> str:
+def _explain_kept(g: Builder, t: TensorMap, name: str) -> str:
     """In words, why rebind does not change a field, and which instruction of the target does."""
     field, why = _KEPT[name]
     if field is None:
@@ -214,7 +214,7 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
         _wrong_dtype(g, t, a.dtype)
     if len(a.shape) != rank:
         raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}; its rank stays, "
-                      f"since {_kept(g, t, 'rank')}")
+                      f"since {_explain_kept(g, t, 'rank')}")
     if not g.facts.ask("aligned", a.arg, 16):
         raise g.error(f"{array.name} does not start at a multiple of 16 bytes, as a tensor map's array does")
     strides = strides_of(a)
@@ -227,10 +227,10 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
 
 def _wrong_dtype(g: Builder, t: TensorMap, dtype):
     raise g.error(f"this map moves {t.dtype}, and the array holds {dtype}; its dtype stays, "
-                  f"since {_kept(g, t, 'dtype')}")
+                  f"since {_explain_kept(g, t, 'dtype')}")
 
 
-def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
+def _check_given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
     """Address, shape and strides as the caller gave them, checked."""
     place = _address(g, t, place)
     rank = len(t.array.shape)
@@ -241,7 +241,7 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
             else:
                 given = str(len(values)) if isinstance(values, tuple) else describe(values)
             raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, "
-                          f"since {_kept(g, t, 'rank')}")
+                          f"since {_explain_kept(g, t, 'rank')}")
     if strides is None:
         strides = _row_major(g, shape)
     last = strides[-1].value if isinstance(strides[-1], Const) else strides[-1]
@@ -295,11 +295,11 @@ def _row_major(g: Builder, shape: tuple) -> tuple:
         elif isinstance(inner, int) and inner == 1:
             strides.insert(0, n)
         else:
-            strides.insert(0, binary(g, "*", _wide(g, inner), n))
+            strides.insert(0, binary(g, "*", _as_int64(g, inner), n))
     return tuple(strides)
 
 
-def _wide(g: Builder, n):
+def _as_int64(g: Builder, n):
     return convert(g, n, int64) if isinstance(n, Value) else n
 
 
@@ -333,7 +333,7 @@ def fence_release(g: Builder, m: Value, scope="gpu"):
     `scope` says where those threads may be: in the same "cta", "cluster" or "gpu" (also in a later kernel), or on
     another device ("sys").
     """
-    if _own(g, m, "fence_release").slot == "shared":
+    if _type_of_own_map(g, m, "fence_release").slot == "shared":
         raise g.error("a map that is edited in shared memory is released by .publish(scope), "
                       "which copies it to global memory, where copies read it")
     g.call(map_release, m, scope=_fence_scope(g, scope))
@@ -346,7 +346,7 @@ def fence_acquire(g: Builder, m: Value, scope="gpu"):
     `scope` says where the thread that edited the map may be: in the same "cta", "cluster" or "gpu" (also in an
     earlier kernel), or on another device ("sys").
     """
-    _own(g, m, "fence_acquire")
+    _type_of_own_map(g, m, "fence_acquire")
     g.call(map_acquire, m, scope=_fence_scope(g, scope))
 
 
@@ -356,7 +356,7 @@ def publish(g: Builder, m: Value, scope="gpu"):
 
     The first warp of the scope executes this instruction, between two barriers of the scope.
     """
-    if _own(g, m, "publish").slot != "shared":
+    if _type_of_own_map(g, m, "publish").slot != "shared":
         raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; '
                       'one in global memory is released by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:

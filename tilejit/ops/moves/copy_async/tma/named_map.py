@@ -15,7 +15,7 @@ from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST
 from ..reductions import TYPES
 from ..site import SM90, CopySite, finds
 from . import variant as tma
-from .boxes import MAX_ISSUES, SPAN, Group, TensorMap as Fields, packed
+from .boxes import MAX_ISSUES, SPAN, Group, TensorMap as Fields, is_gapless
 from .selected_boxes import walk_of
 from .view import Dim, View, multiple, number, times, view_of
 
@@ -32,7 +32,7 @@ class Boxes:
     moving: tuple[tuple[int, int, int] | None, ...]
 
 
-def named(site: CopySite) -> TensorMap:
+def map_of(site: CopySite) -> TensorMap:
     map_ = site.array.buffer.map
     assert map_ is not None  # since variants of other places are not tried
     return map_
@@ -62,7 +62,7 @@ def boxes(site: CopySite) -> Boxes | str:
 
 
 def _boxes(site: CopySite) -> Boxes | str:
-    v, map_ = result_of(view(site)), named(site)
+    v, map_ = result_of(view(site)), map_of(site)
     rank, issued = len(map_.box), prod(-(-n // b) for n, b in zip(site.array.extents, map_.box))
     ragged = next((d for d in range(rank) if site.array.extents[d] % map_.box[d]), None)
     if ragged is not None:
@@ -79,9 +79,10 @@ def _boxes(site: CopySite) -> Boxes | str:
         groups += [cut[0]] if map_.box[d] > 1 else []
         loops += cut[1]
     if (not groups or groups[0].dim != rank - 1 or groups[0].step != site.itemsize
-        or not packed(tuple(groups), SPAN[map_.swizzle])):
+        or not is_gapless(tuple(groups), SPAN[map_.swizzle])):
         return f"boxes of {list(map_.box)} do not have the layout in shared memory that the engine writes"
-    return Boxes(_issues(v, tuple(loops), rank), tuple(_moving(v.dims[d], d) for d in reversed(range(rank))))
+    return Boxes(_issues(v, tuple(loops), rank),
+                 tuple(_runtime_coordinate(v.dims[d], d) for d in reversed(range(rank))))
 
 
 def _cut(dim: Dim, d: int, box: int) -> tuple[Group, list[Group]] | None:
@@ -111,7 +112,7 @@ def _issues(v: View, loops: tuple[Group, ...], rank: int) -> tuple:
     return tuple(made)
 
 
-def _moving(dim: Dim, d: int) -> tuple[int, int, int] | None:
+def _runtime_coordinate(dim: Dim, d: int) -> tuple[int, int, int] | None:
     return None if dim.start.value is not None else (d, 1, 1)
 
 
@@ -121,7 +122,7 @@ def _layout(s: CopySite) -> bool | str:
     found = view(s)
     if isinstance(found, str):
         return found
-    mode = named(s).swizzle
+    mode = map_of(s).swizzle
     span = SPAN[found.mode] if found.mode is not None else "another kind"
     return found.mode == mode or f"the buffer's swizzle of {span} and the map's of {SPAN[mode]} bytes"
 
@@ -131,44 +132,44 @@ def _coordinate(s: CopySite) -> bool | str:
     return start.multiple_of(16 // s.itemsize or 1) or "it is not known to be one"
 
 
-def _clipped(s: CopySite) -> bool | str:
+def _clips_safely(s: CopySite) -> bool | str:
     """Whether clipping at the end of a row is safe for a store. For a map that the kernel makes (`slot`),
     its rebind checks it."""
     inner = result_of(view(s)).dims[-1]
-    if named(s).slot is not None or inner.inside():
+    if map_of(s).slot is not None or inner.inside():
         return True
     return (multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask)
             or "it is not, and the engine would write past the end of a row")
 
 
-def _filled(s: CopySite) -> bool | str:
+def _can_fill(s: CopySite) -> bool | str:
     if s.options.get("fill") is None or s.scopes != LOAD:
-        return tma.filled(s)
-    return named(s).oob_fill == 1 or "fill='nan' by a map that fills with zeros: give it to tile.tensor_map"
+        return tma.can_fill(s)
+    return map_of(s).oob_fill == 1 or "fill='nan' by a map that fills with zeros: give it to tile.tensor_map"
 
 
-def _rounded(s: CopySite) -> bool | str:
-    if s.options.get("precision") is not None and named(s).stored != tma.TF32:
+def _can_round(s: CopySite) -> bool | str:
+    if s.options.get("precision") is not None and map_of(s).stored != tma.TF32:
         return "precision='tf32' by a map that does not round: give it to tile.tensor_map"
-    return s.scopes == LOAD or named(s).stored != tma.TF32
+    return s.scopes == LOAD or map_of(s).stored != tma.TF32
 
 
-def _reduced(s: CopySite) -> bool | str:
+def _can_reduce(s: CopySite) -> bool | str:
     kind = s.options.get("reduce")
     if kind is None:
         return True
     if s.scopes == LOAD:
         return "reduce= on a load"
     known = TYPES["tensor map", kind]
-    return (known.get(s.src.dtype.name) == named(s).stored
-            or f"reduce={kind!r} of {s.src.dtype} by a map of {named(s).stored}")
+    return (known.get(s.src.dtype.name) == map_of(s).stored
+            or f"reduce={kind!r} of {s.src.dtype} by a map of {map_of(s).stored}")
 
 
-def _paired(s: CopySite) -> bool | str:
-    fits = tma.paired(s)
-    if fits is not True or s.options.get("cta_group") != 2 or named(s).slot is None:
+def _can_pair(s: CopySite) -> bool | str:
+    fits = tma.can_pair(s)
+    if fits is not True or s.options.get("cta_group") != 2 or map_of(s).slot is None:
         return fits
-    rank = len(named(s).box)
+    rank = len(map_of(s).box)
     return (
         "a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by "
         "it, and no instruction edits it for both at once; give tile.tensor_map no slot=. "
@@ -177,8 +178,8 @@ def _paired(s: CopySite) -> bool | str:
 
 
 def plan(site: CopySite) -> tma.Plan:
-    found, map_ = result_of(boxes(site)), named(site)
-    made = tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
+    found, map_ = result_of(boxes(site)), map_of(site)
+    made = tma.make_plan(site, template(map_), found, prod(map_.box) * site.itemsize)
     # at the kernel's entry, its own maps do not exist yet
     return replace(made, prefetch_map=made.prefetch_map and map_.slot is None)
 
@@ -205,12 +206,12 @@ VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, p
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     tma.STORE_STARTS,
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there",
-         lambda s: s.scopes == LOAD or _clipped(s)),
-    Need("the map's own fill, if fill= is given", _filled),
-    Need("a map that rounds to TF32 on loads only, and for precision=", _rounded),
+         lambda s: s.scopes == LOAD or _clips_safely(s)),
+    Need("the map's own fill, if fill= is given", _can_fill),
+    Need("a map that rounds to TF32 on loads only, and for precision=", _can_round),
     POLICY,
     MULTICAST,
-    Need("a reduction that the hardware has, by a map of its type", _reduced),
-    Need("cta_group= on loads only, for sm_100a or sm_103a, and of a pair by a map of the launch", _paired),
+    Need("a reduction that the hardware has, by a map of its type", _can_reduce),
+    Need("cta_group= on loads only, for sm_100a or sm_103a, and of a pair by a map of the launch", _can_pair),
     tma.shared_address(view, boxes),
 ))

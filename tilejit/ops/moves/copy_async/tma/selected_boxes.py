@@ -8,7 +8,7 @@ mode", "Tiled mode".
 from __future__ import annotations
 
 from .....types import Patches, Window
-from .boxes import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, encodable, largest, runs_of
+from .boxes import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, encodable_stride, largest_divisor, runs_of
 from .view import Digit, Dim, Start, View, multiple, number, shared_digits, swizzle_mode, times
 
 ROWS, MAX_PIXELS = 4, 1024
@@ -87,7 +87,7 @@ def selected_boxes(site, view: View) -> Boxes | str:
                    at + j * step) for (c, r), at in issues for j in range(n)]
     if len(issues) > MAX_ISSUES:
         return f"{len(issues)} instructions, more than {MAX_ISSUES}"
-    return _mapped(site, width, sorted(issues, key=lambda i: i[1]))
+    return _add_map(site, width, sorted(issues, key=lambda i: i[1]))
 
 
 def _width(columns: Run, pitch: int | None, span: int, itemsize: int) -> int | None:
@@ -99,16 +99,16 @@ def _width(columns: Run, pitch: int | None, span: int, itemsize: int) -> int | N
     """
     limit = span // itemsize if span else MAX_BOX
     if pitch is None:
-        width = largest(columns.extent, limit)
+        width = largest_divisor(columns.extent, limit)
     elif span:
-        width = largest(columns.extent, limit) if pitch == span else 0
+        width = largest_divisor(columns.extent, limit) if pitch == span else 0
     else:
         width = pitch // itemsize
     fits = 0 < width <= limit and columns.extent % width == 0 and width * itemsize % 16 == 0
     return width if fits else None
 
 
-def _mapped(site, width: int, issues: list) -> Boxes | str:
+def _add_map(site, width: int, issues: list) -> Boxes | str:
     """Complete the issues to `Boxes` with a map that has the array's own dimensions;
     a string names a stride that it cannot have."""
     array, ask = site.array, site.g.facts.ask
@@ -124,8 +124,8 @@ def _mapped(site, width: int, issues: list) -> Boxes | str:
         issues = [((c, *reversed(moved), 0), at) for (c, _), at in issues]
     moving = tuple((rank - 1 - d, 1, 1) for d in range(rank)) if patches else ()
     box = () if patches else (width, 1)
-    return Boxes(1, 0, tuple(number(n) for n in reversed(shape)), tuple(map(encodable, outer)), box, tuple(issues),
-                 moving, width)
+    return Boxes(1, 0, tuple(number(n) for n in reversed(shape)), tuple(map(encodable_stride, outer)), box,
+                 tuple(issues), moving, width)
 
 
 # -- the filter --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def filter_fits(site) -> bool | str:
 def window_fits(window: Window, rank: int) -> bool | str:
     """Whether a map of images of this rank can encode the corners of the window,
     and an instruction the offsets in the filter."""
-    window = walked(window)
+    window = walked_window(window)
     low, high = CORNERS[rank]
     for name, corner in (("before the first element", window.lower), ("beyond the last element", window.upper)):
         for c in corner:
@@ -150,7 +150,7 @@ def window_fits(window: Window, rank: int) -> bool | str:
     return max(window.stride) <= 8 or f"a step of {max(window.stride)}, and at most 8 are possible"
 
 
-def walked(window: Window) -> Window:
+def walked_window(window: Window) -> Window:
     """The part of a window that the engine walks over: all of it, or the last spatial dimension (w)."""
     if window.along is None:
         return window
@@ -203,7 +203,7 @@ def walk_of(window: Window, rank: int, width: int, rows: int,
 
     `moved` is added to the corners; it has the order of the array's dimensions.
     """
-    taken = walked(window)
+    taken = walked_window(window)
     moved = moved or (0,) * len(taken.lower)
     lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved)))
                     for corner in (taken.lower, taken.upper))

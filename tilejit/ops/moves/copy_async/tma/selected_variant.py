@@ -57,7 +57,7 @@ def plan(site: CopySite) -> tma.Plan:
     mode = "rows"
     if patches:
         mode = {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[_window(site.array).along]
-    return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
+    return tma.make_plan(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 
 PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, place="patches", takes=tma.TAKES,

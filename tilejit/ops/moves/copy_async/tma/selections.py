@@ -105,7 +105,7 @@ class ImageMatrix:
             image, *place = self._place(g, first, range(rank - 1, rank))
             other = [self._corner(g, index[1 + d], d) for d in range(lines)]
             moved = (x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o)
-                     for x, o in zip(other, plain(offsets)))
+                     for x, o in zip(other, unwrap_constants(offsets)))
             place = [image, *moved, *place]
             offsets = [Const(self.window.halo, int32), offsets[-1]]
         else:
@@ -152,7 +152,7 @@ def dtype(g, x):
     return x.images.type.dtype
 
 
-def plain(operands) -> list:
+def unwrap_constants(operands) -> list:
     """The operands, with each Const replaced by its number."""
     return [x.value if isinstance(x, Const) else x for x in operands]
 
@@ -178,7 +178,7 @@ def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
     return start, extent
 
 
-def _each(g: Builder, what: str, value, rank: int, low: int) -> tuple[int, ...]:
+def _one_per_dimension(g: Builder, what: str, value, rank: int, low: int) -> tuple[int, ...]:
     """`value` as one integer for each spatial dimension. It is one integer for all, or a tuple of them."""
     values = value if isinstance(value, tuple) else (value,) * rank
     if len(values) != rank or any(isinstance(v, bool) or not isinstance(v, int) or v < low for v in values):
@@ -216,11 +216,13 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
         raise g.error(f"im2col sees an array of 3 to 5 dimensions, (image, ..., channel), not {describe(images)}")
     rank = len(t.shape) - 2
-    filter = _each(g, "filter", filter if isinstance(filter, tuple) or rank == 1 else None, rank, 1)
-    stride, dilation = _each(g, "stride", stride, rank, 1), _each(g, "dilation", dilation, rank, 1)
+    filter = _one_per_dimension(g, "filter", filter if isinstance(filter, tuple) or rank == 1 else None, rank, 1)
+    stride, dilation = (_one_per_dimension(g, "stride", stride, rank, 1),
+                        _one_per_dimension(g, "dilation", dilation, rank, 1))
     pads = padding if isinstance(padding, tuple) else (padding,) * rank
-    before = _each(g, "padding", tuple(p[0] if isinstance(p, tuple) else p for p in pads), rank, 0)
-    after = _each(g, "padding", tuple(p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in pads), rank, 0)
+    before = _one_per_dimension(g, "padding", tuple(p[0] if isinstance(p, tuple) else p for p in pads), rank, 0)
+    after = _one_per_dimension(g, "padding", tuple(p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in pads),
+                               rank, 0)
     reach = tuple(s * (n - 1) for s, n in zip(dilation, filter))
     if along not in (None, "w", "w128"):
         raise g.error(f"along is None, 'w' or 'w128', not {along!r}")

@@ -171,7 +171,7 @@ def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion, precision) 
     """The descriptor of a region's array. CompilationError if an option or a fact about the array does not fit."""
     fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     span = SPAN[MODES[swizzle]] // t.dtype.nbytes if swizzle else MAX_BOX
-    box = tuple(_largest(n, min(MAX_BOX, span) if d == len(t.extents) - 1 else MAX_BOX)
+    box = tuple(_largest_divisor(n, min(MAX_BOX, span) if d == len(t.extents) - 1 else MAX_BOX)
                 for d, n in enumerate(t.extents))
     size = t.dtype.nbytes
     for n in box:
@@ -248,7 +248,7 @@ def in_steps(stride: int | Sym, nbytes: int, ask) -> bool:
             and ask("stride_multiple", stride.arg, stride.dim, max(1, 16 // nbytes)))
 
 
-def _largest(extent: int, limit: int) -> int:
+def _largest_divisor(extent: int, limit: int) -> int:
     """The largest divisor of an extent that is at most `limit`."""
     return next(n for n in range(min(extent, limit), 0, -1) if extent % n == 0)
 

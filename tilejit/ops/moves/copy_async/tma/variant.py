@@ -127,16 +127,16 @@ def _boxes(site: CopySite) -> Boxes | str:
     if isinstance(site.array, Selected):
         return selected_boxes(site, result_of(view(site)))
     # these depend on the element type
-    typed = padding(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))
+    typed = pads_elements(site) or any(site.options.get(o) for o in ("fill", "precision", "reduce"))
     return search(result_of(view(site)), site.g.facts.ask, promote=not typed)
 
 
-def padding(site: CopySite) -> bool:
+def pads_elements(site: CopySite) -> bool:
     """Whether packed 4- or 6-bit elements are padded on their way to shared memory."""
     return site.src.dtype != site.dst.dtype
 
 
-def inner(site: CopySite) -> Dim | None:
+def inner_dim(site: CopySite) -> Dim | None:
     """The dimension of the array that is contiguous in both memories; None if there is none."""
     v = result_of(view(site))
     runs = runs_of(v, 1)
@@ -145,17 +145,17 @@ def inner(site: CopySite) -> Dim | None:
 
 def _inner(site: CopySite) -> Dim:
     """The contiguous dimension of a site that has one."""
-    dim = inner(site)
+    dim = inner_dim(site)
     assert dim is not None
     return dim
 
 
-def empty(site: CopySite) -> bool:
+def is_empty(site: CopySite) -> bool:
     """Whether the array has no elements. No map can describe such an array;
     `_of_nothing` makes a substitute that no box touches."""
-    def some(size):
+    def is_positive(size):
         return size > 0 if isinstance(size, int) else site.g.facts.ask("size_at_least", size.arg, size.dim, 1)
-    return not all(some(size) for size in site.array.buffer.shape)
+    return not all(is_positive(size) for size in site.array.buffer.shape)
 
 
 # -- needs -------------------------------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ def _shared_layout(s: CopySite) -> bool | str:
     return found.mode is not None or f"the swizzle {layout_of(s.shared.buffer).swizzle}, which the engine does not have"
 
 
-def _padding(s: CopySite) -> bool | str:
-    if not padding(s):
+def _can_pad(s: CopySite) -> bool | str:
+    if not pads_elements(s):
         return True
     if s.scopes != LOAD:
         return "a store"
@@ -193,7 +193,7 @@ def _strides(s: CopySite) -> bool | str:
                 return f"the stride of dimension {d} is {stride}"
         elif not s.g.facts.ask("stride_at_least", stride.arg, stride.dim, 0):
             return f"the stride of dimension {d} is negative"
-    empty(s)  # asked here, inside a need, since the plan depends on this fact
+    is_empty(s)  # asked here, inside a need, since the plan depends on this fact
     return True
 
 
@@ -210,7 +210,7 @@ def _base(s: CopySite) -> bool | str:
 
 def _coordinate(s: CopySite) -> bool | str:
     start = _inner(s).start
-    if padding(s):
+    if pads_elements(s):
         return (start.multiple_of(PADDED)
                 or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way")
     whole = 16 // s.itemsize
@@ -222,7 +222,7 @@ def _coordinate(s: CopySite) -> bool | str:
             f"{whole} == 0) promises more)")
 
 
-def _clipped(s: CopySite) -> bool | str:
+def _clips_safely(s: CopySite) -> bool | str:
     if s.scopes == LOAD:
         return True
     dim = _inner(s)
@@ -230,7 +230,7 @@ def _clipped(s: CopySite) -> bool | str:
             or "it is not, and the engine would write past the end of a row")
 
 
-def filled(s: CopySite) -> bool | str:
+def can_fill(s: CopySite) -> bool | str:
     if s.options.get("fill") is None:
         return True
     if s.scopes == STORE:
@@ -238,7 +238,7 @@ def filled(s: CopySite) -> bool | str:
     return s.src.dtype.name in NAN_FILLED or f"fill='nan' on {s.src.dtype}"
 
 
-def _rounded(s: CopySite) -> bool | str:
+def _can_round(s: CopySite) -> bool | str:
     if s.options.get("precision") is None:
         return True
     if s.scopes == STORE:
@@ -246,13 +246,13 @@ def _rounded(s: CopySite) -> bool | str:
     return s.src.dtype.name == "float32" or f"precision='tf32' on {s.src.dtype}"
 
 
-def _reduced(s: CopySite) -> bool | str:
+def _can_reduce(s: CopySite) -> bool | str:
     if s.options.get("reduce") is not None and s.scopes == LOAD:
         return "reduce= on a load"
     return reduction(s, "tensor map")
 
 
-def paired(s: CopySite) -> bool | str:
+def can_pair(s: CopySite) -> bool | str:
     if s.options.get("cta_group") is None:
         return True
     if s.scopes == STORE:
@@ -279,19 +279,20 @@ def shared_address(view: Callable, boxes: Callable) -> Need:
 TAKES = ("multicast", "reduce", "precision", "cta_group")
 SHARED_LAYOUT = Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True)
 PADDING = Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle "
-               "or that of 128 bytes", _padding, gate=True)
-CONTIGUOUS = Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True)
+               "or that of 128 bytes", _can_pad, gate=True)
+CONTIGUOUS = Need("the same contiguous elements innermost in both memories", lambda s: inner_dim(s) is not None,
+                  gate=True)
 BOUNDS = Need("the bounds of the array, which its tensor map has", _bounds)
 STRIDES = Need("an array without negative strides", _strides)
 EXTENTS = Need("extents below 2^31, which coordinates of 32 bits reach", _extents)
 BASE = Need("an array that starts at a multiple of 16 bytes", _base)
 COORDINATE = Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate)
 STORE_STARTS = Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or not_negative(s))
-CLIPPED = Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", _clipped)
-FILL = Need("zero as the fill of a ragged read, or NaN for a float type", filled)
-ROUNDING = Need("rounding to TF32 on loads of float32 only", _rounded)
-REDUCTION = Need("a reduction that the hardware has, into global memory", _reduced)
-PAIR = Need("cta_group= on loads only, for sm_100a or sm_103a", paired)
+CLIPPED = Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", _clips_safely)
+FILL = Need("zero as the fill of a ragged read, or NaN for a float type", can_fill)
+ROUNDING = Need("rounding to TF32 on loads of float32 only", _can_round)
+REDUCTION = Need("a reduction that the hardware has, into global memory", _can_reduce)
+PAIR = Need("cta_group= on loads only, for sm_100a or sm_103a", can_pair)
 BOXES = Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256",
              finds(boxes), gate=True)
 SHARED_ADDRESS = shared_address(view, boxes)
@@ -302,9 +303,9 @@ SHARED_ADDRESS = shared_address(view, boxes)
 def plan(site: CopySite) -> Plan:
     found = result_of(boxes(site))
     nbytes = prod(found.box) * found.unit * site.itemsize
-    moved = count_units(site.src.dtype, nbytes) if padding(site) else nbytes
+    moved = count_units(site.src.dtype, nbytes) if pads_elements(site) else nbytes
     assert moved is not None  # boxes have whole groups of packed elements
-    return planned(site, tensor_map(site, found, (1,) * len(found.box)), found, moved)
+    return make_plan(site, tensor_map(site, found, (1,) * len(found.box)), found, moved)
 
 
 def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2col | None = None) -> TensorMap:
@@ -315,7 +316,7 @@ def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2co
         dtype=_dtype(site, found.unit), global_dim=found.dims, global_strides=found.strides, box=found.box,
         element_strides=steps, interleave=0, swizzle=result_of(view(site)).swizzle,
         l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"), im2col=walk)
-    return _of_nothing(made, padding(site)) if empty(site) else made
+    return _of_nothing(made, pads_elements(site)) if is_empty(site) else made
 
 
 def _dtype(site: CopySite, unit: int) -> str:
@@ -323,7 +324,7 @@ def _dtype(site: CopySite, unit: int) -> str:
     name, kind = site.src.dtype.name, site.options.get("reduce")
     if unit > 1:
         return PROMOTED[unit * site.itemsize]
-    if padding(site):
+    if pads_elements(site):
         return site.dst.dtype.name
     if kind is not None:
         return TYPES["tensor map", kind][name]
@@ -344,7 +345,7 @@ def _of_nothing(made: TensorMap, padded: bool) -> TensorMap:
     return replace(made, base_offset=0, nowhere=True, global_dim=tuple(dims), global_strides=(unit,) * (made.rank - 1))
 
 
-def planned(site: CopySite, tensor_map: TensorMap, found: Issued, nbytes: int, mode: str = "tile") -> Plan:
+def make_plan(site: CopySite, tensor_map: TensorMap, found: Issued, nbytes: int, mode: str = "tile") -> Plan:
     """Assemble the plan from a map, its boxes and the options of the call."""
     options = site.options
     return Plan(tensor_map, list(found.issues), nbytes, site.scopes == STORE, found.moving, policy_of(options),

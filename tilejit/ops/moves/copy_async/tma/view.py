@@ -37,7 +37,7 @@ def times(a: Number, factor: int) -> Number:
     return ("mul", a, factor)
 
 
-def over(a: Number, divisor: int) -> Number:
+def divide(a: Number, divisor: int) -> Number:
     """``a // divisor``."""
     if isinstance(a, int):
         return a // divisor
@@ -104,7 +104,7 @@ class Dim:
     def steps(self, n: int) -> Number:
         """The bytes in the array from an element to the one `n` after it."""
         elements, per = self.packing
-        return over(times(self.stride, n * per), elements)
+        return divide(times(self.stride, n * per), elements)
 
     def inside(self, size: int | None = None) -> bool:
         """Whether the region is known to lie within the first `size` elements of the dimension (by default,
@@ -198,14 +198,14 @@ def view_of(site, merge: bool = True) -> View | str:
     merge = merge and not padded
     moved = iter([per_dim[d] for d in site.dims(shared)])
     dims = []
-    shape, strides = settled(site) if merge else (site.array.buffer.shape, site.array.buffer.strides)
+    shape, strides = settle_short_rows(site) if merge else (site.array.buffer.shape, site.array.buffer.strides)
     for d, (size, stride, start, extent) in enumerate(zip(shape, strides, site.starts(array), array.extents)):
         value = int(start.value) if hasattr(start, "value") else None
         begin = Start(value, d, 1, site.g.asked_divisor(start, 16 // itemsize if stride == 1 else 1))
         n, packing = number(size), (1, 1)
         if padded and d == len(shape) - 1:
             packing = elements, per = array.dtype.packing
-            n, extent = times(over(n, per), elements), count_elements(array.dtype, extent)
+            n, extent = times(divide(n, per), elements), count_elements(array.dtype, extent)
             begin = Start(None if value is None else count_elements(array.dtype, value), d, elements,
                           max(count_elements(array.dtype, begin.divisor), 1), per)
         pairs: list[tuple[int, int]] = next(moved) if extent != 1 else []
@@ -216,12 +216,12 @@ def view_of(site, merge: bool = True) -> View | str:
             weight *= count
         dims.append(Dim(n, times(number(stride), itemsize), begin, extent, tuple(digits), packing))
     known, divisor = (offset * itemsize, 1 << 62) if isinstance(offset, int) else (0, offset.of * itemsize)
-    return View(itemsize, merged(dims) if merge else tuple(dims), swizzle_mode(shared.buffer.layout, itemsize),
+    return View(itemsize, merge_dims(dims) if merge else tuple(dims), swizzle_mode(shared.buffer.layout, itemsize),
                 known, divisor, padded)
 
 
-def settled(site) -> tuple[list, list]:
-    """The array's sizes and strides, with some run-time ones replaced by constants so that `merged`
+def settle_short_rows(site) -> tuple[list, list]:
+    """The array's sizes and strides, with some run-time ones replaced by constants so that `merge_dims`
     can merge short rows.
 
     If the innermost extent is not a multiple of 16 bytes, as the engine needs (a (…, 128, 4) array of bytes), the
@@ -250,7 +250,7 @@ def settled(site) -> tuple[list, list]:
     return shape, strides
 
 
-def merged(dims: list[Dim]) -> tuple[Dim, ...]:
+def merge_dims(dims: list[Dim]) -> tuple[Dim, ...]:
     """Merge each dimension that the region takes in full with the dimension that continues it,
     which keeps bounds exact."""
     dims = list(dims)
@@ -265,7 +265,7 @@ def merged(dims: list[Dim]) -> tuple[Dim, ...]:
             if inner.size == 1 and len(dims) > 1:
                 dims.remove(inner)
             elif outer is not None:
-                dims[dims.index(outer)] = joined(outer, inner)
+                dims[dims.index(outer)] = join_dims(outer, inner)
                 dims.remove(inner)
             else:
                 continue
@@ -274,7 +274,7 @@ def merged(dims: list[Dim]) -> tuple[Dim, ...]:
     return tuple(dims)
 
 
-def joined(outer: Dim, inner: Dim) -> Dim:
+def join_dims(outer: Dim, inner: Dim) -> Dim:
     n, s = inner.size, outer.start
     assert isinstance(n, int)  # as of a dimension that is taken in full
     start = Start(None if s.value is None else s.value * n, s.dim, s.factor * n, s.divisor * n)
