@@ -120,7 +120,7 @@ def plans_text(found: Lowered) -> str:
     lines = []
     for node in walk(found.graph.body):
         if isinstance(node, Call) and node.choice is not None:
-            lines.append(f"{node.op.name} by {node.told.variant}: {described(node.choice.plan)}")
+            lines.append(f"{node.op.name} by {node.reported_choice.variant}: {described(node.choice.plan)}")
         lines += [operand.dtype.name for operand in operands(node) if isinstance(operand, Const)]
     return anywhere("\n".join(lines))
 

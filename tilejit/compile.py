@@ -203,7 +203,7 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     names its variant."""
     found = {}
     for call in calls:
-        choice = call.told
+        choice = call.reported_choice
         if choice is None:
             continue
         for missed, cure in choice.cures[:1]:

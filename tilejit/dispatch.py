@@ -99,7 +99,7 @@ class Variant:
     same_dtype: bool = False
     wider: Callable[[Any, Any], tuple[tuple[str, str], ...]] | None = None
 
-    def planned(self, site: Site) -> Any:
+    def make_plan(self, site: Site) -> Any:
         """The plan for a site at which all needs hold; None if a pass writes the call out."""
         return self.plan(site) if self.plan is not None else None
 
@@ -200,7 +200,7 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
             chosen = variant
     if chosen is None:
         raise _no_variant_error(op_name, site, only, declined, loc)
-    plan = chosen.planned(site)
+    plan = chosen.make_plan(site)
     told = tuple([d for d in declined if d[0] != chosen.name])
     if chosen.wider is not None:
         told += chosen.wider(site, plan)

@@ -76,7 +76,7 @@ class Version:
     lowered: Lowered | None = None
     compiled: CompiledKernel | None = None
 
-    def needed(self) -> Lowered:
+    def require_lowered(self) -> Lowered:
         """The lowered kernel, where it is known to have been made."""
         assert self.lowered is not None
         return self.lowered
@@ -174,7 +174,7 @@ class Kernel:
     def prepared(self, grid: Any, /, **kwargs: Any) -> Callable[..., None]:
         """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining,
         positional arguments."""
-        grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))
+        grid, launchers = padded_grid(grid), self.warm.launchers_of(form_of(kwargs))
 
         def launch(*args: Any) -> None:
             for launcher in self.warm.current(launchers):
@@ -248,7 +248,7 @@ class Kernel:
         if found is None:
             with compiler.pause_garbage_collection():
                 version = self.version(bound, options, target, shelf.missed)
-                lowered = version.needed()
+                lowered = version.require_lowered()
                 compiled = shelf.compile(lowered, bound)
             self._warn_of(compiled.warnings[len(lowered.warnings):])
             version.compiled = compiled
@@ -259,7 +259,7 @@ class Kernel:
             version = Version(found.facts, found.captured)
             versions.append(version)
         else:
-            self._warn_of(found.compiled.warnings[len(version.needed().warnings):])
+            self._warn_of(found.compiled.warnings[len(version.require_lowered().warnings):])
         version.compiled = found.compiled
         return version.compiled
 
@@ -360,8 +360,8 @@ class Kernel:
                   **how: Any) -> Report:
         simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
-        bound.check_writable(version.needed().written)
-        return simulate(version.needed().graph, grid, bound.host_arguments(), **how)
+        bound.check_writable(version.require_lowered().written)
+        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and

@@ -86,7 +86,7 @@ class Shelf:
             except Unrecorded:
                 self.store = None
 
-    def _opened(self) -> Store:
+    def _require_store(self) -> Store:
         """The store, where it is known that there is one."""
         assert self.store is not None
         return self.store
@@ -118,12 +118,12 @@ class Shelf:
             differs = difference(facts, bound)
         else:
             differs += " has changed"
-        entry = None if differs else _Code.read(self._opened(), manifest["code"])
+        entry = None if differs else _Code.read(self._require_store(), manifest["code"])
         if entry is None:
             self.missed = self.missed or differs or "its code is no longer in the cache"
             return None
         lowered = manifest["lowered"]
-        texts = _reader(self._opened(), manifest["code"], rebuild)
+        texts = _reader(self._require_store(), manifest["code"], rebuild)
         seconds = {"cache": perf_counter() - start}
         kept = {name: records.from_data(kind, manifest[name]) for name, kind in records.RECORDS.items()}
         compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, kept, texts, seconds, bound)
@@ -131,7 +131,7 @@ class Shelf:
 
     def _manifests(self) -> list[dict[str, Any]]:
         """The manifests under the key, newest first."""
-        manifests = self._opened().get_json("manifest", self.key)
+        manifests = self._require_store().get_json("manifest", self.key)
         return manifests if isinstance(manifests, list) else []
 
     def _manifest(self, lowered: Lowered, description: dict[str, Any], code_key: str) -> dict[str, Any] | None:
@@ -147,7 +147,7 @@ class Shelf:
 
     def _keep(self, manifest: dict[str, Any]) -> None:
         kept = [manifest, *(m for m in self._manifests() if _validity(m) not in (None, _validity(manifest)))]
-        self._opened().put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
+        self._require_store().put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Shelf:
         entry = _Code.read(self.store, key) if self.store is not None else None
         if entry is not None:
             compiler.check_budgets(lowered.graph, entry.says["registers"], entry.says["spills"])
-            texts = _reader(self._opened(), key, lambda: compiler.assemble_graph(lowered).texts)
+            texts = _reader(self._require_store(), key, lambda: compiler.assemble_graph(lowered).texts)
             seconds = {**lowered.seconds, "cache": perf_counter() - start}
             manifest = self._manifest(lowered, description, key)
         else:

@@ -230,7 +230,7 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
             device_assert.function(g, compare(g, ">=", x, least), f"{what} of tile_order is at least {least}")
 
     def item(g: Builder, t):
-        with g.at(here):
+        with g.at_location(here):
             return _place_tile(g, t, tiles_m, tiles_n, order, group)
 
     return loop_over(g, first, total, stride, item=item, rising=True)

@@ -119,7 +119,7 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")
     arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
-    lowered = version.needed()
+    lowered = version.require_lowered()
     bound.check_writable(lowered.written)
     written = [bound.names[n] for n in sorted(lowered.written)]
     want = _expected_outputs(reference, kernel.names, args, bound, written)

@@ -98,7 +98,7 @@ class Tuned:
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
                  **kwargs: Any) -> Report:
         """Run the first configuration that compiles for `target` on the simulator; returns its report."""
-        chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
+        chosen = self._first_config(self._bound(args, kwargs), args, kwargs, target)
         report: Report = self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
         return report
 
@@ -112,10 +112,10 @@ class Tuned:
         """
         bound = self._bound(args, kwargs)
         if (backend or config().backend or ("sim" if is_host(bound) else "cuda")) == "sim":
-            return self._first(bound, args, kwargs, None)
+            return self._first_config(bound, args, kwargs, None)
         kind = (False, device, *self._kind(bound))
         if kind not in self.chosen:
-            self.chosen[kind] = self._fastest(kind, bound, grid, args, kwargs, device)
+            self.chosen[kind] = self._fastest_config(kind, bound, grid, args, kwargs, device)
         return self.chosen[kind]
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
@@ -170,7 +170,8 @@ class Tuned:
     def _reject(self, kind: tuple[Any, ...], errors: dict[int, TileError]) -> None:
         self.rejected.setdefault(kind, {}).update({i: str(error) for i, error in errors.items()})
 
-    def _first(self, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None) -> dict[str, Any]:
+    def _first_config(self, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any],
+                      target: str | None) -> dict[str, Any]:
         """The first configuration that compiles for a target, for the simulator."""
         target = checked_target(target or config().target or "sm_90a")
         kind = (True, target, *self._kind(bound))
@@ -191,8 +192,8 @@ class Tuned:
 
     # -- what is fastest -----------------------------------------------------------------------------------------------
 
-    def _fastest(self, kind: tuple[Any, ...], bound: Bound, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-                 device: int | None) -> dict[str, Any]:
+    def _fastest_config(self, kind: tuple[Any, ...], bound: Bound, grid: Any, args: tuple[Any, ...],
+                        kwargs: dict[str, Any], device: int | None) -> dict[str, Any]:
         configs = self._candidates(bound)
         device = launching.device_of(bound, {} if device is None else {"device": device})
         store, place = open_store(), self._place(kind, driver.name(device))
@@ -251,7 +252,7 @@ def time_launches(launches: dict[int, Callable[[], Any]], stream: int,
         for _ in range(count):
             launch()
         end.record(stream).wait()
-        return end.since(start) / count
+        return end.milliseconds_since(start) / count
 
     counts: dict[int, int] = {}
     times: dict[int, list[float]] = {}

@@ -21,7 +21,7 @@ class Warm:
         self.watched: list[Watch] = []  # captured values that may change
         self.changing = Lock()          # launchers and the watches of their captures are added together
 
-    def of(self, form: tuple[Any, ...]) -> list[Any]:
+    def launchers_of(self, form: tuple[Any, ...]) -> list[Any]:
         """The list of launchers for keywords of this form, created if necessary. It is always the same list object."""
         try:
             return self.launchers.setdefault(form, [])
@@ -47,7 +47,7 @@ class Warm:
         with self.changing:
             known = {w.capture for w in self.watched}
             self.watched += [Watch(c) for c in captured if c.may_change and c not in known]
-            launchers = self.of(form)
+            launchers = self.launchers_of(form)
             if launcher not in launchers:
                 launchers.insert(0, launcher)
 
@@ -55,7 +55,7 @@ class Warm:
     def clear(self) -> None:
         """Remove all launchers; the lists are emptied, since callers may hold them."""
         with self.changing:
-            for launchers in list(self.launchers.values()):  # `of` may add one meanwhile
+            for launchers in list(self.launchers.values()):  # `launchers_of` may add one meanwhile
                 launchers.clear()
             self.watched.clear()
 

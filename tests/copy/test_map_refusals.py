@@ -56,7 +56,7 @@ def test_a_field_that_rebind_cannot_change_is_an_error_with_the_reason_and_the_r
     text = refused(f"m.rebind(A, {name}={value})", target=target, edit=edit)
     assert f"its {name} stays, since" in text and why in text
     row = ptx.form(f"tensormap.replace.tile.{field}.{'shared::cta' if edit == 'shared' else 'global'}.b1024.b32")
-    if not row.on(target):
+    if not row.exists_on(target):
         assert name == "swizzle_atomicity" and target == "sm_90a"
         assert raw_names(text) == [] and f"{row.name}, which writes it, exists on sm_100a, sm_103a, sm_120a, not on sm_90a" in text
         return

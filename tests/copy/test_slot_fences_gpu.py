@@ -169,7 +169,7 @@ def test_the_simulator_finds_nothing_in_them(form):
 @pytest.mark.parametrize("form", [f for f in FORMS if f not in ("tokens", "one buffer", "copies to a peer")])
 def test_without_the_compiler_s_fences_the_simulator_finds_that_they_are_missing(form, monkeypatch):
     from tilejit.passes.pipelining import proxy_fences
-    monkeypatch.setattr(proxy_fences._FenceInserter, "needed", staticmethod(lambda *_: False))
+    monkeypatch.setattr(proxy_fences._FenceInserter, "is_needed", staticmethod(lambda *_: False))
     kernel, options, _ = FORMS[form]
     version = dict(R=32, MODE=64, STAGES=2, **options)  # that no other test compiles
     report = kernel.simulate(2, blocks(32, 5), np.zeros((2, 32, 64), np.float32), **version)

@@ -148,7 +148,7 @@ def _watched(written: set):
         return asm(self, text, *args, **kwargs)
 
     def calling(self, call):
-        variant = call.told.variant if call.told is not None else call.op.name
+        variant = call.reported_choice.variant if call.reported_choice is not None else call.op.name
         current.append(call.op.name + (f" by {variant}" if variant != call.op.name else ""))
         try:
             return call_(self, call)

@@ -117,11 +117,11 @@ def test_configurations_with_accumulation_by_threads_do_not_spill():
     array = ArraySpec((8192, 8192), "float8_e4m3fn")
     for promoted in ((), (True, False), (False, False), (True, True)):
         config = choose(Problem(8192, 8192, 8192, 1, 1, 2, promoted=promoted), 132)
-        launch = planned(*[np.zeros((64, 64), E4M3)] * 2, np.zeros((64, 64), ml_dtypes.bfloat16), None, (), config).replanned(blocks=promoted)
+        launch = planned(*[np.zeros((64, 64), E4M3)] * 2, np.zeros((64, 64), ml_dtypes.bfloat16), None, (), config).with_plan(blocks=promoted)
         by = [ArraySpec((64, 8192 if row else 64), "float32") for row in promoted] or [1.0, 1.0]
         compiled = persistent.compile(array, array, ArraySpec((8192, 8192), "bfloat16"), *by, 0, 0, 0, 0, **launch.constants)
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
-    assert not Problem(1, 1, 1, promoted=(True, False)).turned().takes(128, 256)
+    assert not Problem(1, 1, 1, promoted=(True, False)).swap_operands().takes(128, 256)
     assert all(Problem(1, 1, 1).takes(*t) for t in TILES) and 1 in CLUSTERS
 
 
@@ -136,7 +136,7 @@ def test_block_scales_bring_no_proxy_fence_since_threads_read_nothing_that_tma_o
 
     def fences_and_copies(blocks: tuple) -> tuple[int, int]:
         scales_ = [ArraySpec((64, 8192 if row else 64), "float32") for row in blocks] or [1.0, 1.0]
-        ptx = kernel.compile(array, array, result, *scales_, 0, 0, 0, 0, *room, **launch.replanned(blocks=blocks).constants).ptx
+        ptx = kernel.compile(array, array, result, *scales_, 0, 0, 0, 0, *room, **launch.with_plan(blocks=blocks).constants).ptx
         return ptx.count("fence.proxy.async"), ptx.count("cp.async.bulk.tensor")
     assert fences_and_copies(promoted) == fences_and_copies(())
 

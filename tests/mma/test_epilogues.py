@@ -236,7 +236,7 @@ def test_a_large_product_prefetches_its_residual_and_defers_columns():
         c = launch.plan
         assert c.ahead and (c.bm, c.bn, c.width, c.buffers, c.late) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
-        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **launch.replanned(epilogue=replace(c.epilogue, extras=2)).constants)
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **launch.with_plan(epilogue=replace(c.epilogue, extras=2)).constants)
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
 
 
@@ -253,7 +253,7 @@ def test_columns_are_not_deferred_if_that_spills():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = fit_registers(launch, (spec, spec, spec, 1.0, 1.0, spec, 0, 0, 0), "sm_90a")
-    assert chosen == launch.replanned(late=0)
+    assert chosen == launch.with_plan(late=0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -325,7 +325,7 @@ def test_the_model_s_configuration_gets_fewer_stages_if_an_epilogue_needs_their_
     assert launch.plan.stages == 12
     with pytest.raises(SharedMemoryError, match="the kernel needs .* bytes of shared memory, and sm_90a allows 232448"):
         fit_registers(launch, given, "sm_90a", simulated=True)
-    assert fit_registers(launch, given, "sm_90a", simulated=True, chosen=True) == launch.replanned(stages=11)
+    assert fit_registers(launch, given, "sm_90a", simulated=True, chosen=True) == launch.with_plan(stages=11)
 
 
 @pytest.mark.parametrize("stored", [1, 2])

@@ -128,13 +128,13 @@ def test_graphs_and_streams_have_their_own_maps():
             start = stop
     from tilejit.kernels import views
     kept = [(life, things) for life, things in views.HELD.values()]
-    assert len(kept) == 1 and len(kept[0][1]) == 1 and not kept[0][0].over   # the table of the first product, as long as the graph lives
+    assert len(kept) == 1 and len(kept[0][1]) == 1 and not kept[0][0].has_ended   # the table of the first product, as long as the graph lives
     graph.reset()
     torch.cuda.synchronize()
     deadline = time.monotonic() + 10
-    while not kept[0][0].over and time.monotonic() < deadline:
+    while not kept[0][0].has_ended and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert kept[0][0].over
+    assert kept[0][0].has_ended
     streams = [torch.cuda.Stream() for _ in range(3)]
     expected = kernels.grouped_matmul(a, b)
     assert not views.HELD

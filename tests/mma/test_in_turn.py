@@ -71,9 +71,9 @@ def test_staggered_stages_do_not_exceed_the_ring_if_an_epilogue_reduces_it(stage
     rng = np.random.default_rng(0)
     a, b, out = rng.integers(-2, 3, (300, 520)).astype(np.float16), rng.integers(-2, 3, (520, 136)).astype(np.float16), np.empty((300, 136), np.float16)
     launch = planned(a, b, out, None, (), staggered_config(128, 64, 5))
-    launch = launch.replanned(stages=stages)
+    launch = launch.with_plan(stages=stages)
     assert launch.plan.alone == 5
-    launch.prepared(*launch.given(a, b, out, None, None, ()))
+    launch.bound_kernel(*launch.arguments(a, b, out, None, None, ()))
     assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
 
 
@@ -83,7 +83,7 @@ def test_the_model_staggers_large_tiles_in_one_wave_and_no_others():
               Problem(2048, 2048, 2048, epilogue=True), Problem(1024, 4096, 1024, itemsize=1, promoted=()), Problem(1024, 4096, 1024, itemsize=4, stored=4),
               Problem(1024, 4096, 1024, itemsize=1), Problem(1000, 3000, 1000, aligned=(16, 16)), Problem(64, 8192, 8192)):
         for config in rank_configs(p, PROCESSORS):
-            q = p.turned() if config.swapped else p
+            q = p.swap_operands() if config.swapped else p
             once = config.splits == 1 and not config.stream and config.tiles(q.m, q.n) <= PROCESSORS and not q.waits
             large = config.bm > 64 and config.bm * config.bn >= WIDE and not config.pair and p.promoted is None and p.itemsize < 4
             assert config.alone == (min(config.stages, TURN) if once and large else 0), (p, config)
@@ -146,7 +146,7 @@ def test_no_thread_accesses_global_memory_before_it_has_waited_for_the_previous_
     config = replace(Config.of(bn=96, stages=3, **fields, bm=options["bm"]), dependent=True, **{k: v for k, v in options.items() if k not in fields})
     x, extra = np.zeros((512, 512), np.float16), (np.zeros((512, 512), np.float16),) if epilogue else ()
     launch = planned(x, x.T, x, added if epilogue else None, extra, config)
-    ptx = launch.kernel.compile(*launch.given(x, x.T, x, None, None, extra), target="sm_90a", **launch.constants).ptx
+    ptx = launch.kernel.compile(*launch.arguments(x, x.T, x, None, None, extra), target="sm_90a", **launch.constants).ptx
     assert ptx.count("griddepcontrol.wait") == 2 and not accesses_before_waiting(ptx)
     assert accesses_before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and accesses_before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
 

@@ -115,7 +115,7 @@ def test_the_model_keeps_results_if_a_cta_has_several_tiles():
 def test_kept_results_leave_room_for_a_fourth_stage_in_pairs_and_for_float32_too():
     for p in (Problem(4096, 4096, 4096, aligned=(16, 16)), Problem(8192, 8192, 8192, aligned=(16, 16)), Problem(4096, 4096, 4096, itemsize=4, stored=2)):
         config = choose(p, 132)
-        assert config.kept and config.pair == any(p.uneven) and (config.stages, config.width, config.buffers) == (4, 64, 2)
+        assert config.kept and config.pair == any(p.odd_pitches) and (config.stages, config.width, config.buffers) == (4, 64, 2)
 
 
 def test_tiles_of_several_waves_without_kept_results_have_buffers_for_all_columns_that_leave_three_stages():

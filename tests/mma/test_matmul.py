@@ -227,7 +227,7 @@ def test_in_several_waves_neighbours_are_ordered_along_the_rows_if_they_request_
                              ((6000, 2048, 2048), False), ((512, 28672, 4096), False)):
         config = choose(Problem(*extents), 132)
         assert config.swapped == by_rows and config.order == (("row", 16) if by_rows else ("snake", 16)), extents
-        p = Problem(*extents).turned() if by_rows else Problem(*extents)
+        p = Problem(*extents).swap_operands() if by_rows else Problem(*extents)
         assert config.tiles(p.m, p.n) > 132 and (requests_per_cta(p, config.bm, config.bn, ("row", 16)) < requests_per_cta(p, config.bm, config.bn, ("snake", 16))) == by_rows
 
 
@@ -244,8 +244,8 @@ def test_results_of_swapped_operands_are_stored_in_the_widest_parts_up_to_a_limi
 
 def test_tiles_fitted_to_the_rows_are_not_chosen_for_4_byte_results_that_leave_room_for_few_stages():
     problem = Problem(1500, 1152, 4304, itemsize=4, stored=4)
-    assert {(c.bm, c.bn) for c in rank_configs(problem, 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
-    assert not {(c.bm, c.bn) for c in rank_configs(replace(problem, itemsize=2, stored=2), 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
+    assert {(c.bm, c.bn) for c in rank_configs(problem, 132) if c.swapped} <= {*tiles_for(problem.swap_operands()), *FILLING}
+    assert not {(c.bm, c.bn) for c in rank_configs(replace(problem, itemsize=2, stored=2), 132) if c.swapped} <= {*tiles_for(problem.swap_operands()), *FILLING}
 
 
 @pytest.mark.parametrize("dtype,width", [(BF16, 104), (BF16, 200), (np.float16, 72), (np.float32, 40), (np.float32, 136), (np.int8, 80), (np.int8, 144),

@@ -224,7 +224,7 @@ def test_all_columns_are_deferred_if_the_epilogue_takes_its_accumulators_in_16_b
     for shared in (True, False):
         config = replace(choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=True), 132), stream=shared)
         launch = planned(big, big, big, narrow_biased, (bias, big), config)
-        launch = launch.replanned(waiting=tile.bfloat16, epilogue=replace(launch.plan.epilogue, extras=2))
+        launch = launch.with_plan(waiting=tile.bfloat16, epilogue=replace(launch.plan.epilogue, extras=2))
         assert launch.plan.late == 256 and launch.plan.ahead == (True, True)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
         compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **launch.constants)

@@ -103,7 +103,7 @@ def test_the_largest_tile_of_float32_through_registers_compiles_to_fast_code(beh
     c = Config.of(128, 256, itemsize=4, stored=4, swapped=True, width=32)
     launch = planned(*[np.empty((8192, 8192), np.float32)] * 2, config=c)
     right, left, out = (ArraySpec((8192, 8192), "float32", s) for s in (None, None, (1, 8192)))
-    compiled = persistent.compile(left, right, out, 1.0, 1.0, 0, 0, 0, 0, **launch.replanned(behind=behind).constants)
+    compiled = persistent.compile(left, right, out, 1.0, 1.0, 0, 0, 0, 0, **launch.with_plan(behind=behind).constants)
     assert compiled.spills == 0 and compiled.registers <= 168 and {c.variant for c in compiled.copies} == {"tma"}
     instructions = len(re.findall(r"wgmma\.mma_async\.sync", compiled.ptx))
     assert instructions >= 4 and len(re.findall(r"ld\.shared\.v2\.b32", compiled.ptx)) == 2 * instructions  # four words of A for each

@@ -149,7 +149,7 @@ def test_pairs_are_chosen_for_operands_whose_row_pitch_is_an_odd_multiple_of_16_
         assert choose(Problem(*extents, aligned=(16, 16)), 132).pair
         assert not any(c.pair and c.clustered for c in rank_configs(Problem(*extents), 132))
     assert choose(Problem(5000, 5000, 5000, aligned=(16, 16)), 132).kept
-    assert Problem(1, 2, 3, aligned=(16, 32)).turned().uneven == (False, True)
+    assert Problem(1, 2, 3, aligned=(16, 32)).swap_operands().odd_pitches == (False, True)
 
 
 @pytest.mark.parametrize("pitch,aligned", [(5000, 16), (4104, 16), (6000, 32), (4000, 64), (4032, 128), (4096, 128), (4100, 128)])
@@ -160,7 +160,7 @@ def test_the_row_pitch_that_counts_is_that_of_the_operands_as_they_are_read(pitc
     assert alignment(describe(x.T), ()) == 128
 
     def told(problem, processors, by_columns):
-        assert problem.aligned == (aligned, 128) and problem.uneven == (aligned == 16, False)
+        assert problem.aligned == (aligned, 128) and problem.odd_pitches == (aligned == 16, False)
         return choose(problem, processors, by_columns)
 
     y = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4000, 4096), (8192, 2))
@@ -178,7 +178,7 @@ def test_products_with_pairs_are_right_on_the_gpu():
         a, b = (rng.integers(-2, 3, (*batch, *s)).astype(BF16) for s in ((m, k), (k, n)))
         want = (a.astype(np.float32) @ b.astype(np.float32)).astype(BF16)
         for there in (tile.to_device(b, 0), tile.to_device(np.ascontiguousarray(b.swapaxes(-1, -2)), 0)):
-            there = there if there.shape == b.shape else kernels.views.turned(there)
+            there = there if there.shape == b.shape else kernels.views.transpose(there)
             for bm, bn in ((128, 256), (128, 224), (192, 192), (64, 128)):
                 for kept in (True, False):
                     config = replace(Config.of(bm, bn, width=divisor_in_width(bn, 64), least=4), pair=True, kept=kept)

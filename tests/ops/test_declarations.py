@@ -94,8 +94,8 @@ def test_what_a_call_writes_is_what_its_signature_says_however_operands_are_spel
     def swap(src: Writes, bar: Signals, *more: Writes, n=0): ...
     def read(dst: Reads, target: Registers): ...
     swap, read = _declared("writes", swap), _declared("reads", read)
-    assert swap.roles.written(("a", "b", "c", "d")) == ["a", "c", "d"] and swap.writes
-    assert read.roles.written(("a", "b")) == [] and not read.writes
+    assert swap.roles.written_operands(("a", "b", "c", "d")) == ["a", "c", "d"] and swap.writes
+    assert read.roles.written_operands(("a", "b")) == [] and not read.writes
 
 
 def test_ops_that_write_no_memory_of_their_operands():

@@ -43,9 +43,9 @@ def test_the_moves_of_a_conversion_give_every_thread_the_elements_of_the_target_
 
 def test_a_conversion_within_warps_uses_shuffles_and_no_shared_memory():
     moves = register_moves(tiles((64,), 32, 1, None), tiles((64,), 32, 2, None))
-    assert moves is None or any(not m.local for m in moves)
+    assert moves is None or any(not m.stays_in_lane for m in moves)
     moves = register_moves(tiles((8, 4), 32, 1, (1, 0)), tiles((8, 4), 32, 1, (0, 1)))
-    assert [m.local for m in moves] == [False]
+    assert [m.stays_in_lane for m in moves] == [False]
 
 
 def test_a_conversion_across_warps_goes_through_scratch_memory():

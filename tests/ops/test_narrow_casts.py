@@ -83,7 +83,7 @@ class Host(NarrowFloats):
         return V(self, str(int(value)), dtype)
 
     def select(self, test, a, b):
-        return self.ins(f"select i1 {test.text}, {a.typed}, {b.typed}", a.dtype)
+        return self.ins(f"select i1 {test.text}, {a.typed_text}, {b.typed_text}", a.dtype)
 
 
 _ENGINES = []

@@ -22,7 +22,7 @@ BOX = {1: (64,), 2: (2, 32), 3: (2, 2, 16), 4: (2, 2, 2, 8), 5: (2, 2, 2, 2, 4)}
 
 
 def forms(pattern: str) -> list:
-    return [f for f in ptx.forms() if f.on("sm_90a") and re.fullmatch(pattern, f.name)]
+    return [f for f in ptx.forms() if f.exists_on("sm_90a") and re.fullmatch(pattern, f.name)]
 
 
 def called(form, **operands: str) -> str:
@@ -241,7 +241,7 @@ def im2col_w_cases():
     every = reference_patches(x, filter, 1, 1, 1).reshape(9, *images)
     for along, pixels in (("w", 32), ("w128", 128)):
         word = along.replace("w1", "w::1")
-        chosen = [f for f in ptx.forms() if f.on("sm_100a") and re.fullmatch(
+        chosen = [f for f in ptx.forms() if f.exists_on("sm_100a") and re.fullmatch(
             rf"cp\.async\.bulk\.(prefetch\.)?tensor\.4d\.(shared::(cluster|cta)|L2)\.global\.im2col::{word}(\.mbarrier::complete_tx::bytes(\.multicast::cluster)?"
             r"(\.cta_group::1)?)?(\.L2::cache_hint)?", f.name)]
         layout = f"tile.swizzled(tile.uint32, ({pixels}, {CHANNELS}), 32)"

@@ -23,7 +23,7 @@ IN_A_KERNEL = 48
 
 def forms_of(kind: str) -> list:
     """Every form of ld, st, atom, red or of the "async" instructions that Hopper has."""
-    chosen = [f for f in ptx.forms() if f.on("sm_90a") and f.name.startswith(("st.", "red.") if kind == "async" else kind + ".")]
+    chosen = [f for f in ptx.forms() if f.exists_on("sm_90a") and f.name.startswith(("st.", "red.") if kind == "async" else kind + ".")]
     return [f for f in chosen if f.name.startswith(("st.async", "red.async")) == (kind == "async")]
 
 

@@ -63,7 +63,7 @@ def test_a_refusal_names_the_form(assemble):
 
 def llvm_function(form, index):
     """An LLVM function that loads the form's arguments, calls its asm, and stores what it returns."""
-    imm = {o.name: [o.values.first] * (o.count or 1) for o in form.operands if o.kind == "imm"}
+    imm = {o.name: [o.values.first_allowed] * (o.count or 1) for o in form.operands if o.kind == "imm"}
     types = [o.llvm_type for o in form.arguments(imm) for _ in range(o.registers)]
     lines = [f"  %a{i} = load {t}, ptr %p" for i, t in enumerate(types)]
     result, attributes = form.result_type(imm), form.attributes

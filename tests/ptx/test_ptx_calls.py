@@ -15,7 +15,7 @@ ROWS_IN_A_KERNEL = 70
 def argument(operand, form):
     """The text that a kernel passes for an operand: runtime values, memory locations for addresses."""
     if operand.kind == "imm":
-        one = str(operand.values.first)
+        one = str(operand.values.first_allowed)
     elif operand.kind == "address":
         bar = operand.name == "bar"
         one = {"shared": "bar" if bar else "s[1]", "cluster": "bar" if bar else "s[1]", "global": "g[i]", "generic": "g[i]",
@@ -59,7 +59,7 @@ def one_of_each_row(target):
     """For each row, one form that the target has; which one depends on the target."""
     place = TARGETS.index(target)
     for row in ptx.rows():
-        having = [form for form in ptx.expand(row) if form.on(target)]
+        having = [form for form in ptx.expand(row) if form.exists_on(target)]
         if having:
             yield having[(7 * place + 3) % len(having)]
 

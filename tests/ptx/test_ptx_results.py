@@ -119,7 +119,7 @@ def test_every_hopper_form_of_copies_maps_barriers_and_fences_is_covered_by_a_ca
     text = "".join(c.kernel.source.text for c in (*ptx_copies.every_copy(), *ptx_sync.every_meeting()))
     called = set(re.findall(r"tile\.ptx\.([\w.]+)\(", text))
     family = re.compile(r"(cp|tensormap|fence|membar|mbarrier|barrier|bar|prefetch|prefetchu|applypriority|discard|createpolicy|ldmatrix|stmatrix|mapa)\.")
-    assert [f.name for f in ptx.forms() if f.on("sm_90a") and family.match(f.name) and ptx.python_name(f) not in called] == []
+    assert [f.name for f in ptx.forms() if f.exists_on("sm_90a") and family.match(f.name) and ptx.python_name(f) not in called] == []
 
 
 def test_every_form_of_copies_and_of_tensor_maps_is_implemented_by_the_simulator():

@@ -107,7 +107,7 @@ def test_every_sync_aligned_or_barrier_form_is_convergent(forms):
     for form in forms:
         words = set(form.mnemonic.replace("::", ".").split("."))
         if words & {"sync", "aligned", "bar", "barrier", "mbarrier"} and not form.mnemonic.startswith(("cp.", "st.async", "red.async", "clusterlaunch")):
-            assert form.convergent or form.name == "mbarrier.pending_count.b64", form.name
+            assert form.is_convergent or form.name == "mbarrier.pending_count.b64", form.name
             assert form.effect == "pure" or form.attributes.sideeffect, form.name
 
 

@@ -67,7 +67,7 @@ def test_slices_and_transposes_keep_their_strides():
 def test_arrays_without_dimensions_or_elements_are_accepted():
     assert describe(np.array(3.0)).shape == ()
     empty = describe(np.zeros((0, 5), "float32"))
-    assert empty.shape == (0, 5) and empty.size == 0 and empty.contiguous
+    assert empty.shape == (0, 5) and empty.size == 0 and empty.is_contiguous
 
 
 def test_arrays_of_jax_are_always_read_only():
@@ -145,8 +145,8 @@ def test_the_numpy_array_of_a_host_view_shares_its_memory():
 
 
 def test_contiguity_ignores_dimensions_of_extent_one():
-    assert ArrayView(0, (1, 4), (99, 1), "float32", 0).contiguous
-    assert not ArrayView(0, (2, 4), (5, 1), "float32", 0).contiguous
+    assert ArrayView(0, (1, 4), (99, 1), "float32", 0).is_contiguous
+    assert not ArrayView(0, (2, 4), (5, 1), "float32", 0).is_contiguous
     assert row_major((2, 0, 3)) == (3, 3, 1)
 
 

@@ -260,7 +260,7 @@ def test_streams_wait_for_each_other_and_events_measure_time():
     driver.wait_stream(second, first)
     twice(1, second, (flag, copy, 3.0))
     driver.synchronize(stream=second)
-    assert copy.numpy()[0] == 3.0 and 1.0 < end.wait().since(start) < 1000
+    assert copy.numpy()[0] == 3.0 and 1.0 < end.wait().milliseconds_since(start) < 1000
     driver.destroy_stream(first)
     driver.destroy_stream(second)
 

@@ -93,7 +93,7 @@ def test_captured_values_of_kernels_in_this_package_are_not_checked_at_calls(lau
     view = describe(spec)
     launch = plan_launch(Request(view, view, view, None, (), False, None, 0, ()), Config.of(64, 64, stages=2), "sm_90a")
     for _ in range(2):
-        launch.prepared(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0)
+        launch.bound_kernel(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0)
     assert launches == ["cold", "warm"] and persistent.warm.watched == []
     persistent.warm.clear()
 

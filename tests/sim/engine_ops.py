@@ -187,10 +187,10 @@ def _(m, call, d, a):
     lanes = np.arange(128) * 2048
 
     def collect(rows, params):
-        return {"x": a.memory.typed(np.dtype(np.float32))[rows, a.base // 4]}
+        return {"x": a.memory.view(np.dtype(np.float32))[rows, a.base // 4]}
 
     def land(rows, params):
-        data = d.memory.typed(np.dtype(np.float32)).reshape(-1, 128, 512)
+        data = d.memory.view(np.dtype(np.float32)).reshape(-1, 128, 512)
         data[rows, :, d.base // 4:d.base // 4 + 8] += params["x"][:, None, None]
 
     m.engines.issue(Operation("the tcgen05.mma", reads=[Span.of(a, 0, 16)], writes=[Span.of(d, 0, 32, lanes)],

@@ -88,7 +88,7 @@ class BulkCopies(Component):
         """An integer truncated to a 16-bit value."""
         if isinstance(x, int) or x.text.lstrip("-").isdigit():
             return self.e.const(int(x if isinstance(x, int) else x.text), int16)
-        return self.e.ins(f"trunc {x.typed} to i16", int16)
+        return self.e.ins(f"trunc {x.typed_text} to i16", int16)
 
     def emit_with_policy(self, text: str, inputs: list[V], policy) -> None:
         """Issue an instruction, with the L2 cache policy as its last operand if there is one."""

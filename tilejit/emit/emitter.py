@@ -166,19 +166,20 @@ class Emitter(PlaceMixin, InstructionMixin):
         return {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}[dtype.llvm]
 
     def select(self, test: V, a: V, b: V) -> V:
-        return self.ins(f"select i1 {test.text}, {a.typed}, {b.typed}", a.dtype)
+        return self.ins(f"select i1 {test.text}, {a.typed_text}, {b.typed_text}", a.dtype)
 
-    def widened(self, x: V, dtype: DType) -> V:
+    def widen(self, x: V, dtype: DType) -> V:
         if x.dtype.bits == dtype.bits:
             return x
-        return self.memoize_for_region(("widen", x.text), lambda: self.ins(f"sext {x.typed} to i{dtype.bits}", dtype))
+        return self.memoize_for_region(("widen", x.text),
+                                       lambda: self.ins(f"sext {x.typed_text} to i{dtype.bits}", dtype))
 
     def in_bounds(self, index, size) -> V:
         """``0 <= index < size``."""
         if isinstance(index, int):
             if isinstance(size, int):
                 return self.const(0 <= index < size, bool_)
-            return self.const(False, bool_) if index < 0 else self.ins(f"icmp sgt {size.typed}, {index}", bool_)
+            return self.const(False, bool_) if index < 0 else self.ins(f"icmp sgt {size.typed_text}, {index}", bool_)
         return index.is_below(size)
 
     def inside(self, buffer: EBuffer, d: int, index) -> V:
@@ -197,15 +198,15 @@ class Emitter(PlaceMixin, InstructionMixin):
     def mul64(self, a, b):
         """``a * b`` in 64 bits, so that offsets do not wrap; an int if both are ints or one is 0."""
         if isinstance(a, V):
-            a = self.widened(a, int64)
+            a = self.widen(a, int64)
         if isinstance(b, V):
-            b = self.widened(b, int64)
+            b = self.widen(b, int64)
         return a * b
 
     def sum64(self, terms):
         total = 0
         for term in terms:
-            total = total + (self.widened(term, int64) if isinstance(term, V) else term)
+            total = total + (self.widen(term, int64) if isinstance(term, V) else term)
         return total
 
     def offset_pointer(self, pointer: V, elements, nbytes: int) -> V:
@@ -213,14 +214,14 @@ class Emitter(PlaceMixin, InstructionMixin):
         if isinstance(elements, int) and elements == 0:
             return pointer
         if isinstance(elements, V):
-            elements = self.widened(elements, int64)
+            elements = self.widen(elements, int64)
         return pointer + elements * nbytes
 
     def exactly_divided(self, a, n: int):
         """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
         if isinstance(a, int):
             return a // n
-        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
+        return self.ins(f"sdiv exact {a.typed_text}, {n}", a.dtype)
 
     def word(self, x) -> V:
         """An integer as a 32-bit value."""

@@ -40,7 +40,7 @@ class InstructionMixin(NarrowFloats):
         ties = ties or {}
         constraints = ([f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs]
                        + [str(n) for n in ties])
-        arguments = [i.typed for i in inputs] + [v.typed for v in ties.values()]
+        arguments = [i.typed_text for i in inputs] + [v.typed_text for v in ties.values()]
         result = _result_type([o.llvm for o in outputs])
         if not pure:
             constraints.append("~{memory}")
@@ -69,7 +69,7 @@ class InstructionMixin(NarrowFloats):
     def libdevice(self, function: str, dtype: DType, *values: V) -> V:
         self.uses_libdevice = True
         self.declare(f"declare {dtype.llvm} @{function}({', '.join(v.dtype.llvm for v in values)})")
-        return self.ins(f"call {dtype.llvm} @{function}({', '.join(v.typed for v in values)})", dtype)
+        return self.ins(f"call {dtype.llvm} @{function}({', '.join(v.typed_text for v in values)})", dtype)
 
     def vprintf(self, text: str, values: list[V]) -> None:
         """``vprintf(format, values)`` (CUDA C++ Programming Guide, "Formatted Output")."""
@@ -87,7 +87,7 @@ class InstructionMixin(NarrowFloats):
             room = self.entry(("room", kind), lambda: self.ins(f"alloca {kind}, align 8", int64)).text
             for i, v in enumerate(values):
                 place = self.ins(f"getelementptr {kind}, ptr {room}, i32 0, i32 {i}", int64)
-                self.stmt(f"store {v.typed}, ptr {place.text}")
+                self.stmt(f"store {v.typed_text}, ptr {place.text}")
         self.stmt(f"call i32 @vprintf(ptr addrspacecast (ptr addrspace(1) {name} to ptr), ptr {room})")
 
     # -- casts ---------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class InstructionMixin(NarrowFloats):
                      for selected in (0x4140, 0x4342)]
             return [v for pair in pairs for v in self.unpack_word(pair, "half", 2, target)]
         power = self.const(2.0 ** 23 + off, float32)
-        sums = [self.ins(f"bitcast {self.prmt(word, 0x4B000000, 0x7540 + n).typed} to float", float32)
+        sums = [self.ins(f"bitcast {self.prmt(word, 0x4B000000, 0x7540 + n).typed_text} to float", float32)
                 for n in range(4)]
         return self.cast_many([self.ins(f"fsub float {v.text}, {power.text}", float32) for v in sums], target)
 
@@ -208,7 +208,7 @@ class InstructionMixin(NarrowFloats):
         zero = self.entry("a zero that ptxas does not know",
                           lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [],
                                            pure=True)[0])
-        return self.ins(f"or {x.typed}, {self.cast(zero, x.dtype).text}", x.dtype)
+        return self.ins(f"or {x.typed_text}, {self.cast(zero, x.dtype).text}", x.dtype)
 
     def _narrow_odd(self, x: V) -> V:
         """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding
@@ -238,7 +238,7 @@ class InstructionMixin(NarrowFloats):
         if nan is not None and x.dtype.bits < 64:
             # selecting on the operand is cheaper: it is narrower than the result
             x, nan = self.select(nan, self.const(0.0, x.dtype), x), None
-        bits = self.ins(f"bitcast {x.typed} to i16", int16) if x.dtype.bits == 16 else x
+        bits = self.ins(f"bitcast {x.typed_text} to i16", int16) if x.dtype.bits == 16 else x
         register = {8: int16, 16: int16, 32: int32, 64: int64}[target.bits]
         value = self.asm(text, [register], [bits], pure=True)[0]
         if nan is not None:
@@ -253,13 +253,13 @@ class InstructionMixin(NarrowFloats):
         # Round once, through float64: it represents all 32-bit integers exactly, and 64-bit integers that it does not
         # are out of float16's range.
         if x.dtype.bits >= 32 and (target.bits == 16 or far):
-            x = self._short(x) if x.dtype.bits == 64 and far else x
-            return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
+            x = self._keep_sticky_bit(x) if x.dtype.bits == 64 and far else x
+            return self.cast(self.ins(f"{word} {x.typed_text} to double", float64), target)
         if target.bits == 8:
-            return self._to_narrow(self.ins(f"{word} {x.typed} to float", float32), target)
-        return self.ins(f"{word} {x.typed} to {target.llvm}", target)
+            return self._to_narrow(self.ins(f"{word} {x.typed_text} to float", float32), target)
+        return self.ins(f"{word} {x.typed_text} to {target.llvm}", target)
 
-    def _short(self, x: V) -> V:
+    def _keep_sticky_bit(self, x: V) -> V:
         """A 64-bit integer that float64 represents exactly and that rounds to bfloat16 and to powers of two as `x`
         does: in large numbers, the last 12 bits are replaced by a sticky bit above them."""
         shifted = self.ins(f"add i64 {x.text}, {1 << 32}", x.dtype) if x.dtype.kind == "int" else x
@@ -331,7 +331,7 @@ class InstructionMixin(NarrowFloats):
 
     def unpack_word(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
         if per == 1:
-            return [unit if storage == unit.dtype.llvm else self.ins(f"bitcast {unit.typed} to {storage}", dtype)]
+            return [unit if storage == unit.dtype.llvm else self.ins(f"bitcast {unit.typed_text} to {storage}", dtype)]
         return Word(unit, storage, per).parts(dtype)
 
     def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache,

@@ -117,12 +117,12 @@ class _Style:
         which must be close to what follows."""
         chance, found = self.random.random, []
         if chance() < self.idle[site.kind, site.after]:
-            found.append(self._idle())
+            found.append(self._delay())
         if chance() < self.pressure.get((site.kind, site.after), 0):
             found.append(self._pressure(rounds=site.kind != "shared"))
         return found
 
-    def _idle(self) -> str:
+    def _delay(self) -> str:
         """Sleep, or a loop that reads the clock. Both are behind a branch:
         ptxas moves loads across a mere ``nanosleep``."""
         random = self.random

@@ -47,7 +47,7 @@ class NarrowFloats(EmitterParts):
 
     def _code(self, bits: V, target: DType) -> V:
         """The low byte of an integer as an element of `target`."""
-        return V(self, self.ins(f"trunc {bits.typed} to i8", int8).text, target)
+        return V(self, self.ins(f"trunc {bits.typed_text} to i8", int8).text, target)
 
     def _to_narrow(self, x: V, target: DType) -> V:
         """float32 to a float of at most 8 bits."""

@@ -28,7 +28,7 @@ class PtxOperands(Component):
             return x
         if x.dtype.llvm == "i8":
             return self.e.ins(f"zext i8 {x.text} to i16", int16)
-        return self.e.ins(f"bitcast {x.typed} to {wanted.llvm}", wanted)
+        return self.e.ins(f"bitcast {x.typed_text} to {wanted.llvm}", wanted)
 
     def result(self, operand, x: V, dtype: DType) -> list[V]:
         """A result register as values of `dtype`: 128 bits as two 64-bit words, 16 bits truncated to a byte,
@@ -39,11 +39,11 @@ class PtxOperands(Component):
         if dtype.llvm == x.dtype.llvm:
             return [V(self.e, x.text, dtype)]
         word = "trunc" if dtype.llvm == "i8" else "bitcast"
-        return [self.e.ins(f"{word} {x.typed} to {dtype.llvm}", dtype)]
+        return [self.e.ins(f"{word} {x.typed_text} to {dtype.llvm}", dtype)]
 
     def wide(self, low: V, high: V) -> V:
         """The 128-bit value of two 64-bit words."""
-        low, high = (x if x.dtype.llvm == "i64" else self.e.ins(f"bitcast {x.typed} to i64", int64)
+        low, high = (x if x.dtype.llvm == "i64" else self.e.ins(f"bitcast {x.typed_text} to i64", int64)
                      for x in (low, high))
         low, high = (self.e.ins(f"zext i64 {x.text} to i128", INT128) for x in (low, high))
         return self.e.ins(f"or i128 {low.text}, {self.e.ins(f'shl i128 {high.text}, 64', INT128).text}", INT128)

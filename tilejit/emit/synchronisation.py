@@ -47,7 +47,8 @@ class Synchronisation(Component):
         """Arrive on barrier 0 of a `turns` object, so that its first member may begin. The arriving threads are the
         last ones of the CTA, as many as one member has."""
         base, member = self._reserve(barriers, barriers.n), barriers.threads // 2
-        last = self.e.ins(f"icmp uge {self.e.absolute_thread().typed}, {self.e.graph.launch.threads - member}", bool_)
+        last = self.e.ins(f"icmp uge {self.e.absolute_thread().typed_text}, {self.e.graph.launch.threads - member}",
+                          bool_)
         self.e.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
 
     def _bar(self, what: str, ident, threads: int) -> None:

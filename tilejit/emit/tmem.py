@@ -89,7 +89,7 @@ class TensorMemory(Component):
         if value.dtype.llvm == f"i{n}":
             text = value.text
         else:
-            text = self.e.ins(f"bitcast {value.typed} to i{n}", int32).text
+            text = self.e.ins(f"bitcast {value.typed_text} to i{n}", int32).text
         return self.e.ins(f"zext i{n} {text} to i32", int32)
 
     def fence(self, side: str) -> None:

@@ -21,23 +21,23 @@ class V:
         return f"{self.dtype.llvm} {self.text}"
 
     @property
-    def typed(self) -> str:
+    def typed_text(self) -> str:
         return f"{self.dtype.llvm} {self.text}"
 
     def with_dtype(self, dtype: DType) -> V:
         """The same register with another dtype of the same LLVM type."""
         return V(self.e, self.text, dtype)
 
-    def _with(self, other) -> tuple[str, str, DType]:
+    def _in_common_dtype(self, other) -> tuple[str, str, DType]:
         """Both operands' texts, extended to the wider of the two types, and that type."""
         if isinstance(other, int):
             dtype = self.dtype if -2**31 <= other < 2**31 else int64
-            return self.e.widened(self, dtype).text, str(other), dtype
+            return self.e.widen(self, dtype).text, str(other), dtype
         dtype = self.dtype if self.dtype.bits >= other.dtype.bits else other.dtype
-        return self.e.widened(self, dtype).text, self.e.widened(other, dtype).text, dtype
+        return self.e.widen(self, dtype).text, self.e.widen(other, dtype).text, dtype
 
     def _ins(self, instruction: str, other, swap: bool = False) -> V:
-        a, b, dtype = self._with(other)
+        a, b, dtype = self._in_common_dtype(other)
         a, b = (b, a) if swap else (a, b)
         return self.e.ins(f"{instruction} {dtype.llvm} {a}, {b}", int64 if dtype.bits == 64 else int32)
 
@@ -87,12 +87,12 @@ class V:
         return self if isinstance(other, int) and other == 0 else self._ins("lshr", other)
 
     def equals(self, other) -> V:
-        a, b, dtype = self._with(other)
+        a, b, dtype = self._in_common_dtype(other)
         return self.e.ins(f"icmp eq {dtype.llvm} {a}, {b}", bool_)
 
     def is_below(self, other) -> V:
         """``0 <= self < other`` in one unsigned comparison."""
-        a, b, dtype = self._with(other)
+        a, b, dtype = self._in_common_dtype(other)
         return self.e.ins(f"icmp ult {dtype.llvm} {a}, {b}", bool_)
 
 
@@ -118,7 +118,7 @@ class Word:
         kind = f"<{self.per} x {self.storage}>"
         if not self.vector:
             self.vector = self.value.e.name()
-            self.lines[self.place] = f"  {self.vector} = bitcast {self.value.typed} to {kind}{self.mark}"
+            self.lines[self.place] = f"  {self.vector} = bitcast {self.value.typed_text} to {kind}{self.mark}"
         name = self.value.e.name()
         self.lines[self.place] += f"\n  {name} = extractelement {kind} {self.vector}, i32 {index}{self.mark}"
         return name

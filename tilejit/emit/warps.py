@@ -33,10 +33,10 @@ class Warp(Component):
     def _shuffle_word(self, kind: str, value: V, operand: V, suffix: str, dtype: DType) -> V:
         clamp = 0 if kind == "up" else 31
         return self.e.ins(f"call {dtype.llvm} @llvm.nvvm.shfl.sync.{kind}.{suffix}(i32 {self.members().text}, "
-                          f"{value.typed}, i32 {operand.text}, i32 {clamp})", dtype)
+                          f"{value.typed_text}, i32 {operand.text}, i32 {clamp})", dtype)
 
     def _shuffle_wide(self, kind: str, value: V, operand: V) -> V:
-        bits = value if value.dtype.llvm == "i64" else self.e.ins(f"bitcast {value.typed} to i64", int64)
+        bits = value if value.dtype.llvm == "i64" else self.e.ins(f"bitcast {value.typed_text} to i64", int64)
         low = self.e.ins(f"trunc i64 {bits.text} to i32", int32)
         high = self.e.ins(f"trunc i64 {self.e.ins(f'lshr i64 {bits.text}, 32', int64).text} to i32", int32)
         low, high = (self._shuffle_word(kind, half, operand, "i32", int32) for half in (low, high))
@@ -53,9 +53,9 @@ class Warp(Component):
             return value
         text = value
         if dtype.llvm in ("half", "bfloat"):
-            text = self.e.ins(f"bitcast {value.typed} to i16", dtype)
+            text = self.e.ins(f"bitcast {value.typed_text} to i16", dtype)
             return self.e.ins(f"zext i16 {text.text} to i32", int32)
-        return self.e.ins(f"zext {value.typed} to i32", int32)
+        return self.e.ins(f"zext {value.typed_text} to i32", int32)
 
     def _from_word(self, word: V, dtype: DType) -> V:
         if dtype.llvm == "i32":
@@ -81,9 +81,9 @@ class Warp(Component):
             word = int64 if value.dtype.bits == 64 else int32
             bits = value
             if value.dtype.llvm != word.llvm:
-                bits = self.e.ins(f"bitcast {value.typed} to {word.llvm}", word)
+                bits = self.e.ins(f"bitcast {value.typed_text} to {word.llvm}", word)
         return self.e.ins(f"call i32 @llvm.nvvm.match.any.sync.{bits.dtype.llvm}(i32 {(mask or self.members()).text}, "
-                          f"{bits.typed})", uint32)
+                          f"{bits.typed_text})", uint32)
 
     def redux(self, word: str, value: V) -> V:
         """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
@@ -95,7 +95,7 @@ class Warp(Component):
             return self.e.ins(f"call i1 @llvm.nvvm.vote.{kind}.sync(i32 -1, i1 {value.text})", bool_)
         if dtype == float32:
             return self.e.asm(f"redux.sync.{word}.NaN.f32 $0, $1, -1;", [float32], [value], convergent=True)[0]
-        wide = value if dtype.llvm == "i32" else self.e.ins(f"{widening(dtype)} {value.typed} to i32", int32)
+        wide = value if dtype.llvm == "i32" else self.e.ins(f"{widening(dtype)} {value.typed_text} to i32", int32)
         name = "u" + word if dtype.kind == "uint" and word in ("min", "max") else word
         return self._from_word(self.e.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32),
                                dtype)
@@ -114,7 +114,7 @@ class Warp(Component):
 
     def not_below(self, digit: V, n: int) -> V:
         """``digit >= n``."""
-        return self.e.ins(f"icmp uge {digit.typed}, {n}", bool_)
+        return self.e.ins(f"icmp uge {digit.typed_text}, {n}", bool_)
 
     def packed(self, values: list[V]) -> list[V]:
         """16-bit values packed in pairs, the first of each in the low half of an i32."""

@@ -196,7 +196,7 @@ def _join_where_branches_leave(w: Walker, plan: joins.Join, then: tuple[Branch, 
             why = plan.why if isinstance(plan, Clash) else ""
             return _one_sided(w, first, a, b, test, staying.nodes, tuple((word, why) for word in sorted(gone)))
         if (isinstance(plan, Clash) and left is not None and not _is_lacking(left) and _is_lacking(kept)
-                and ("break" in gone or isinstance(left.past(ONWARD), Undefined))):
+                and ("break" in gone or isinstance(left.value_past(ONWARD), Undefined))):
             found = _one_sided(w, not first, a, b, test, leaving.nodes, _lacks_unless_left(plan, staying))
             return Met(plan) if isinstance(found.plan, Clash) else found
     return None

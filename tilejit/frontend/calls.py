@@ -178,7 +178,7 @@ def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, A
     """Walk a helper's body at its call, in a frame of its own; gives what it returns."""
     caller = w.frame
     try:
-        taken = source.taken(len(args), tuple(kwargs))
+        taken = source.argument_indices(len(args), tuple(kwargs))
     except TypeError as error:
         raise _misfit(w, source.name, source.signature, kwargs, error) from None
     given = (*args, *kwargs.values())

@@ -87,7 +87,7 @@ class Attempt:
         header, end, held = self.headers[name], self.after[name], self.before[name].value
         if end is header:
             return True
-        if isinstance(end.past("break", "continue"), Undefined):
+        if isinstance(end.value_past("break", "continue"), Undefined):
             return False
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.is_same(end.value, held)
 
@@ -270,7 +270,7 @@ def _widen_plans(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict
         if name in constants:
             continue
         header, end = attempt.headers[name], attempt.after[name]
-        following = end.past("continue", ONWARD)
+        following = end.value_past("continue", ONWARD)
         joint = _refuse_varying_trips(w, joins.widen(plan, following), attempt.trip.control)
         if not isinstance(joint, Clash):
             wider[name] = joins.cap(joint, attempt.trip.control)
@@ -301,7 +301,7 @@ def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...],
         return joins.rebuild(plan, iter(results))
 
     for name, plan in settled.plans.items():
-        value, end = carry(name, plan, before[name].value, settled.inner[name]), after[name].past("break")
+        value, end = carry(name, plan, before[name].value, settled.inner[name]), after[name].value_past("break")
         w.put(name, end if isinstance(end, Undefined) else value, before[name].home, _returns(after[name]))
     for name, entry in after.items():
         if name in settled.lost:
@@ -324,7 +324,8 @@ def _returns(entry: Entry) -> tuple[tuple[str, str], ...]:
 def _plan_after(w: Walker, entry: Entry, ends: Ends, control: Uniformity, nodes: list[Node] | None) -> joins.Join:
     """What a name holds after the loop if only the loop's body, of these nodes, assigns it: the value of the last
     trip, if there certainly was one. `nodes` is None for a function's result."""
-    value = entry.past("break") if ends is Ends.BY_AN_EXIT else entry.past("break", "continue", ONWARD)
+    exits = ("break",) if ends is Ends.BY_AN_EXIT else ("break", "continue", ONWARD)
+    value = entry.value_past(*exits)
     if isinstance(value, Undefined):
         return Clash(value.why)
     if ends is Ends.ANYWHERE:

@@ -84,7 +84,7 @@ def on_device(w: Walker) -> Iterator[None]:
 def _unroll(w: Walker, node: ast.For, items: list[Any], first: int = 0) -> None:
     """Walk the body once per item. The copies after a run-time `break` go into a branch on its flag."""
     for position, item in enumerate(items):
-        left = w.left()
+        left = w.exits_taken()
         if left is True:
             return
         if left:
@@ -247,7 +247,7 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
         with w.g.block() as tested, w.partial_on(*split):
             condition = _unless_left(w, tested_once_more)
         with w.g.block() as nodes, w.partial_on(*split, condition):
-            left = w.left()
+            left = w.exits_taken()
             for name in () if left is True else left:  # where the body runs, the loop has not been left
                 w.put(name, False)
             if condition is not False:
@@ -276,7 +276,7 @@ def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Calla
 
 def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:
     """A loop's condition, which is false once an exit has been taken."""
-    left = w.left()
+    left = w.exits_taken()
     if left is True or not left:
         return test()
     flags = [w.frame.env[name].value for name in left]

@@ -36,7 +36,7 @@ class Entry:
     came_out: bool = False
     lacks: tuple[tuple[str, str], ...] = ()
 
-    def past(self, *exits: str) -> Any:
+    def value_past(self, *exits: str) -> Any:
         """What the name holds where control may have come by `exits`."""
         why = next((why for word, why in self.lacks if word in exits), None)
         return self.value if why is None else Undefined(why)

@@ -89,7 +89,7 @@ def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: Sequence[
         _enter(w, list(items), body)
 
     try:
-        with w.g.narrowed(scope):
+        with w.g.in_scope(scope):
             branch = w.collect(inside)
     finally:
         w.home = outer

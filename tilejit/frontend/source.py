@@ -224,10 +224,10 @@ class Source:
                 raise KeyError(name) from None
         if name in self.globals:
             return self.globals[name]
-        return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
+        return getattr(builtins, name) if hasattr(builtins, name) else self._raise_missing(name)
 
     @staticmethod
-    def _missing(name: str) -> NoReturn:
+    def _raise_missing(name: str) -> NoReturn:
         raise KeyError(name)
 
     def known_names(self) -> list[str]:
@@ -274,7 +274,7 @@ class Source:
         return inspect.Signature([inspect.Parameter(p.name, p.kind, default=MISSING if p is self.rest else p.default)
                                   for p in self.params])
 
-    def taken(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
+    def argument_indices(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
         """How a call binds its arguments: for each parameter the index of its argument (counting first the
         `positional` ones, then `keywords`), a tuple of indices for ``*args``, None for its default. TypeError if the
         arguments do not fit."""

@@ -188,7 +188,7 @@ class Walker:
         """Walk statements in order. After one that may have left the function or loop,
         the rest goes into a branch on the exit flags."""
         for position, node in enumerate(nodes):
-            left = self.left()
+            left = self.exits_taken()
             if left is True:
                 return
             if left:
@@ -206,7 +206,7 @@ class Walker:
             with self.place(node):
                 rule(self, node)
 
-    def left(self) -> Literal[True] | list[str]:
+    def exits_taken(self) -> Literal[True] | list[str]:
         """True if control certainly does not reach this point; otherwise the names of the exits that may have been
         taken at run time."""
         if self.frame.gone:
@@ -229,7 +229,7 @@ class Walker:
                 self.put(name, False)
             for name, entry in self.frame.env.items():
                 if entry.lacks:
-                    self.put(name, entry.past(ONWARD), entry.home)
+                    self.put(name, entry.value_past(ONWARD), entry.home)
             rest()
 
         def leave() -> None:
@@ -253,7 +253,7 @@ class Walker:
         for name, entry in self.frame.env.items():
             if entry.lacks:
                 met = (*exits, ONWARD)
-                self.frame.env[name] = replace(entry, value=entry.past(*met),
+                self.frame.env[name] = replace(entry, value=entry.value_past(*met),
                                                lacks=tuple(p for p in entry.lacks if p[0] not in met))
 
     def collect(self, body: Callable[[], None]) -> Branch:
@@ -290,7 +290,7 @@ class Walker:
         if split is None or _uniformity(split) >= known:
             yield
             return
-        with self.g.narrowed(replace(scope, partial=split)):
+        with self.g.in_scope(replace(scope, partial=split)):
             yield
 
     # -- names -------------------------------------------------------------------------------------------------------

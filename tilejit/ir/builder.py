@@ -138,7 +138,7 @@ class Builder:
         if architecture(self.target) < sm:
             raise self.error(f"{instruction} needs sm_{sm} or later, and the target is {self.target}")
 
-    def shared(self, what: str, *operands: Operand) -> None:
+    def require_uniform(self, what: str, *operands: Operand) -> None:
         """CompilationError if a scalar operand of `what`, which all threads of the scope execute together,
         differs between them."""
         scope, least = self.scope, self.scope.uniformity
@@ -180,7 +180,7 @@ class Builder:
             self.blocks.pop()
 
     @contextmanager
-    def narrowed(self, scope: ExecScope) -> Iterator[ExecScope]:
+    def in_scope(self, scope: ExecScope) -> Iterator[ExecScope]:
         outer, self.scope = self.scope, replace(scope, parent=self.scope, depth=len(self.blocks) + 1)
         try:
             yield self.scope
@@ -188,7 +188,7 @@ class Builder:
             self.scope = outer
 
     @contextmanager
-    def at(self, loc: Loc | None) -> Iterator[None]:
+    def at_location(self, loc: Loc | None) -> Iterator[None]:
         outer, self.loc = self.loc, loc
         try:
             yield
@@ -213,7 +213,7 @@ class Builder:
 
     # -- linear arithmetic -------------------------------------------------------------------------------------------
 
-    def linear(self, operand: Operand | int) -> dict[Any, int]:
+    def linear_form(self, operand: Operand | int) -> dict[Any, int]:
         """`operand` as a linear combination {value: coefficient}, with the constant under None. Looks through casts
         that keep the integer."""
         if isinstance(operand, Const):
@@ -268,8 +268,8 @@ class Builder:
 
     def difference(self, stop: Operand | int, start: Operand | int) -> int | None:
         """``stop - start`` if it does not depend on the operands' values, else None."""
-        total = self.linear(stop)
-        for key, coefficient in self.linear(start).items():
+        total = self.linear_form(stop)
+        for key, coefficient in self.linear_form(start).items():
             total[key] = total.get(key, 0) - coefficient
         rest = {k: c for k, c in total.items() if c and k is not None}
         return None if rest else total.get(None, 0)

@@ -59,7 +59,7 @@ class Call:
     origin: Choice | None = None
 
     @property
-    def told(self) -> Choice | None:
+    def reported_choice(self) -> Choice | None:
         """The choice that graphs and records tell of: that of the author's own call."""
         return self.origin or self.choice
 
@@ -74,7 +74,8 @@ def _stores_by_map(call: Call) -> bool:
     if call.op.rules.stores_by_map is not None:
         return call.op.rules.stores_by_map(call)
     return call.op.writes and any(isinstance(place, Value) and isinstance(place.type, Region)
-                                  and place.type.buffer.map is not None for place in call.op.roles.written(call.args))
+                                  and place.type.buffer.map is not None
+                                  for place in call.op.roles.written_operands(call.args))
 
 
 def written_values(calls: Iterable[Call]) -> Iterator[Value]:
@@ -89,7 +90,7 @@ def written_values(calls: Iterable[Call]) -> Iterator[Value]:
         if call.op.rules.written is not None:
             yield from call.op.rules.written(call, mapped)
         elif call.op.writes:
-            yield from (a for a in call.op.roles.written(call.args)
+            yield from (a for a in call.op.roles.written_operands(call.args)
                         if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES))
 
 

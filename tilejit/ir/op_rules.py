@@ -29,7 +29,7 @@ class Rules:
     #: ``infer(g, *operands, **attrs)`` checks a call and returns its results' types: one, a tuple, or None.
     infer: Callable[..., Any] | None = None
     #: ``linear(g, call)`` is an integer result as a linear combination {value: coefficient} of others, with the
-    #: constant under None, or None where it is none. Those of its operands are known. `Builder.linear`.
+    #: constant under None, or None where it is none. Those of its operands are known. `Builder.linear_form`.
     linear: Callable[[Builder, Call], Mapping[Any, int] | None] | None = None
 
     # -- choosing a lowering. passes/layouts/variants.py ---------------------------------------------------------------

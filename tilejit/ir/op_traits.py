@@ -69,7 +69,7 @@ class Roles:
         """Whether some operand may be written."""
         return Role.WRITES in self.named or self.rest is Role.WRITES
 
-    def written(self, operands: Sequence[Any]) -> list[Any]:
+    def written_operands(self, operands: Sequence[Any]) -> list[Any]:
         """Those of a call's operands that it may write."""
         roles = (*self.named, *[self.rest] * (len(operands) - len(self.named)))
         return [x for x, role in zip(operands, roles) if role is Role.WRITES]

@@ -92,8 +92,8 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
         case Call():
             attrs = [f"{k}={attribute(v)}" for k, v in node.attrs.items() if v is not None]
             call = f"{node.op.name}({', '.join([*map(name, node.args), *attrs])})"
-            if node.told is not None:
-                call += f" by {node.told.variant}"
+            if node.reported_choice is not None:
+                call += f" by {node.reported_choice.variant}"
             if node.results:
                 types = ", ".join(str(r.type) for r in node.results)
                 call = f"{', '.join(map(name, node.results))} = {call} : {types}"

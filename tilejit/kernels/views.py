@@ -92,7 +92,7 @@ def hold_if_captured(thing, view) -> bool:
     """Whether a CUDA graph captures the current stream of an array (its `view`). If so,
     `thing` lives as long as the graph."""
     for capture, (life, _) in list(HELD.items()):
-        if life.over:
+        if life.has_ended:
             HELD.pop(capture, None)
     stream = 0 if view.device == "host" else streams.current_stream(view)
     capture = 0 if view.device == "host" else driver.capture_id(stream, view.device)

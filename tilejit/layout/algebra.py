@@ -200,8 +200,8 @@ class TileLayout:
 
     # ---- other layouts from it ----
 
-    def _with(self, shards: Iterable[Any] | None = None, replicas: Iterable[Any] | None = None,
-              offset: Mapping[Any, Any] | None = None, swizzle: Swizzle | None | EllipsisType = ...) -> TileLayout:
+    def _replace(self, shards: Iterable[Any] | None = None, replicas: Iterable[Any] | None = None,
+                 offset: Mapping[Any, Any] | None = None, swizzle: Swizzle | None | EllipsisType = ...) -> TileLayout:
         return TileLayout(self.shards if shards is None else shards,
                           self.replicas if replicas is None else replicas,
                           self.offset if offset is None else offset,
@@ -209,25 +209,25 @@ class TileLayout:
 
     def with_swizzle(self, swizzle: Swizzle | None) -> TileLayout:
         """The same layout with another swizzle, or without one (None)."""
-        return self._with(swizzle=swizzle)
+        return self._replace(swizzle=swizzle)
 
     def without_swizzle(self) -> TileLayout:
         """The same layout without its swizzle."""
-        return self._with(swizzle=None)
+        return self._replace(swizzle=None)
 
     def without_offset(self) -> TileLayout:
         """The same layout with offset 0 on every axis."""
-        return self._with(offset={})
+        return self._replace(offset={})
 
     def __add__(self, other: Any) -> TileLayout:
         """Add replicas, an offset ``n @ axis``, or a number as an offset in memory.
         Offsets apply before the swizzle."""
         if isinstance(other, Replicas):
-            return self._with(replicas=self.replicas + other.shards)
+            return self._replace(replicas=self.replicas + other.shards)
         if isinstance(other, (TileLayout, Swizzle)):
             return NotImplemented
         along, value = (other.axis, other.value) if isinstance(other, OnAxis) else (axis.m, as_whole_number(other))
-        return self._with(offset={**self.offset, along: add(self.offset.get(along, 0), value)})
+        return self._replace(offset={**self.offset, along: add(self.offset.get(along, 0), value)})
 
     __radd__ = __add__
 
@@ -239,7 +239,7 @@ class TileLayout:
         shards = _shards.fuse(self.shards)
         if len(shards) == 1 and _shards.is_same(shards[0][0], 1):
             shards = ((1, 1, shards[0][2]),)
-        return self._with(shards=shards, replicas=_shards.fuse(tuple(replicas)))
+        return self._replace(shards=shards, replicas=_shards.fuse(tuple(replicas)))
 
     def group(self, shape: Iterable[Any]) -> tuple[TileLayout, tuple[int, ...]]:
         """Split shards such that each dimension of `shape` is a run of whole shards: (layout, separators).
@@ -251,7 +251,7 @@ class TileLayout:
         grouped = _shards.group(self.shards, shape)
         if grouped is None:
             raise CompilationError(f"{self} cannot be grouped by {shape}: a cut does not divide a shard")
-        return self._with(shards=grouped[0]), grouped[1]
+        return self._replace(shards=grouped[0]), grouped[1]
 
     def group_many(self, shapes: Iterable[Iterable[Any]]) -> tuple[TileLayout, list[tuple[int, ...]]]:
         """Group by the coarsest common refinement of several shapes: (layout, separators for each shape)."""
@@ -292,7 +292,7 @@ class TileLayout:
             shards += cut[0]
             for along, value in cut[1].items():
                 offset[along] = add(offset.get(along, 0), value)
-        return self._with(shards=shards, offset=offset)
+        return self._replace(shards=shards, offset=offset)
 
     def permute(self, dims: Iterable[int], shape: Iterable[Any] | None = None) -> TileLayout:
         """Reorder the dimensions of `shape` (by default, one per shard): dimension i of the result is `dims[i]`."""
@@ -304,7 +304,7 @@ class TileLayout:
         order = tuple(order)
         if sorted(order) != list(range(len(separators) - 1)):
             raise CompilationError(f"{order} is not an order of {len(separators) - 1} dimensions")
-        return self._with(shards=[s for i in order for s in self.shards[separators[i]:separators[i + 1]]])
+        return self._replace(shards=[s for i in order for s in self.shards[separators[i]:separators[i + 1]]])
 
     def tile(self, outer: TileLayout, outer_shape: Iterable[Any], inner_shape: Iterable[Any]) -> TileLayout:
         """Repeat this tile according to `outer`, whose strides count whole tiles.
@@ -335,11 +335,11 @@ class TileLayout:
         for along, value in outer.offsets:
             offset[along] = add(offset.get(along, 0), value)
         shards = [s for pair in zip(outer_dims, inner_dims) for dim in pair for s in dim]
-        return self._with(shards, outer.replicas + self.replicas, offset).canonicalize()
+        return self._replace(shards, outer.replicas + self.replicas, offset).canonicalize()
 
     def broadcast(self, n: int, pos: int) -> TileLayout:
         """Insert a shard of extent `n` and stride 0 at position `pos`."""
-        return self._with(shards=(*self.shards[:pos], (n, 0, axis.m), *self.shards[pos:]))
+        return self._replace(shards=(*self.shards[:pos], (n, 0, axis.m), *self.shards[pos:]))
 
     def pack(self, n: int, along: str = axis.m) -> TileLayout:
         """The layout of groups of `n` elements adjacent on an axis; strides on that axis then count groups."""

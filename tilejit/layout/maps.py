@@ -32,7 +32,7 @@ def inverse(layout: TileLayout, axes: tuple[Axis, ...]) -> TileLayout:
                 raise CompilationError(
                     f"{layout} has no inverse: axis {name} needs a stride of {needed}, found {stride}")
         inverted += [(extent, weight, axis.m) for extent, _, _, weight in reversed(steps)]
-    return layout._with(shards=inverted, replicas=())
+    return layout._replace(shards=inverted, replicas=())
 
 
 def compose(outer: TileLayout, inner: TileLayout) -> TileLayout:
@@ -52,7 +52,7 @@ def compose(outer: TileLayout, inner: TileLayout) -> TileLayout:
     offset = outer.offset
     for digit, (_, stride, along) in zip(lowest, walked):
         offset[along] = offset.get(along, 0) + digit * stride
-    return outer._with(shards, (*replicas, *outer.replicas), offset)
+    return outer._replace(shards, (*replicas, *outer.replicas), offset)
 
 
 def _need_ints(layout: TileLayout) -> None:

@@ -35,7 +35,7 @@ def unpack(layout: TileLayout, n: int, along: Axis) -> TileLayout:
     if layout.swizzle and along == "m" and n & (n - 1):
         raise CompilationError(f"a swizzled layout unpacks into a power of two of parts, found {n}")
     parts = _scale_axis(layout, along, lambda value: value * n, layout.shards, n.bit_length() - 1)
-    return parts._with(shards=(*parts.shards, (n, 1, along)))
+    return parts._replace(shards=(*parts.shards, (n, 1, along)))
 
 
 def _scale_axis(layout: TileLayout, along: Axis, scale: Callable[[Any], Any], shards: Shards, bits: int) -> TileLayout:
@@ -49,4 +49,4 @@ def _scale_axis(layout: TileLayout, along: Axis, scale: Callable[[Any], Any], sh
     if swizzle and along == axis.m:
         swizzle = Swizzle(swizzle.per_element + bits, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
     offset = {name: scale(value) if name == along else value for name, value in layout.offsets}
-    return layout._with([scale_shard(s) for s in shards], [scale_shard(s) for s in layout.replicas], offset, swizzle)
+    return layout._replace([scale_shard(s) for s in shards], [scale_shard(s) for s in layout.replicas], offset, swizzle)

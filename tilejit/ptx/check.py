@@ -20,7 +20,7 @@ _INTEGER_BITS = {"b16": 16, "b32": 32, "b64": 64, "b128": 128, "pred": 1}
 
 def check(form: Form, operands: Mapping[str, Given], target: str | None = None, loc: Loc | None = None) -> None:
     """CompilationError unless `operands` (by name) are what `form` takes and `target` has the form."""
-    if target is not None and not form.on(target):
+    if target is not None and not form.exists_on(target):
         raise CompilationError(f"{form.name} exists on {', '.join(form.targets)}, not on {target}", loc)
     takes = {operand.name: operand for operand in form.inputs}
     for name in operands:

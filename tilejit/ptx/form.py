@@ -59,7 +59,7 @@ class Form:
         raise CompilationError(f"{self.name} has no operand {name!r}: it has "
                                f"{', '.join(o.name for o in self.operands) or 'none'}")
 
-    def on(self, target: str) -> bool:
+    def exists_on(self, target: str) -> bool:
         """Whether `target` has the form; sm_86 and sm_89 have the forms of sm_80."""
         return ("sm_80" if target in ("sm_86", "sm_89") else target) in self.targets
 
@@ -75,7 +75,7 @@ class Form:
         return tuple(o for o in self.operands if o.role != "out")
 
     @property
-    def convergent(self) -> bool:
+    def is_convergent(self) -> bool:
         """Whether threads execute it together, so that LLVM must not make its execution depend on
         further conditions."""
         words = set(re.split(r"\.|::", self.mnemonic))
@@ -83,7 +83,7 @@ class Form:
 
     @property
     def attributes(self) -> Attributes:
-        return Attributes(self.effect != "pure", self.convergent, self.effect in ("reads", "writes", "syncs"))
+        return Attributes(self.effect != "pure", self.is_convergent, self.effect in ("reads", "writes", "syncs"))
 
     def asm_text(self, imm: Mapping[str, Bound] | None = None, offsets: Mapping[str, int] | None = None,
                  guard: bool = False) -> str:

@@ -71,7 +71,7 @@ class Values:
         return isinstance(value, int) and value in self.allowed
 
     @property
-    def first(self) -> int:
+    def first_allowed(self) -> int:
         return self.allowed[0]
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ def _operand_texts(form: Form) -> tuple[dict[str, list[str]], list[tuple[Operand
     counts: dict[str, int] = {}
     for operand in form.operands:
         if operand.values is not None:
-            values[operand.name] = literals([operand.values.first] * (operand.count or 1))
+            values[operand.name] = literals([operand.values.first_allowed] * (operand.count or 1))
             continue
         prefix = operand.register.prefix
         start = counts.get(prefix, 0) + 1

@@ -62,14 +62,14 @@ class ArrayView:
         return count
 
     @property
-    def contiguous(self) -> bool:
+    def is_contiguous(self) -> bool:
         """Whether the elements are row-major without gaps."""
         return self.size == 0 or all(
             extent == 1 or stride == step
             for extent, stride, step in zip(self.shape, self.strides, row_major(self.shape)))
 
     @property
-    def turned(self) -> ArrayView:
+    def transpose(self) -> ArrayView:
         """The view with its last two axes exchanged, without an owner."""
         def swap(t):
             return (*t[:-2], t[-1], t[-2])

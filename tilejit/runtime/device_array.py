@@ -114,7 +114,7 @@ class DeviceArray:
     def reshape(self, *shape: Any) -> DeviceArray:
         """A view of a row-major array with other extents; one of them may be -1."""
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        if not describe(self).contiguous:
+        if not describe(self).is_contiguous:
             raise LaunchError("only a row-major array without gaps can be reshaped")
         if -1 in shape:
             rest = math.prod(n for n in shape if n != -1)

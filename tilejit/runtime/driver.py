@@ -298,7 +298,7 @@ class GraphLife:
                  doing="asking when a graph ends")
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         return ctypes.c_int64.from_address(self._ended).value != 0
 
 
@@ -330,7 +330,7 @@ class Event:
             call("cuEventSynchronize", self._handle, doing="a kernel before an event")
         return self
 
-    def since(self, start: Event) -> float:
+    def milliseconds_since(self, start: Event) -> float:
         """Milliseconds between two recorded events that have happened."""
         with in_context(self.device):
             return call("cuEventElapsedTime", start._handle, self._handle, doing="timing")

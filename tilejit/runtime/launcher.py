@@ -36,7 +36,7 @@ class Link:
     blackwell: bool = False
 
     @staticmethod
-    def to(device: int = 0) -> Link:
+    def connect(device: int = 0) -> Link:
         """The link to a real device. LaunchError if there is none."""
         target = driver.target(device)
         return Link(device, driver.context(device), driver.entry_points(),
@@ -77,7 +77,7 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
         if x * y * z > PORTABLE_CLUSTER:
             driver.allow_large_clusters(function, device)
         in_code = any(driver.required_cluster(function, device))
-    return Launcher(checked, function, Link.to(device), cluster_in_code=in_code, store=store, native=native)
+    return Launcher(checked, function, Link.connect(device), cluster_in_code=in_code, store=store, native=native)
 
 
 class Launcher:
@@ -112,7 +112,7 @@ class Launcher:
             if code is True:
                 return True
             if code is not False:
-                self.refused(code, grid)
+                self.raise_refusal(code, grid)
         elif self._wait >= 0:
             self._wait -= 1
             if self._wait in (PATIENCE - 2, 0):
@@ -172,7 +172,7 @@ class Launcher:
                 self.encode(map_, start, *map_.values(views))
                 packed.append(ctypes.string_at(start, 128))
             else:
-                packed.append(param.packed(views))
+                packed.append(param.pack(views))
         return packed
 
     # -- slow paths, called by the generated function -----------------------------------------------------------------
@@ -183,15 +183,15 @@ class Launcher:
         replace(map_.fixed, address=driver.unused_address(device) if address is None else address, dims=dims,
                 strides=strides, blackwell=self.link.blackwell).encode(self.link.points, into)
 
-    def again(self, code: int, config: int, params: int, grid) -> None:
+    def retry(self, code: int, config: int, params: int, grid) -> None:
         """Handles a failed launch: retries in the right context if another one is current, else raises LaunchError."""
         if self.link.current_context() != self.link.context:
             with self.link.current():
                 code = LAUNCH(self.link.points.launch)(config, self.function, params, None)
         if code:
-            self.refused(code, grid)
+            self.raise_refusal(code, grid)
 
-    def refused(self, code: int, grid) -> None:
+    def raise_refusal(self, code: int, grid) -> None:
         recipe = self.recipe
         cluster = f", cluster {recipe.cluster}" if recipe.cluster else ""
         raise LaunchError(f"{recipe.name}: the launch failed: {error_text(code)}; grid {grid}, {recipe.threads} "

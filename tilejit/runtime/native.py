@@ -75,7 +75,7 @@ def _is_expressible(recipe: Recipe) -> bool:
     plain = all(_is_plain(kind.dtype) for kind in kinds if isinstance(kind, ScalarKind))
     scalars = [param for param in recipe.params if isinstance(param, Parameter) and param.dtype]
     same = all(param.dtype == kinds[param.value.argument].dtype for param in scalars)
-    return plain and same and all(map_.direct for map_ in recipe.maps)
+    return plain and same and all(map_.is_direct for map_ in recipe.maps)
 
 
 def _is_plain(dtype: str) -> bool:

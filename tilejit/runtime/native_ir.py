@@ -39,7 +39,7 @@ def print_ir(recipe: Recipe) -> str:
     code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
     handle = code.stream(stream, bool(recipe.arrays))
     for index, param in enumerate(recipe.params):
-        place = code.at(values, 8 * index)
+        place = code.address_at(values, 8 * index)
         if isinstance(param, MapParameter):
             place = code.encode(recipe.maps[param.index])
         else:
@@ -141,14 +141,14 @@ class _Code:
         self.rooms.append(f"  %v{self.count} = alloca [{nbytes} x i8], align {align}")
         return f"%v{self.count}"
 
-    def at(self, base: str, offset: int) -> str:
+    def address_at(self, base: str, offset: int) -> str:
         return base if offset == 0 else self(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     def load(self, kind: str, base: str, offset: int = 0) -> str:
-        return self(f"load {kind}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
+        return self(f"load {kind}, ptr {self.address_at(base, offset)}, align {4 if kind == 'i32' else 8}")
 
     def store(self, kind: str, value, base: str, offset: int = 0) -> None:
-        self.line(f"store {kind} {value}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
+        self.line(f"store {kind} {value}, ptr {self.address_at(base, offset)}, align {4 if kind == 'i32' else 8}")
 
     def word(self, name: str, kind: str = "ptr") -> str:
         value = f"%{name}_{kind}"

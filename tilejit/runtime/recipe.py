@@ -71,7 +71,7 @@ class Parameter:
         return None
 
     @property
-    def raw(self) -> bool:
+    def is_raw(self) -> bool:
         """Whether the value is not a number for `struct`, but a scalar to be converted to bytes."""
         return self.form.endswith("s")
 
@@ -80,7 +80,7 @@ class Parameter:
         """Whether the value may have more bits than the parameter. A scalar has been checked as an argument."""
         return self.form == "i" and self.value.kind != "scalar"
 
-    def packed(self, arguments: Sequence[Any]) -> bytes:
+    def pack(self, arguments: Sequence[Any]) -> bytes:
         """The bytes for a call's arguments."""
         value = evaluate(self.value, arguments)
         return scalar_bytes(value, self.dtype) if self.dtype else struct.pack("<" + self.form, value)
@@ -116,7 +116,7 @@ class MapRecipe:
                          tuple(map(expression, data["strides"])), data.get("origin", "host") == "host")
 
     @property
-    def direct(self) -> bool:
+    def is_direct(self) -> bool:
         """Whether launch functions may call the driver for it without the checks, which repeat a call that fails."""
         return self.fixed.box is not None and self.address is not None
 

@@ -116,7 +116,7 @@ def _names(launcher, frames: _Frames) -> dict:
              "pick_stream": launcher.pick_stream, "stream_handle": streams.stream_handle, "scalar_bytes": scalar_bytes,
              "pool": [], "make_frame": frames.make, "pack": frames.layout.pack_into, "encode": launcher.encode,
              "MAPS": maps, "fit": [None],
-             "again": launcher.again, "call": LAUNCH(link.points.launch), "FUNCTION": launcher.function,
+             "again": launcher.retry, "call": LAUNCH(link.points.launch), "FUNCTION": launcher.function,
              "tiled": tensormap.TILED(link.points.encode_tiled), "pack_extents": frames.extents,
              "BOX": [_words(map_.fixed.box or ()) for map_ in maps],
              "STEPS": [_words(map_.fixed.element_strides) for map_ in maps],
@@ -209,7 +209,7 @@ def _name(leaf: Leaf) -> str:
 
 def _value(param: Parameter) -> str:
     text = python_of(param.value)
-    return f"scalar_bytes({text}, {param.dtype!r})" if param.raw else text
+    return f"scalar_bytes({text}, {param.dtype!r})" if param.is_raw else text
 
 
 def _torch_dtype(torch, name: str):
@@ -222,7 +222,7 @@ def _encode(map_: MapRecipe, slot: int) -> list[str]:
     dims, strides = (", ".join(map(python_of, parts)) for parts in (map_.dims, map_.strides))
     address = None if map_.address is None else python_of(map_.address)
     checked = f"encode(MAPS[{slot}], maps[{slot}][0], {address}, [{dims}], [{strides}])"
-    if not map_.direct:
+    if not map_.is_direct:
         return ["        " + checked]
     fixed, extents = map_.fixed, ", ".join(filter(None, (dims, strides)))
     return [f"        into, dims, strides = maps[{slot}]",

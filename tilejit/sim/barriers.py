@@ -115,7 +115,7 @@ class MBarrier:
         self.announced = tuple(a for a in self.announced if past[a.column] < a.epoch)
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the current phase is complete: no pending arrivals and no pending bytes."""
         return self.pending == 0 and self.tx == 0
 
@@ -132,7 +132,7 @@ class MBarrier:
         self.unseen, self.engines = self.engines or self.expected > 0 or self.issued > 0, False
         self.expected = self.issued = 0
 
-    def passed(self, parity: int) -> bool:
+    def has_passed(self, parity: int) -> bool:
         """The result of ``mbarrier.test_wait.parity``."""
         return (self.phase & 1) != parity & 1
 
@@ -141,12 +141,12 @@ class MBarrier:
         left = self.pending - self.coming
         where = f"needs only {left} more of {self.count}"
         if not left and self.tx:
-            where = f"has all {self.count} and still waits for {self.missing()}"
+            where = f"has all {self.count} and still waits for {self.describe_pending()}"
         if self.coming:
             where += f", as {self.coming} come with copies in flight"
         return f"{count} arrival{'s' if count > 1 else ''} at an mbarrier whose current phase {where}"
 
-    def missing(self) -> str:
+    def describe_pending(self) -> str:
         """What the current phase still waits for, in words."""
         parts = []
         if self.pending:

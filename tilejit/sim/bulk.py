@@ -128,7 +128,7 @@ def combine_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, k
         flat = memory.bytes[:memory.bytes.size // dtype.itemsize * dtype.itemsize].view(dtype)
         at = (memory.origin * memory.itemsize + start) // dtype.itemsize + steps
     else:
-        flat = memory.typed(dtype).reshape(-1)
+        flat = memory.view(dtype).reshape(-1)
         at = rows[:, None] * (memory.nbytes // dtype.itemsize) + start // dtype.itemsize + steps
     shape = (len(rows), values.shape[1])
     apply_atomic(flat, np.broadcast_to(at, shape).reshape(-1), kind, np.broadcast_to(values, shape).reshape(-1), None,

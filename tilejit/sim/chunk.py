@@ -138,7 +138,7 @@ class Chunk(Flight, Verdicts):
         clusters = x // cx + nx // cx * (y // cy + ny // cy * (z // cz))
         return np.concatenate([[0], clusters.reshape(-1) + 1])
 
-    def settled(self, ctas: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def settled_epochs(self, ctas: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The epoch of the last proxy fence of any space in the atoms of other clusters, by `ctas` (CTA + 1) and the
         columns of their clocks; that of CTAs outside of the chunk is infinite."""
         result = np.full(len(ctas), np.iinfo(np.int32).max, np.int32)
@@ -300,7 +300,7 @@ class Chunk(Flight, Verdicts):
             if self._unstick():
                 self.idle = 0
             else:
-                self.endless(fiber)
+                self.report_endless_loop(fiber)
         return not self.stuck
 
     def _run_slices(self, fiber: Fiber, budget: int) -> int:
@@ -321,11 +321,11 @@ class Chunk(Flight, Verdicts):
         if self.patient:
             for k in range(n):
                 fiber = self.fibers[(self.turn + k) % n]
-                if fiber.ready():
+                if fiber.is_ready():
                     self.turn = (self.turn + k + 1) % n
                     return fiber
             return None
-        ready = [f for f in self.fibers if f.ready()]
+        ready = [f for f in self.fibers if f.is_ready()]
         return ready[int(self.rng.integers(len(ready)))] if ready else None
 
     def _unstick(self) -> bool:

@@ -72,7 +72,7 @@ def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.nda
         world = op.world
         b, column = world.barriers[rank, number], world.clocks.barrier_column(rank, number)
         clock = landed.copy()
-        np.maximum(clock[PASSED], op.past()[PASSED], out=clock[PASSED])
+        np.maximum(clock[PASSED], op.clock_at_issue()[PASSED], out=clock[PASSED])
         for n in numbers:
             waited = world.ops.get(n)
             if waited is not None:
@@ -89,7 +89,7 @@ def _commit_completion(m, rank: int, number: int, numbers: tuple, landed: np.nda
 
 def _published_clocks(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:
     """What the completion of an operation publishes: its thread's past, and its own writes under (column, epoch)."""
-    clock = op.past().copy()
+    clock = op.clock_at_issue().copy()
     clock[ORDER, issuer] = max(clock[ORDER, issuer], op.epoch)
     for plane in (ORDER, BEFORE) if clocks.tensor else (ORDER,):  # tcgen05.commit implies a fence::before_thread_sync
         clock[plane, column] = max(clock[plane, column], epoch)

@@ -25,7 +25,7 @@ class Dependences:
         """Whether a call at one location depends on what was read at the other."""
         return read in self._calls.get(call, NONE)
 
-    def _of(self, *operands: Operand) -> Reads:
+    def _reads_of(self, *operands: Operand) -> Reads:
         return NONE.union(*(self._values.get(o, NONE) for o in operands if isinstance(o, Value)))
 
     def _add(self, value: Value, reads: Reads) -> None:
@@ -40,18 +40,18 @@ class Dependences:
             case Call():
                 self._call(node, control)
             case Scope():
-                self._block(node.body, control | self._of(node.first))
+                self._block(node.body, control | self._reads_of(node.first))
             case If():
-                chosen = control | self._of(node.test)
+                chosen = control | self._reads_of(node.test)
                 self._block(node.then, chosen)
                 self._block(node.orelse, chosen)
                 for result, one, other in zip(node.results, node.then.yields, node.orelse.yields):
-                    self._add(result, chosen | self._of(one, other))
+                    self._add(result, chosen | self._reads_of(one, other))
             case For() | While():
                 self._loop(node, control)
 
     def _call(self, call: Call, control: Reads) -> None:
-        reads = control | self._of(*call.args)
+        reads = control | self._reads_of(*call.args)
         self._calls[call.loc] = self._calls.get(call.loc, NONE) | reads
         memory = any(isinstance(getattr(a, "type", None), MEMORY_TYPES) for a in call.args)
         for result in call.results:
@@ -60,12 +60,12 @@ class Dependences:
 
     def _loop(self, node: For | While, control: Reads) -> None:
         if isinstance(node, For):
-            control |= self._of(node.start, node.stop, node.step)
+            control |= self._reads_of(node.start, node.stop, node.step)
             self._add(node.index, control)
         else:
             self._block(node.test, control)
-            control |= self._of(*node.test.yields)
+            control |= self._reads_of(*node.test.yields)
         self._block(node.body, control)
         for carry, end in zip(node.carried, node.body.yields):
             for value in (carry.inner, carry.result):
-                self._add(value, control | self._of(carry.init, end))
+                self._add(value, control | self._reads_of(carry.init, end))

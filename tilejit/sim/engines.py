@@ -178,7 +178,7 @@ class Engines(Component):
                 else:
                     found = shadow.read(world.clocks, self.m.rank, access, through, keep=False)
                 if found is not None:
-                    Reporter(self.m, world, rank, space).asynchronous(op, access, found, writing)
+                    Reporter(self.m, world, rank, space).report_operation(op, access, found, writing)
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] += 1
 
@@ -384,7 +384,7 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
         world = op.world
         b, clocks = world.barriers[rank, number], world.clocks
         clock = np.zeros_like(b.clock)
-        clock[PASSED] = op.past()[PASSED]
+        clock[PASSED] = op.clock_at_issue()[PASSED]
         for n in numbers:
             waited = world.ops.get(n)
             if waited is None:

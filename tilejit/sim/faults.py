@@ -22,7 +22,7 @@ class Reporter:
 
     # -- ordinary accesses ---------------------------------------------------------------------------------------------
 
-    def ordinary(self, a: Access, c: Conflict, writing: bool) -> None:
+    def report_access(self, a: Access, c: Conflict, writing: bool) -> None:
         """Report the conflict `c` of a thread's read or write."""
         verb = "written" if writing else "read"
         if c.what == "uninitialized":
@@ -66,7 +66,7 @@ class Reporter:
     def depends_on_layout(self, a: Access, c: Conflict, writing: bool) -> None:
         """Report an access that is ordered after the earlier one `c` only because the chosen layouts give both
         to the same thread."""
-        if not self.m.sim.program.places.own(c.cell * self.m.sim.program.granule):
+        if not self.m.sim.program.places.is_own(c.cell * self.m.sim.program.granule):
             return
         does, did = "writes" if writing else "reads", "read" if c.what == "reader" else "written"
         self._say("layout-dependent", a.line,
@@ -156,7 +156,7 @@ class Reporter:
 
     # -- asynchronous accesses -----------------------------------------------------------------------------------------
 
-    def asynchronous(self, op: AsyncOp, a: Access, c: Conflict, writing: bool) -> None:
+    def report_operation(self, op: AsyncOp, a: Access, c: Conflict, writing: bool) -> None:
         """Report the conflict `c` that an asynchronous operation has when it is issued."""
         self.async_ = True
         verb = "writes" if writing else "reads"

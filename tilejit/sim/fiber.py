@@ -53,7 +53,7 @@ class Fiber(Control):
 
     # -- scheduling ----------------------------------------------------------------------------------------------------
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it can go on with all its CTAs."""
         if self.parked:
             return False
@@ -113,7 +113,7 @@ class Fiber(Control):
     def _prune(self) -> None:
         self.children = [s for s in self.children if s.count and s.live[self.rows].any()]
 
-    def joined(self) -> bool:
+    def join_children(self) -> bool:
         """Whether all children have ended; otherwise block on them."""
         if self.children:
             self._prune()
@@ -173,7 +173,7 @@ class Fiber(Control):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _call(self, frame: Frame, call: Call) -> None:
-        if self.children and call.op.effect != "pure" and call is not self.unjoined and not self.joined():
+        if self.children and call.op.effect != "pure" and call is not self.unjoined and not self.join_children():
             return
         args = [self.value(a) for a in call.args]
         self.m.deeds += call.op.effect != "pure"
@@ -254,7 +254,7 @@ class Fiber(Control):
             case While():
                 self._end_while(frame)
             case _:
-                if self.joined():
+                if self.join_children():
                     self._finish()
 
     def _finish(self) -> None:

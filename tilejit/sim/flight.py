@@ -109,7 +109,7 @@ class Flight(ChunkParts):
                 del recent[0]
             if count:
                 barrier.tx -= nbytes
-                np.maximum(barrier.clock[PASSED], op.past()[PASSED], out=barrier.clock[PASSED])
+                np.maximum(barrier.clock[PASSED], op.clock_at_issue()[PASSED], out=barrier.clock[PASSED])
                 self.settle_phase(world, rank, number)
         if op.then is not None:
             op.then(op)
@@ -123,7 +123,7 @@ class Flight(ChunkParts):
             count = barrier.pending
         barrier.pending -= count
         barrier.engines = True
-        barrier.arrived_after(op.past())
+        barrier.arrived_after(op.clock_at_issue())
         np.maximum(barrier.clock, clock, out=barrier.clock)
         self.settle_phase(world, rank, number)
 
@@ -131,7 +131,7 @@ class Flight(ChunkParts):
         """End a barrier's phase if it is complete. Reports a phase whose announced bytes are not
         those that were sent."""
         barrier = world.barriers[rank, number]
-        if not barrier.over:
+        if not barrier.is_complete:
             return
         if barrier.issued != barrier.expected:
             late = [op for op in world.flight if op.phases.get((rank, number)) == barrier.phase]

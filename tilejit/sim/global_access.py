@@ -367,7 +367,7 @@ class GlobalAccess(Component):
         if isinstance(found, Clash):
             self._thread_clash(memory, what, found, name)
         elif isinstance(found, Late):
-            self._late(memory, what, found, name)
+            self._report_conflict(memory, what, found, name)
         elif isinstance(found, Unfenced):
             self._report_unfenced(memory, what, found, name)
         elif found is not None:
@@ -409,7 +409,7 @@ class GlobalAccess(Component):
         self.m.finding("race", text, threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], loc=loc,
                        other=other)
 
-    def _late(self, memory: GlobalMemory, what: str, found: Late, name: str | None) -> None:
+    def _report_conflict(self, memory: GlobalMemory, what: str, found: Late, name: str | None) -> None:
         """Report an access while an asynchronous operation accesses the same element, or may."""
         deed, (cta, theirs) = found.deed, found.ctas
         place = "" if cta == theirs else f" in CTA {theirs}"

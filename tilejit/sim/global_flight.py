@@ -173,7 +173,8 @@ class GlobalFlight:
                 continue
             number = view(side.number)
             if number.any():
-                found = _Earlier(self, side, view, number, who, clocks).first(isinstance(kind, int) and name != LOAD)
+                found = _Earlier(self, side, view, number, who,
+                                 clocks).find_first(isinstance(kind, int) and name != LOAD)
                 if found is not None:
                     view.assign(side.number, 0)  # so that it is reported once
                     return found
@@ -189,7 +190,7 @@ class _Earlier:
         def pick(array):
             return np.broadcast_to(array, self.shape)[self.where]
         self.cta, self.me, self.thread = pick(view(side.cta)), pick(who.ids), pick(view(side.thread))
-        self.near = pick(who.near(view(side.cta)))
+        self.near = pick(who.is_near(view(side.cta)))
         pairs, self.of = np.unique(pick(number).astype(np.int64) << 32 | self.cta, return_inverse=True)
         self.deeds = [flight.deeds[(pair >> 32) - 1] for pair in pairs.tolist()]
         self.ctas = [pair & 0xFFFFFFFF for pair in pairs.tolist()]
@@ -200,27 +201,27 @@ class _Earlier:
         else:
             self.own = self.near & (self.cta == self.me) & (self.thread == pick(who.threads))
 
-    def first(self, engines: bool) -> Late | Unfenced | None:
+    def find_first(self, engines: bool) -> Late | Unfenced | None:
         """The first cell whose earlier access is not over for `who`; or else, for `engines`, that a proxy fence
         should stand before."""
         late = self.pending.copy()
         over = ~self.pending
         if over.any():
-            late |= self._unknown(over & ~self.near, self.clocks and self.clocks.known)
+            late |= self._find_unknown(over & ~self.near, self.clocks and self.clocks.known)
             late |= self._unordered_cells(over & self.near & ~(self.own & self._ended_by_issuer()))
         if late.any():
             at = int(np.argmax(late))
-            return Late(self._deed(at), self._cell(at), self._thread(at), self._ctas(at),
+            return Late(self._deed_at(at), self._cell(at), self._thread(at), self._ctas(at),
                         bool(self.own[at]) or self._follows_issue(at))
         return self._find_unfenced(over & (self.cta != self.me)) if engines else None
 
     def _find_unfenced(self, some: np.ndarray) -> Unfenced | None:
-        bad = self._unknown(some & ~self.near, self.clocks and self.clocks.views)
+        bad = self._find_unknown(some & ~self.near, self.clocks and self.clocks.views)
         bad |= ~self._knows(some & self.near, GLOBAL, self._ends()) & some & self.near
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        return Unfenced(self._cell(at), self._ctas(at), deed=self._deed(at))
+        return Unfenced(self._cell(at), self._ctas(at), deed=self._deed_at(at))
 
     def _ended_by_issuer(self) -> np.ndarray:
         """Where the issuing thread itself waited, for a group, and not whoever waits for a barrier."""
@@ -257,7 +258,7 @@ class _Earlier:
             bad &= self._moments(self._ends(), 0, 0) == self.who.m.sim.worlds[0].clocks.column(self.who.m.rank, mine)
         return bad
 
-    def _unknown(self, some: np.ndarray, known: Callable | None, moments: Callable | None = None) -> np.ndarray:
+    def _find_unknown(self, some: np.ndarray, known: Callable | None, moments: Callable | None = None) -> np.ndarray:
         """Of the cells `some`, accessed from other clusters, those for which `who` knows, by `known`, none of the
         moments (by default ends)."""
         result = some.copy()
@@ -274,10 +275,10 @@ class _Earlier:
         """Whether the access to a cell is ordered after the issue of the earlier one."""
         some = np.arange(len(self.cta)) == at
         if not self.near[at]:
-            return not self._unknown(some, self.clocks and self.clocks.known, self._issues)[at]
+            return not self._find_unknown(some, self.clocks and self.clocks.known, self._issues)[at]
         return self.who.kind == NOBODY or bool(self._knows(some, ORDER, self._issues())[at])
 
-    def _deed(self, at: int) -> Deed:
+    def _deed_at(self, at: int) -> Deed:
         return self.deeds[self.of[at]]
 
     def _cell(self, at: int) -> int:

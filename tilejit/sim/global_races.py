@@ -67,7 +67,7 @@ class GlobalClocks:
             (first, known), (_, more) = found[:2]
             found[:2] = [(first, np.maximum(known, more))]
 
-    def _own(self, cta: int, near: Near) -> np.ndarray:
+    def _clock_to_release(self, cta: int, near: Near) -> np.ndarray:
         """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done.
         Their next epoch begins."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
@@ -90,7 +90,7 @@ class GlobalClocks:
             else:
                 self._note(self.learnt.setdefault(cta, []), some, clock)
 
-    def known(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
+    def known_clocks(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
         """What a CTA knows, and which of its threads know it (None: all)."""
         rows = self.rows.get(cta)
         return [*([] if rows is None else [(None, rows)]), *self.learnt.get(cta, ())]
@@ -101,7 +101,7 @@ class GlobalClocks:
 
     def proxy_fence(self, cta: int, some: Some | None) -> None:
         """A proxy fence of global memory by threads of a CTA: copy engines now see what these know."""
-        known = [clock for _, clock in self.known(cta)]
+        known = [clock for _, clock in self.known_clocks(cta)]
         if known:
             views = self.viewed.setdefault(cta, [])
             views.append((some, np.maximum.reduce(known)))
@@ -121,7 +121,10 @@ class GlobalClocks:
         if not writes:
             return
         if order in ("release", "acq_rel") or cta in self.fenced:
-            clock = self._own(cta, near) if order is not None else self._join_clocks(self.fenced[cta].copy(), near)
+            if order is not None:
+                clock = self._clock_to_release(cta, near)
+            else:
+                clock = self._join_clocks(self.fenced[cta].copy(), near)
             for key in keys:
                 self._raise(self.released, key, clock)
             for other in near:
@@ -134,7 +137,7 @@ class GlobalClocks:
             fencing = near[cta]
             within = reader is None or fencing is not None and fencing.atoms <= reader.atoms
             self._learn(clock, {**near, cta: fencing if within else reader})
-        self.fenced[cta] = self._own(cta, near)
+        self.fenced[cta] = self._clock_to_release(cta, near)
 
 
 class GlobalShadow:
@@ -269,7 +272,7 @@ class GlobalShadow:
         """The first cell that a thread wrote, before the access by a copy engine, without a proxy fence in between:
         anywhere between them within a cluster, and otherwise in the CTA of the copy."""
         threads = self.of_threads()
-        near = threads.unfenced(view, who)
+        near = threads.find_unfenced(view, who)
         if near is not None:
             marks, bad = near
             at = tuple(w[0] for w in np.nonzero(bad))
@@ -284,7 +287,7 @@ class GlobalShadow:
             if writers is None or clocks is None:
                 continue
             writer = view(writers)
-            bad = (writer > 0) & (writer != who.ids) & ~who.near(writer)
+            bad = (writer > 0) & (writer != who.ids) & ~who.is_near(writer)
             if bad.any():
                 epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
                 bad = self._unordered_marks(bad, writer, who.ids, clocks.views, epoch, who)
@@ -299,7 +302,7 @@ class GlobalShadow:
     def _find_unsettled_load(self, view, who: Accessor) -> Unfenced | None:
         """The first cell that a thread loaded, before a copy engine overwrites it, without a proxy fence in that
         thread since."""
-        found = self.of_threads().unsettled(view, who)
+        found = self.of_threads().find_unsettled(view, who)
         if found is None:
             return None
         marks, bad = found

@@ -75,7 +75,7 @@ class Accessor:
         """How many planes the clocks have."""
         return self.m.sim.worlds[0].clocks.known.shape[2]
 
-    def near(self, ctas: np.ndarray) -> np.ndarray:
+    def is_near(self, ctas: np.ndarray) -> np.ndarray:
         """Whether accesses by `ctas` (CTA + 1) come from the accessor's own cluster."""
         if self.m.sim.ranks == 1:
             return ctas == self.ids
@@ -143,7 +143,7 @@ class ThreadShadow:
         """Of the cells `bad`, which other CTAs wrote, those whose write no barrier of the cluster orders."""
         writes = self.writes
         assert writes is not None  # that of `bad` at least
-        near = bad & who.near(view(writes.cta))
+        near = bad & who.is_near(view(writes.cta))
         where = np.nonzero(near)
         bad = bad.copy()
         bad[where] = ~who.is_ordered(where, bad.shape, ORDER, view(writes.column)[where], view(writes.epoch)[where])
@@ -159,16 +159,16 @@ class ThreadShadow:
 
     def late_write(self, view, who: Accessor) -> Clash | None:
         """The first cell that another thread of the CTA wrote without order."""
-        return self._late(view, who, self.writes, ORDER, "written", here=True)
+        return self._find_clash(view, who, self.writes, ORDER, "written", here=True)
 
     def late_read(self, view, who: Accessor) -> Clash | None:
         """The first cell that another thread of the cluster read without order."""
         found = None
         for marks in self.reads.values():
-            found = found or self._late(view, who, marks, READ, "read", here=False)
+            found = found or self._find_clash(view, who, marks, READ, "read", here=False)
         return found
 
-    def unfenced(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
+    def find_unfenced(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
         """The marks of writes or atomics, and where: threads of the cluster wrote cells, and no proxy fence of global
         memory makes that visible to a copy that `who` issues."""
         for marks in (self.writes, self.atomics):
@@ -178,7 +178,7 @@ class ThreadShadow:
 
     def _unfenced_cells(self, view, who: Accessor, marks: Marks) -> np.ndarray:
         cta, thread = view(marks.cta), view(marks.thread)
-        bad = who.near(cta) & (cta > 0) & (thread != NOBODY)
+        bad = who.is_near(cta) & (cta > 0) & (thread != NOBODY)
         where = np.nonzero(bad)
         if len(where[0]) and who.planes > GLOBAL:
             columns, epochs = view(marks.column)[where], view(marks.epoch)[where]
@@ -190,7 +190,7 @@ class ThreadShadow:
             bad[where] = ~fenced
         return bad
 
-    def unsettled(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
+    def find_unsettled(self, view, who: Accessor) -> tuple[Marks, np.ndarray] | None:
         """The marks of an atom that has loaded cells, and where: no proxy fence in its threads followed the load
         before a copy that `who` issues. Of the loads of other clusters, those count that no such fence has followed
         yet."""
@@ -198,7 +198,7 @@ class ThreadShadow:
             return None
         for marks in self.reads.values():
             cta = view(marks.cta)
-            bad, near = cta > 0, who.near(cta)
+            bad, near = cta > 0, who.is_near(cta)
             if not bad.any():
                 continue
             where = np.nonzero(bad & near)
@@ -212,7 +212,8 @@ class ThreadShadow:
                 bad[where] = ~(settled | own & (fences[world, atoms] >= epochs))
             far = np.nonzero(bad & ~near)
             if len(far[0]):
-                bad[far] = view(marks.epoch)[far] > who.m.sim.settled(view(marks.cta)[far], view(marks.column)[far])
+                bad[far] = view(marks.epoch)[far] > who.m.sim.settled_epochs(view(marks.cta)[far],
+                                                                             view(marks.column)[far])
             if bad.any():
                 return marks, bad
         return None
@@ -250,11 +251,12 @@ class ThreadShadow:
         self._set(view, self.writes, who, atoms, None)
         return found
 
-    def _late(self, view, who: Accessor, marks: Marks | None, plane: int, earlier: str, here: bool) -> Clash | None:
+    def _find_clash(self, view, who: Accessor, marks: Marks | None, plane: int, earlier: str,
+                    here: bool) -> Clash | None:
         if marks is None or who.kind == NOBODY:
             return None
         cta, thread = view(marks.cta), view(marks.thread)
-        bad = (cta == who.ids if here else who.near(cta)) & (thread != NOBODY)
+        bad = (cta == who.ids if here else who.is_near(cta)) & (thread != NOBODY)
         if not who.kind:
             bad &= (thread != who.threads) | (cta != who.ids)
         if not bad.any():

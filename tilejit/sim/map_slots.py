@@ -90,7 +90,7 @@ class Fields:
                 made = made.replace(name, i, value)
         return made
 
-    def missing(self) -> list[str]:
+    def missing_fields(self) -> list[str]:
         """The fields that a map of this rank needs and that nothing has set, by the instruction's names. As long as
         the rank is one of them, it is taken to be the number of sizes."""
         sizes = max(i + 1 for i in range(DIMENSIONS) if i == 0 or ("global_dim", i) not in self.unset)
@@ -102,7 +102,7 @@ class Fields:
         return [name_field(name, i) for name in REPLACED
                 for _, i in sorted(u for u in self.unset if u[0] == name) if is_needed(name, i)]
 
-    def alike(self) -> tuple:
+    def batch_key(self) -> tuple:
         """The fields that maps must have in common for one batched copy: all except the address,
         dimensions and strides."""
         return (self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion,

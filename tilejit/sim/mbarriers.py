@@ -68,7 +68,7 @@ class MBarriers(Component):
         if ((index < 0) | (index >= n)).any():
             self.m.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} does not exist")
             index = np.clip(index, 0, n - 1)
-        barrier = barrier.at(index)
+        barrier = barrier.select(index)
         if rank is None:
             return barrier
         rank = np.asarray(rank)[:, :1].astype(np.int64)
@@ -248,7 +248,7 @@ class MBarriers(Component):
         for positions, (index, peer, phase) in self.m.cases(barrier.index, barrier.peer, parity):
             rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
             for world, where in self.m.worlds(positions):
-                if self.usable(world, rank, number) and world.barriers[rank, number].passed(phase):
+                if self.usable(world, rank, number) and world.barriers[rank, number].has_passed(phase):
                     result[slice(None) if where is None else where] = True
                     self.learn(world, rank, number, waited)
         self.m.sim.asked |= not result.all()
@@ -322,19 +322,19 @@ def _phase_passed(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray)
 
 def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> str:
     for _, b in _barriers(m, barrier):
-        if b is not None and not b.passed(int(parity.flat[0])):
+        if b is not None and not b.has_passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
             if barrier.type is None:
                 place = next(at for at, n in m.sim.barrier_slots.items() if n == index)
                 return (f"waits for phase {b.phase} (parity {b.phase & 1}) of the mbarrier in "
-                        f"{m.sim.program.places.words(8 * place, 8)}, which is missing {b.missing()}")
+                        f"{m.sim.program.places.words(8 * place, 8)}, which is missing {b.describe_pending()}")
             made = m.sim.barrier_values[barrier.first]
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
             name, element = (f"mbarrier {index}", f"[{index}]") if made.type.n > 1 else ("the mbarrier", "")
             called = allocation_name(made.name, made.loc)
             called = f" ({called}{element})" if called else ""
             return (f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, "
-                    f"which is missing {b.missing()}{called}")
+                    f"which is missing {b.describe_pending()}{called}")
     return "waits for an mbarrier"
 
 

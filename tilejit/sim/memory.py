@@ -71,7 +71,7 @@ class PerCta:
         self.data = np.empty((ctas, self.nbytes), np.uint8)
         self.data.fill(fill)
 
-    def typed(self, dtype: np.dtype) -> np.ndarray:
+    def view(self, dtype: np.dtype) -> np.ndarray:
         """The bytes viewed as elements, (CTAs, elements)."""
         return self.data.view(dtype)
 

@@ -188,9 +188,9 @@ class NamedMaps(Component):
                                              "its other fields hold whatever was in memory",
                                ctas=self.m.ctas[b:b + 1])
                 return None
-            dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
+            dims, strides = (tuple(self._value_in(x, b) for x in part) for part in (values[:rank], values[rank:]))
             fields = slot.fields and slot.fields.rebound(where(b), dims, strides)
-            return fields if fields and (fields.missing() or self._check_copy_bounds(b, fields)) else None
+            return fields if fields and (fields.missing_fields() or self._check_copy_bounds(b, fields)) else None
 
         self._edit(map_, map_.shared is not None, rebound)
 
@@ -205,31 +205,31 @@ class NamedMaps(Component):
                                              "the others hold whatever was in memory",
                                ctas=self.m.ctas[b:b + 1])
                 return None
-            return slot.fields.replace(name, index, self._of(value, b))
+            return slot.fields.replace(name, index, self._value_in(value, b))
 
         self._edit(map_, shared, replaced)
 
-    def _of(self, x, b: int) -> int:
+    def _value_in(self, x, b: int) -> int:
         """The value of a number in CTA `b` of the batch, for its first active thread."""
         x = np.asarray(x)
         if not x.ndim:
             return int(x)
-        return int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
+        return int(x[b if x.shape[0] > 1 else 0, self._first_active(b) if x.shape[1] > 1 else 0])
 
-    def _first(self, b: int) -> int:
+    def _first_active(self, b: int) -> int:
         return int(np.argmax(np.broadcast_to(self.m.active, (self.m.batch, self.m.threads))[b]))
 
     def _address_function(self, place):
         """A function from a position in the batch to the address of `place`, a region or a number."""
         if not isinstance(place, SimRegion):
-            return lambda b: self._of(place, b) & (1 << 64) - 1
+            return lambda b: self._value_in(place, b) & (1 << 64) - 1
         memory = place.buffer.memory
         at = sum((s.astype(np.int64) * k for s, k in zip(place.starts, place.buffer.strides)),
                  np.zeros((1, 1), np.int64)) + memory.origin
         at = at * memory.itemsize + np.asarray(place.buffer.base)
-        return lambda b: memory.address + self._of(at, b)
+        return lambda b: memory.address + self._value_in(at, b)
 
-    def _pointing(self, f: Fields) -> SimTensorMap | None:
+    def _map_over_argument(self, f: Fields) -> SimTensorMap | None:
         """The map with these fields over the launch argument that it points to, preferably one that contains all it
         reaches; None if there is no such argument."""
         rank = f.rank
@@ -248,7 +248,7 @@ class NamedMaps(Component):
     def _check_copy_bounds(self, b: int, f: Fields) -> bool:
         """Whether a copy would stay inside the array that the map points to; reports a finding if not."""
         where: dict[str, Any] = dict(ctas=self.m.ctas[b:b + 1])
-        made = self._pointing(f)
+        made = self._map_over_argument(f)
         if not 1 <= f.rank <= DIMENSIONS:
             self.m.finding("descriptor", f"a tensor map has 1 to {DIMENSIONS} dimensions, not {f.rank}", **where)
             return False
@@ -359,7 +359,7 @@ class NamedMaps(Component):
 
     def _complete(self, b: int, slot: Slot) -> bool:
         """Whether a map that was made from zeros has all its fields; reports a finding if not."""
-        missing = slot.known_fields().missing()
+        missing = slot.known_fields().missing_fields()
         if missing:
             self.m.finding("descriptor", "a copy uses a tensor map that was made from zeros, and nothing has set its "
                                          f"{', '.join(missing)}: tensormap.replace sets each, or seed the map",
@@ -420,12 +420,12 @@ class NamedMaps(Component):
 
     def _describe_maps(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
         """The maps in the slots, as batched maps: one for each array that slots point to and each combination of the
-        fields that `Fields.alike` lists, with the positions of its CTAs."""
+        fields that `Fields.batch_key` lists, with the positions of its CTAs."""
         groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}
         for b, slot in slots.items():
-            made = self._pointing(slot.known_fields()) if slot.legal else None
+            made = self._map_over_argument(slot.known_fields()) if slot.legal else None
             if made is not None:
-                groups.setdefault((id(made.memory), *slot.known_fields().alike()), []).append((b, made))
+                groups.setdefault((id(made.memory), *slot.known_fields().batch_key()), []).append((b, made))
         for members in groups.values():
             positions, maps = zip(*members)
             first = maps[0]

@@ -23,7 +23,7 @@ class Places:
         self.offsets: dict[Value, np.ndarray] = {}  # byte offset of each element in its buffer, in row-major order
         self.said: dict[tuple[int, int], str] = {}
 
-    def own(self, at: int) -> bool:
+    def is_own(self, at: int) -> bool:
         """Whether byte `at` of shared memory belongs to an allocation that the kernel's source makes,
         and not to one of the compiler."""
         return any(first <= at < first + self.sizes[v] and is_allocation(v.loc) for v, first in self.buffers.items())

@@ -58,7 +58,7 @@ class Reductions:
                     mine[read] = theirs[read]
                 found[0][read] = 0
 
-    def landed(self, operation: int, column: int, epoch: int, thread: int) -> None:
+    def mark_landed(self, operation: int, column: int, epoch: int, thread: int) -> None:
         """A reduction has landed, unless a write ended its series before. Of those with the same column and cells, the
         last one is kept."""
         for reduction in self.made:
@@ -81,7 +81,7 @@ class Reductions:
         for epoch, _, _ in self.readers.values():
             epoch[cells] = 0
 
-    def of(self, cells: np.ndarray | range):
+    def reductions_of(self, cells: np.ndarray | range):
         """(reduction, indices into `cells`) for each reduction of some of them."""
         place = np.full(len(self.covered), -1)
         place[np.asarray(cells)] = np.arange(len(cells))

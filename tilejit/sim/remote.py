@@ -57,7 +57,7 @@ class RemoteStores(Component):
                 scatter_bytes(memory.data, to, offsets[None],
                               data.view(np.uint8).reshape(len(data), len(offsets), dtype.itemsize), None)
                 return
-            flat = memory.typed(dtype).reshape(-1)
+            flat = memory.view(dtype).reshape(-1)
             at = to[:, None] * (memory.nbytes // dtype.itemsize) + offsets // dtype.itemsize
             apply_atomic(flat, at.reshape(-1), kind, np.broadcast_to(data, at.shape).reshape(-1), None, need_old=False)
 

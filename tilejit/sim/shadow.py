@@ -110,10 +110,10 @@ class Shadow:
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def _known(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, plane: int) -> np.ndarray:
+    def _known_epochs(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, plane: int) -> np.ndarray:
         return clocks.known[rank, a.atoms, plane, columns]
 
-    def _own(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, threads: np.ndarray) -> np.ndarray:
+    def _is_own(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, threads: np.ndarray) -> np.ndarray:
         """Where an earlier access, (column, thread), was made by the accessing thread itself, or may have been:
         see ANYONE."""
         mine = columns == rank * clocks.width + a.atoms
@@ -140,10 +140,10 @@ class Shadow:
         columns = np.where(ordinary, writer, 0)
         epochs = self.epoch[a.index]
         threads = self.thread[a.index]
-        known = self._known(clocks, rank, a, columns, ORDER)
+        known = self._known_epochs(clocks, rank, a, columns, ORDER)
         late = ordinary & (epochs > known)
         if late.any():
-            own = late & self._own(clocks, rank, a, columns, threads)
+            own = late & self._is_own(clocks, rank, a, columns, threads)
             late &= ~own
             self._note_luck(a, own & (threads == a.threads), columns, threads)
         if a.pipe:
@@ -175,7 +175,7 @@ class Shadow:
     def _unordered_reduction(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
         """The first reduction that is not known to happen before the access."""
         atoms = np.broadcast_to(a.atoms, len(a.cells))
-        for r, at in self.reductions.of(a.cells):
+        for r, at in self.reductions.reductions_of(a.cells):
             if r.operation is not None:
                 return Conflict("pending", int(at[0]), int(a.cells[at[0]]), PENDING + r.operation, 0, r.line)
             planes = [(ORDER, "async")]
@@ -207,9 +207,9 @@ class Shadow:
     def _find_unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
         """The first of the cells `some` whose last access happens before this one,
         but without the required tcgen05 fences between."""
-        bad = some & (epochs > self._known(clocks, rank, a, columns, AFTER))
+        bad = some & (epochs > self._known_epochs(clocks, rank, a, columns, AFTER))
         if bad.any():
-            bad &= ~self._own(clocks, rank, a, columns, threads)
+            bad &= ~self._is_own(clocks, rank, a, columns, threads)
         if a.pipe:
             bad &= ~self._pipe_is_ahead(clocks, a, columns)
         if not bad.any():
@@ -223,11 +223,11 @@ class Shadow:
         generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
         if not generic.any():
             return None
-        visible = self._known(clocks, rank, a, columns, FENCED)
+        visible = self._known_epochs(clocks, rank, a, columns, FENCED)
         if clocks.fenced_peers is not None:
             visible = np.where(columns // clocks.width == self.rank, visible,
-                               self._known(clocks, rank, a, columns, PEERS))
-        own = self._own(clocks, rank, a, columns, threads)
+                               self._known_epochs(clocks, rank, a, columns, PEERS))
+        own = self._is_own(clocks, rank, a, columns, threads)
         visible = np.where(own, np.maximum(visible, clocks.fences_of(rank, self.rank)[a.atoms]), visible)
         bad = generic & (epochs > visible)
         if not bad.any():
@@ -246,12 +246,12 @@ class Shadow:
         proxy. With `keep`, the read is recorded."""
         found = self._find_unordered_write(clocks, rank, a, plane, atomic=False)
         if found is None:
-            found = self._unset(a)
+            found = self._find_unset(a)
         if keep:
             self._remember(clocks, rank, a)
         return found
 
-    def _unset(self, a: Access) -> Conflict | None:
+    def _find_unset(self, a: Access) -> Conflict | None:
         """The first cell that has not been written yet; the reading line is noted in `unset_line`."""
         never = (self.writer[a.index] == NEVER) & ~self.reductions.covered[a.index]
         if not never.any():
@@ -309,7 +309,7 @@ class Shadow:
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
         if found is None and combines:
-            found = self._unset(a)
+            found = self._find_unset(a)
         if keep:
             self.forget_reads(a.index, atomic)
             if atomic:  # also a read, which atomics of other atoms do not hide
@@ -346,13 +346,13 @@ class Shadow:
                         return found
                 elif (generic and plane == FENCED and overtaking is None
                       and last > known[..., clocks.fence_plane(column, self.rank), column].min()):
-                    overtaking = self._overtaking(clocks, rank, a, column, epochs, thread[a.index], line)
+                    overtaking = self._find_overtaken(clocks, rank, a, column, epochs, thread[a.index], line)
         return overtaking
 
     def _find_unfinished_read(self, clocks, rank, a, column, epochs, threads, line, atomic) -> Conflict | None:
         """The first cell whose last read by a column is not known to happen before the write."""
-        late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
-        own = late & self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        late = epochs > self._known_epochs(clocks, rank, a, np.asarray(column), ORDER)
+        own = late & self._is_own(clocks, rank, a, np.full(len(a.cells), column), threads)
         late &= ~own
         if (lucky := own & (threads == a.threads)).any():
             at = int(np.argmax(lucky))
@@ -370,11 +370,11 @@ class Shadow:
                  and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at])))
         return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]), again=bool(again))
 
-    def _overtaking(self, clocks, rank, a, column, epochs, threads, line) -> Conflict | None:
+    def _find_overtaken(self, clocks, rank, a, column, epochs, threads, line) -> Conflict | None:
         """The first cell whose last read by a column of threads has no proxy fence between it and this write
         of the async proxy."""
-        own = self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
-        known = self._known(clocks, rank, a, np.asarray(column), clocks.fence_plane(column, self.rank))
+        own = self._is_own(clocks, rank, a, np.full(len(a.cells), column), threads)
+        known = self._known_epochs(clocks, rank, a, np.asarray(column), clocks.fence_plane(column, self.rank))
         bad = epochs > np.where(own, np.maximum(known, clocks.fences_of(rank, self.rank)[a.atoms]), known)
         if not bad.any():
             return None

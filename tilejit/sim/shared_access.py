@@ -66,7 +66,7 @@ class SharedAccess(Component):
         if self.m.checks:
             self.check(buffer, place, dtype.itemsize, owner, writing=True, atomic=True, combines=kind != "exch")
         shape = (self.m.batch, *place.shape)
-        memory = buffer.memory.typed(dtype)
+        memory = buffer.memory.view(dtype)
         flat = memory.reshape(-1)
         rows = self.m.rows_of(buffer.peer)
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -249,7 +249,7 @@ class SharedAccess(Component):
 
     def gather(self, buffer: SimBuffer, place: Place, dtype) -> np.ndarray:
         rows = self.m.rows_of(buffer.peer)
-        data = buffer.memory.typed(dtype)
+        data = buffer.memory.view(dtype)
         if place.run is not None and isinstance(rows, slice):
             return data[rows, place.run].copy()
         if not self._check_alignment(place, dtype):
@@ -262,7 +262,7 @@ class SharedAccess(Component):
 
     def scatter(self, buffer: SimBuffer, place: Place, dtype, values: np.ndarray) -> None:
         rows = self.m.rows_of(buffer.peer)
-        data = buffer.memory.typed(dtype)
+        data = buffer.memory.view(dtype)
         if place.run is not None and isinstance(rows, slice):
             data[rows, place.run] = values
             return
@@ -339,7 +339,7 @@ class SharedAccess(Component):
                     if exact is not None:
                         again = shadow.read(world.clocks, self.m.rank, exact, keep=False)
                         access, found = (access, found) if again is None else (exact, again)
-                    Reporter(self.m, world, rank, space, where).ordinary(access, found, writing)
+                    Reporter(self.m, world, rank, space, where).report_access(access, found, writing)
                     if writing:
                         shadow.write(world.clocks, self.m.rank, access, atomic=atomic)
                 elif access.lucky is not None and space == "shared" and self._by_layout(access, access.lucky):

@@ -22,7 +22,7 @@ class Synchronisation(Component):
     def scope(self) -> None:
         """The barrier of the current scope. It never blocks, because the threads of a scope run in lock step."""
         self.m.sim.version += 1
-        if self._divergent("sync()"):
+        if self._reports_divergence("sync()"):
             return
         for world, _ in self.m.worlds():
             world.clocks.sync(self.m.rank, self.m.atoms)
@@ -46,7 +46,7 @@ class Synchronisation(Component):
         for world, _ in self.m.worlds():
             world.clocks.exchange(self.m.rank, self.m.atoms)
 
-    def _divergent(self, what: str) -> bool:
+    def _reports_divergence(self, what: str) -> bool:
         """Report, and return, whether only some threads of the scope reach a collective operation."""
         active = self.m.active_mask
         if active is None or active.all():
@@ -58,7 +58,7 @@ class Synchronisation(Component):
 
     def collective(self, what: str) -> None:
         """Check that all threads of the scope take part in a collective operation."""
-        self._divergent(what)
+        self._reports_divergence(what)
 
     def named(self, number: Any, threads: int, index: Any = 0) -> RowWait:
         """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`,

@@ -59,7 +59,7 @@ class PairOperations(Component):
 
     def copy(self, plan, dst, src) -> None:
         """Issue all copies of a plan as one operation of the thread."""
-        if not self.m.tmem.alive(dst.buffer, "written") or not all(map(self.m.shared.in_buffer, (dst, src))):
+        if not self.m.tmem.is_alive(dst.buffer, "written") or not all(map(self.m.shared.in_buffer, (dst, src))):
             return
         form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
         begin = self.m.shared.matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
@@ -69,7 +69,8 @@ class PairOperations(Component):
         descriptor = plan.descriptor
 
         def sources(start: int) -> np.ndarray:
-            return np.stack([source_units(descriptor.at(start + at), form.rows, form.width) for _, at in plan.places])
+            return np.stack([source_units(descriptor.encode(start + at), form.rows,
+                                          form.width) for _, at in plan.places])
 
         def collect(rows, params):
             starts = np.broadcast_to(params["begin"][:, 0], (len(rows),))

@@ -75,7 +75,7 @@ class TensorCores(Component):
         start = self.m.shared.matrix_origin(region)
         reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK,
                           buffer.peer))
-        data = buffer.memory.typed(type_.dtype.np)
+        data = buffer.memory.view(type_.dtype.np)
         found: np.ndarray | None = None
         own = self.m.rows_of(buffer.peer)
         own = np.arange(own.start, own.stop) if isinstance(own, slice) else own

@@ -33,7 +33,7 @@ class TensorMemoryAccess(Component):
 
     def deallocate(self, buffer: SimBuffer) -> None:
         """``tcgen05.dealloc``: reports operations still in flight there; later uses are findings."""
-        if not self.alive(buffer, "deallocated"):
+        if not self.is_alive(buffer, "deallocated"):
             return
         if self.m.checks:
             self._still_used(buffer)
@@ -48,9 +48,9 @@ class TensorMemoryAccess(Component):
             found = world.shadow("tmem", self.m.rank, self.m.sim.cells("tmem")).write(world.clocks, self.m.rank, access,
                                                                                       keep=False)
             if found is not None and found.what in ("pending", "busy", "async"):
-                Reporter(self.m, world, self.m.rank, "tmem", where).ordinary(access, found, True)
+                Reporter(self.m, world, self.m.rank, "tmem", where).report_access(access, found, True)
 
-    def alive(self, buffer: SimBuffer, verb: str) -> bool:
+    def is_alive(self, buffer: SimBuffer, verb: str) -> bool:
         """Whether a buffer has not been deallocated; if it has, it is a finding."""
         for world, _ in self.m.worlds():
             line = world.facts.get(("freed", self.m.rank, buffer.base))
@@ -107,7 +107,7 @@ class TensorMemoryAccess(Component):
         """``tcgen05.ld``: returns what is in memory now; the source counts as being read until the wait."""
         tile = call.result.type
         self.m.sync.collective("tcgen05.ld")
-        if not self.alive(region.buffer, "read") or not self.m.shared.in_buffer(region):
+        if not self.is_alive(region.buffer, "read") or not self.m.shared.in_buffer(region):
             return np.zeros((1, *tile.shape), tile.dtype.np)
         place, owner, elements = self.fragment_place(plan, region, tile)
         dtype = tile.dtype.np
@@ -117,14 +117,14 @@ class TensorMemoryAccess(Component):
         values = np.empty((self.m.batch, tile.size), dtype)
         values[:, elements] = self.m.shared.gather(region.buffer, place, dtype)
         values = values.reshape(self.m.batch, *tile.shape)
-        self._pending("the tcgen05.ld", place, owner, call, reads=True)
+        self._keep_in_flight("the tcgen05.ld", place, owner, call, reads=True)
         return values
 
     def store(self, plan, call, region, values: np.ndarray) -> None:
         """``tcgen05.st``: writes at once; the destination counts as being written until the wait."""
         tile = call.args[1].type
         self.m.sync.collective("tcgen05.st")
-        if not self.alive(region.buffer, "written") or not self.m.shared.in_buffer(region):
+        if not self.is_alive(region.buffer, "written") or not self.m.shared.in_buffer(region):
             return
         self.m.sim.version += 1
         place, owner, elements = self.fragment_place(plan, region, tile)
@@ -138,9 +138,9 @@ class TensorMemoryAccess(Component):
             self.m.shared.scatter(region.buffer, Place(place.offsets // 4 * 4, place.shape), np.dtype(np.uint32),
                                   np.zeros((1, len(elements)), np.uint32))
         self.m.shared.scatter(region.buffer, place, dtype, values)
-        self._pending("the tcgen05.st", place, owner, call, reads=False)
+        self._keep_in_flight("the tcgen05.st", place, owner, call, reads=False)
 
-    def _pending(self, what: str, place: Place, owner: np.ndarray, call, reads: bool) -> None:
+    def _keep_in_flight(self, what: str, place: Place, owner: np.ndarray, call, reads: bool) -> None:
         """Keep the copy in flight until its warps wait for it."""
         queue = "tcgen05.ld" if reads else "tcgen05.st"
         if self.m.checks:

@@ -104,7 +104,8 @@ class TensorProducts(Component):
 
     def issue(self, plan, acc, a, b, accumulate, *scales) -> None:
         """Issue all instructions of a plan as one operation of the thread, on its CTA or its pair."""
-        if not all(self.m.tmem.alive(r.buffer, "used") for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
+        if not all(self.m.tmem.is_alive(r.buffer, "used")
+                   for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
             return
         if not all(map(self.m.shared.in_buffer, (acc, a, b, *scales))):
             return
@@ -126,7 +127,7 @@ class TensorProducts(Component):
 
         def collect(rows, params):
             parts = [peer_rows(sim, rows, p) for p in peers]
-            right = np.concatenate([work.right(r, params) for r in parts], axis=1)  # (CTAs, n, k), both halves
+            right = np.concatenate([work.read_b(r, params) for r in parts], axis=1)  # (CTAs, n, k), both halves
             return {f"product{i}": work.multiply(r, params, right) for i, r in enumerate(parts)}
 
         def land(rows, params):
@@ -136,8 +137,8 @@ class TensorProducts(Component):
         own = [None] if group == 1 else peers
         self.m.global_memory.count("tensor products (tcgen05.mma)", self.m.batch * group * work.rows * n * plan.steps)
         self.m.engines.issue(Operation("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)],
-                                       writes=[work.written(p) for p in own], land=land, collect=collect, params=params,
-                                       queue="tcgen05", pipe="tcgen05"))
+                                       writes=[work.span_of_result(p) for p in own], land=land, collect=collect,
+                                       params=params, queue="tcgen05", pipe="tcgen05"))
 
 
 class _Product:
@@ -167,14 +168,14 @@ class _Product:
         else:
             made, mn, region, major = self.plan.b, self.columns, self.b, self.b_major
         bits = self.plan.descriptor(made)
-        return tuple(bits.at(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
+        return tuple(bits.encode(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
 
     def _read_shared(self, name: str, region, rows: np.ndarray, params: dict) -> np.ndarray:
         starts = np.broadcast_to(params[name][:, 0], (len(rows),))
         at = np.stack([operand_bytes(*self._operand_arguments(name, int(s))) for s in starts])
         return region.buffer.memory.data[rows[:, None, None], at]
 
-    def right(self, rows: np.ndarray, params: dict) -> np.ndarray:
+    def read_b(self, rows: np.ndarray, params: dict) -> np.ndarray:
         """B in these CTAs, (CTAs, columns, k)."""
         return numbers(self._read_shared("b", self.b, rows, params), self.steps[0].b, self.plan.kind, False)
 
@@ -184,7 +185,7 @@ class _Product:
         """The lanes of the accumulator's rows, relative to the first."""
         return self.words[:, 0] // LANE
 
-    def left(self, rows: np.ndarray, params: dict) -> np.ndarray:
+    def read_a(self, rows: np.ndarray, params: dict) -> np.ndarray:
         """A in these CTAs, (CTAs, rows, k)."""
         kind = self.plan.kind
         if self.plan.a is not None:
@@ -233,7 +234,7 @@ class _Product:
     def multiply(self, rows: np.ndarray, params: dict, right: np.ndarray) -> np.ndarray:
         """A times B for these CTAs, float64 (CTAs, parts, rows, n). There is one part, or one for each instruction if
         its sum is rounded."""
-        left = self.left(rows, params)
+        left = self.read_a(rows, params)
         if self.scales:
             left, right = self._apply_scales(left, 0, rows, params), self._apply_scales(right, 1, rows, params)
         parts = self.plan.steps if self.steps[0].accumulator == "float16" else 1
@@ -244,7 +245,7 @@ class _Product:
     def add(self, rows: np.ndarray, params: dict, product: np.ndarray) -> None:
         """Add a product to the accumulators of these CTAs, or store it there where the instruction
         does not accumulate."""
-        data = self.acc.buffer.memory.typed(np.dtype(np.uint32))
+        data = self.acc.buffer.memory.view(np.dtype(np.uint32))
         at = (np.broadcast_to(params["acc"], (len(rows), 1))[..., None] + self.words[None]) // 4
         place = rows[:, None, None], at
         words, dtype = (data[place],
@@ -262,7 +263,7 @@ class _Product:
 
     # -- spans ---------------------------------------------------------------------------------------------------------
 
-    def written(self, peer) -> Span:
+    def span_of_result(self, peer) -> Span:
         first = self.steps[0]
         return Span("tmem", self.m.tmem.fragment_base(self.acc),
                     accumulator_pattern(first.m, first.n, self.plan.cta_group), 4, peer)
@@ -282,5 +283,5 @@ class _Product:
             spans.append(Span("tmem", m.tmem.fragment_base(s),
                               np.unique(self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts), 4, peer))
         if adds:
-            spans.append(self.written(peer))
+            spans.append(self.span_of_result(peer))
         return spans

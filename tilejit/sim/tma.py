@@ -35,7 +35,7 @@ class TensorCopies(Component):
         """
         coords, offsets = columns(coords), columns(offsets)
         box = self._box_of_copy(map_, mode, coords, offsets)
-        if box is None or not self._legal(map_, coords, box, dst, dst_byte_offset, True, mode):
+        if box is None or not self._is_legal(map_, coords, box, dst, dst_byte_offset, True, mode):
             return
         touches = ()
         if self.m.checks and map_.memory.maybe_written:
@@ -135,7 +135,7 @@ class TensorCopies(Component):
             return
         coords = columns(coords)
         box = self._box_of_copy(map_, mode, coords, ())
-        if box is None or not self._legal(map_, coords, box, src, src_byte_offset, False, mode):
+        if box is None or not self._is_legal(map_, coords, box, src, src_byte_offset, False, mode):
             return
         what, touches = "the tensor store" if kind is None else "the tensor reduction", ()
         if self.m.checks:
@@ -168,8 +168,8 @@ class TensorCopies(Component):
         if self._box_of_copy(map_, mode, columns(coords), columns(offsets)) is not None:
             self._legal_coordinates(map_, columns(coords), True, mode)
 
-    def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool,
-               mode: str) -> bool:
+    def _is_legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool,
+                  mode: str) -> bool:
         """Check the coordinates and the shared address, by what the hardware requires (not only the
         text of the ISA)."""
         if not self._legal_coordinates(map_, coords, load, mode):

@@ -130,7 +130,7 @@ class SimBarrier(Batched):
     lows: tuple | None = None    # for a window: the first element and the number of elements per dimension
     counts: tuple | None = None
 
-    def at(self, index: np.ndarray) -> SimBarrier:
+    def select(self, index: np.ndarray) -> SimBarrier:
         """The barrier at `index`."""
         return replace(self, index=index)
 

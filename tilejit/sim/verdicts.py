@@ -56,7 +56,7 @@ class Verdicts(ChunkParts):
         barrier-phase."""
         self.stuck = True
         stuck = [f for f in self.fibers if f.wait is not None and not isinstance(f.wait, ChildWait)] or self.fibers
-        if self._overtaken(stuck) or self._miscounts(stuck):
+        if self._report_overtaken(stuck) or self._miscounts(stuck):
             return
         lines: list[str] = []
         first: tuple[Loc | None, Fiber] | None = None
@@ -77,7 +77,7 @@ class Verdicts(ChunkParts):
         message = "no thread can make progress:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
         self._fault(world, fiber.rank, "deadlock", loc, message, tuple(range(fiber.low, fiber.high))[:8])
 
-    def endless(self, fiber: Fiber) -> None:
+    def report_endless_loop(self, fiber: Fiber) -> None:
         """Report a loop that never ends."""
         self.stuck = True
         node = next((f.node for f in reversed(fiber.frames) if isinstance(f.node, While)), fiber.node)
@@ -116,7 +116,7 @@ class Verdicts(ChunkParts):
                                 f"and its copies transfer {b.issued}")
         return found
 
-    def _overtaken(self, stuck: list[Fiber]) -> bool:
+    def _report_overtaken(self, stuck: list[Fiber]) -> bool:
         """Report threads that missed the previous phase of a barrier, did not learn of its end in another way, and
         now wait for a phase that has neither arrivals nor bytes. Returns whether there are any."""
         for f, world, rank, number, b in _awaited_barriers(stuck):

@@ -57,7 +57,7 @@ class AsyncOp:
     awaited: bool = False
     phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> its phase at the issue
 
-    def past(self) -> np.ndarray:
+    def clock_at_issue(self) -> np.ndarray:
         """What the issuing atom knew at the issue."""
         assert self.clock is not None
         return self.clock
@@ -175,7 +175,7 @@ class World:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
             if op.reducing:
-                shadow.reductions.landed(op.number, column, epoch, thread)
+                shadow.reductions.mark_landed(op.number, column, epoch, thread)
                 continue
             own = shadow.writer[index_of(where)] == PENDING + op.number
             mine = index_of(where) if own.all() else np.asarray(where)[own]

@@ -59,11 +59,11 @@ class Program:
             pass  # it has ended already; the exit code says why
         self._close(self.input)
         meanwhile()
-        code = self._ended()
+        code = self._await_end()
         output, log = (os.pread(d, os.fstat(d).st_size, 0) for d in (self.output, self.log))
         return code, output, log
 
-    def _ended(self) -> int:
+    def _await_end(self) -> int:
         """Wait for its end and return its exit code; 0 if that is unavailable,
         since this process ignores the exits of its children."""
         code = 0
@@ -78,7 +78,7 @@ class Program:
         if self.process is not None:
             with suppress(ProcessLookupError):  # it has ended, and the system has reaped it
                 os.kill(self.process, 9)
-            self._ended()
+            self._await_end()
         self.forget()
 
     def forget(self) -> None:

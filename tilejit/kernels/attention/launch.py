@@ -38,8 +38,8 @@ class Launch:
     spans: tuple[tuple[int, int], ...] = ()
 
     @cached_property
-    def prepared(self):
-        """The kernel on its grid with its constants: a function of what `given` returns."""
+    def bound_kernel(self):
+        """The kernel on its grid with its constants: a function of what `arguments` returns."""
         return self.kernel.prepared(self.grid, **self.constants)
 
     @cached_property
@@ -61,8 +61,8 @@ class Launch:
             lines = math.prod(self.shape[:-1])
             made = temporary(q, (self.splits, lines, self.shape[-1]), "float32")
             sums = temporary(q, (self.splits, lines), "float32")
-        self.prepared(q, k, v, made, sums, sinks, *more, scale, *self.bounds, softcap, *arguments,
-                      *NOTHING[len(arguments):])
+        self.bound_kernel(q, k, v, made, sums, sinks, *more, scale, *self.bounds, softcap, *arguments,
+                          *NOTHING[len(arguments):])
         if self.splits > 1:
             self.combined(made, sums, sinks, out, lse)
 

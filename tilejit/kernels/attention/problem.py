@@ -153,9 +153,9 @@ def page_order(x: ArrayView) -> bool | None:
     pages, heads, rows, columns = x.shape
     by_rows = ArrayView(x.pointer, (pages, rows, heads, columns), tuple(x.strides[i] for i in (0, 2, 1, 3)), x.dtype,
                         x.device)
-    if x.contiguous:
+    if x.is_contiguous:
         return False
-    return True if by_rows.contiguous else None
+    return True if by_rows.is_contiguous else None
 
 
 def _check_integers(name: str, x: ArrayView, rank: int, q: ArrayView) -> None:

@@ -150,7 +150,7 @@ def _plan_lists(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], pr
     else:
         swapped = bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
     if swapped:
-        (a, b, out), shapes = ([x.turned for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
+        (a, b, out), shapes = ([x.transpose for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
     itemsize, unit = ELEMENT_TYPES[dtype].nbytes, 16 // size
     results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
     order = _sequence(shapes)
@@ -158,7 +158,7 @@ def _plan_lists(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], pr
         return Listed(results, stored, swapped=swapped)
     processors = _processors(device)
     config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors, epilogue is not None)
-    forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
+    forms = [(a[g], b[g].transpose, out[g] if out else None) for g in order]
     across, copies = _majors(forms, config)
     table = _table(order, forms, shapes, results, across, config)
     grid = _grid(int(table[hopper.END, -1]), processors, config)
@@ -447,7 +447,7 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
         raise LaunchError(f"grouped_matmul with offs= does not swap its operands, and config is {config!r}")
     config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, *sizes, processors, epilogue is not None)
     spans = tuple(map(span, (x, y, ends, z)))
-    y = y.turned
+    y = y.transpose
     copies = not is_readable(x, MAJORS) or x.strides[-1] != 1, not is_readable(y, MAJORS)
     width = config.width if stored_by_tma(z, config.width) else 0
     grid = _grid((-(-rows // config.bm) + groups) * -(-n // config.bn), processors, config)

@@ -111,14 +111,14 @@ def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accu
         return made
     if out is not None:
         check_apart(launch.spans, addresses, arrays)
-    given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
+    given = launch.arguments(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     try:
         if known is None:
             if epilogue is not None:
                 launch = fit_registers(launch, given, target or driver.target(describe(a).device),
                                        simulated=target is not None, chosen=config is None)
             remember(PLANS, key, launch)
-        launch.prepared(*given)
+        launch.bound_kernel(*given)
     except (CompilationError, LaunchError):
         check_arguments(arguments, describe(a).device)
         raise

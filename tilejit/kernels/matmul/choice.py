@@ -120,7 +120,8 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
             shares = shares_of(bn, way.splits)
             shared = 4 * shares >= min(way.splits, bn // 8) and bn <= (128 if p.itemsize < 4 else 96) * shares
         if way.pair:
-            possible = bn % 16 == 0 and (shared and p.m > bm and p.promoted is None or any(p.uneven) and way.clustered)
+            possible = (bn % 16 == 0
+                        and (shared and p.m > bm and p.promoted is None or any(p.odd_pitches) and way.clustered))
         else:
             possible = shared or way == Way() or way.stream and p.promoted is None
         if possible:
@@ -189,7 +190,7 @@ def expected_cycles(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way
 def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iterator[Candidate]:
     """Every tile with every way to share tiles that it can have."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
-        q = p.turned() if swapped else p
+        q = p.swap_operands() if swapped else p
         always = tiles_for(q) if swapped else TILES
         # buffers of wider results leave room for too few slots
         fitted = {*widths_without_waste(q, processors)} if swapped and p.stored == 2 else ()
@@ -208,7 +209,7 @@ def _config_of(p: Problem, processors: int, found: Candidate, by_rows: bool) -> 
     """The configuration of a candidate; None if shared memory holds fewer than two of its slots. `by_rows`: the
     operands are swapped because the result is column-major, so that TMA can store its columns."""
     _, swapped, bm, bn, way, _ = found
-    q = p.turned() if swapped else p
+    q = p.swap_operands() if swapped else p
     tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
     stores = _stores(p, q, processors, found, tiles)
     columns = _columns(p, q, processors, found, tiles, stores, by_rows)
@@ -239,7 +240,7 @@ def _stores(p: Problem, q: Problem, processors: int, found: Candidate, tiles: in
     """`q` is the problem with its operands swapped if the candidate's are, as in `expected_cycles`."""
     tile, way = (found.bm, found.bn), found.way
     several = p.stored == 2 and tiles > processors
-    long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
+    long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.loads_memory
     kept = several and way.splits == 1 and not p.epilogue and tile != (192, 192) and p.promoted is None
     late = 0
     if several and long and q.ahead:
@@ -269,7 +270,7 @@ def _columns(p: Problem, q: Problem, processors: int, found: Candidate, tiles: i
 
 def _complete_config(p: Problem, processors: int, found: Candidate, config: Config) -> Config:
     """The configuration, completed by the fields that follow from its tile, its slots and the expected cycles."""
-    q, stream = p.turned() if config.swapped else p, found.way.stream
+    q, stream = p.swap_operands() if config.swapped else p, found.way.stream
     # In lockstep (stream-K) rows of A are loaded once. Otherwise "snake" reverses every other group, so that a group
     # begins at the columns of B that the last one has left in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
@@ -280,7 +281,8 @@ def _complete_config(p: Problem, processors: int, found: Candidate, config: Conf
     by_columns = order[0] != "row" or tiles <= processors   # each column of B is then loaded at one time only
     stages = min(config.stages, max(found.steps, 2))
     alone = min(stages, TURN) if takes_turns(q, config.bm, config.bn, found.way, processors) else 0
-    passing = p.busy and not stream and by_columns and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
+    passing = (p.loads_memory and not stream and by_columns and q.m <= config.bm * order[1]
+               and q.n * q.k * q.itemsize > L2)
     return replace(config, stages=stages, order=order, stream=stream, passing=passing, alone=alone,
                    dependent=not stream and _launches_early(p, config, tiles, found.cost, processors))
 
@@ -291,7 +293,7 @@ def _launches_early(p: Problem, config: Config, tiles: int, cost: float, process
     if config.splits > 1:
         ctas, at_once = tiles * config.splits, places(config, processors)
         return not full or cost < BRIEF or ctas * 2 <= at_once or ctas >= NEARLY * processors
-    if not p.busy or tiles * 2 <= processors:
+    if not p.loads_memory or tiles * 2 <= processors:
         return cost < SHORT
     if config.bm * config.bn <= SMALL:
         return cost < BRIEF

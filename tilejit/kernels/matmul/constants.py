@@ -83,7 +83,7 @@ class PersistentConstants(HopperProducts):
     alone: int = 0
 
     @property
-    def deferred(self) -> tile.dtypes.DType:
+    def deferred_dtype(self) -> tile.dtypes.DType:
         """The dtype in which deferred sums wait."""
         return self.waiting or self.sums
 

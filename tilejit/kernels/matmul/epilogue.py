@@ -23,7 +23,7 @@ AT_ONCE = 64
 @dataclass(frozen=True)
 class Finishing:
     """How a CTA's sums become results: the factors SA and SB, the epilogue's arguments and tiles (`extra`), and the
-    epilogue. The rows of `mixed` sums are permuted as in `entering`. `ahead` says which of the tiles TMA loads,
+    epilogue. The rows of `mixed` sums are permuted as in `load_transposed`. `ahead` says which of the tiles TMA loads,
     `lines` holds the consumer's rows among these, else None."""
 
     SA: Any
@@ -83,7 +83,7 @@ def load_argument(x, z, m, n, shape, AXES: tile.constexpr, row=None):
 
 @tile.jit
 def in_order(sums):
-    """Sums whose rows are permuted as in `entering`, with the rows in order."""
+    """Sums whose rows are permuted as in `load_transposed`, with the rows in order."""
     bits = tile.reshape(sums, (2, 2, 2, 2, 2, 2, sums.shape[1]))
     return tile.reshape(tile.transpose(bits, (0, 4, 1, 3, 5, 2, 6)), sums.shape)
 

@@ -46,16 +46,16 @@ class Launch:
         """The record of the kernel's constants."""
         return self.constants["PLAN"]
 
-    def replanned(self, **changed: Any) -> Launch:
+    def with_plan(self, **changed: Any) -> Launch:
         """The same launch with other values of these constants."""
         return replace(self, constants=self.constants | {"PLAN": replace(self.plan, **changed)})
 
     @cached_property
-    def prepared(self):
-        """The kernel on its grid with its constants: a function of what `given` returns."""
+    def bound_kernel(self):
+        """The kernel on its grid with its constants: a function of what `arguments` returns."""
         return self.kernel.prepared(self.grid, **self.constants)
 
-    def given(self, a, b, c, scale_a, scale_b, extra: tuple) -> tuple:
+    def arguments(self, a, b, c, scale_a, scale_b, extra: tuple) -> tuple:
         """All arguments of the kernel; `extra` are the epilogue's arguments and tiles."""
         room = () if self.room is None else workspace(c, *self.room)
         return (*self.operands(a, b, c), *self.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *self.shares,

@@ -162,7 +162,7 @@ class Problem:
     aligned: tuple[int, int] = 128, 128
     narrow: bool = False
 
-    def turned(self) -> Problem:
+    def swap_operands(self) -> Problem:
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1],
                        across=self.across[::-1], copied=self.copied[::-1], aligned=self.aligned[::-1])
 
@@ -178,12 +178,12 @@ class Problem:
                 and (128 % bn == 0 or self.n <= bn <= 128 or bn == 256 and self.promoted[1:] != (True,)))
 
     @property
-    def uneven(self) -> tuple[bool, bool]:
+    def odd_pitches(self) -> tuple[bool, bool]:
         """Whether rows of A, and rows of B, are an odd multiple of 16 bytes apart."""
         return self.aligned[0] == 16, self.aligned[1] == 16
 
     @property
-    def busy(self) -> bool:
+    def loads_memory(self) -> bool:
         """Whether memory needs a considerable part of the time that the tensor cores need."""
         return self.memory > BUSY
 
@@ -363,7 +363,7 @@ def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, wa
 def reading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, read: float, pair: bool) -> float:
     """The cycles in which memory delivers `read` bytes, or L2 answers TMA's requests for rows at odd multiples of 16
     bytes, whichever is more."""
-    uneven = bm * p.uneven[0] + bn / (2 if pair else 1) * p.uneven[1]
+    uneven = bm * p.odd_pitches[0] + bn / (2 if pair else 1) * p.odd_pitches[1]
     return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * uneven * ASKED) / processors
 
 

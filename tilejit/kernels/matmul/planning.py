@@ -48,7 +48,8 @@ from .narrow_epilogues import Taken
 from .problem import Product, Request, check_product, stack_rows
 from .workspace import CTAS
 
-ANY = 1 << 20  # bytes that a kernel with an epilogue may spill without the compiler's warning: `fitted` gives its own
+# bytes that a kernel with an epilogue may spill without the compiler's warning: `fit_registers` gives its own
+ANY = 1 << 20
 
 AnyConfig = Config | BlackwellConfig
 Choice = Callable[[Problem, int, bool | None], AnyConfig]
@@ -78,7 +79,7 @@ def plan_launch(request: Request, config: AnyConfig | None, target: str, choice:
     if request.epilogue is not None:
         options |= {"spills": ANY}
     watched = waiting.watched if waiting is not None and getattr(plan, "waiting", None) is not None else ()
-    return Launch(product.shape, job.z.dtype, kernel, grid, {"PLAN": plan, **options}, config.swapped, job.turned,
+    return Launch(product.shape, job.z.dtype, kernel, grid, {"PLAN": plan, **options}, config.swapped, job.transposes,
                   job.copied, product.majors,
                   product.stacked, own_shares, room, spans, watched)
 
@@ -135,7 +136,7 @@ class Job:
         return self.config.tiles(*self.z.shape[-2:]) * self.product.matrices
 
     @property
-    def turned(self) -> tuple[bool, bool, bool]:
+    def transposes(self) -> tuple[bool, bool, bool]:
         """Which of A, B and C are passed transposed: they come as [.., M, K] and [.., K, N],
         or exchanged if swapped."""
         swapped, (copied_a, copied_b) = self.config.swapped, self.copied
@@ -143,8 +144,8 @@ class Job:
 
 
 def _job(p: Product, config: AnyConfig, processors: int, waiting: Taken | None) -> Job:
-    a, b = (p.y.turned, p.x) if config.swapped else (p.x, p.y.turned)
-    z = p.z.turned if config.swapped else p.z
+    a, b = (p.y.transpose, p.x) if config.swapped else (p.x, p.y.transpose)
+    z = p.z.transpose if config.swapped else p.z
     copied = not is_readable(a, p.majors[0]), not is_readable(b, p.majors[1])
     if p.itemsize < 1 and any(copied):
         raise LaunchError("rows of float4 must begin at multiples of 16 bytes, a multiple of 32 elements apart: "
@@ -371,7 +372,7 @@ def _staging_of(z: ArrayView, config: Config) -> tuple[int, bool]:
     """On Hopper, (columns that TMA stores at once, 0 if it cannot; whether the staging buffers are column-major).
     Elements of 16 bits get to column-major buffers by stmatrix."""
     across = z.nbytes_per_element > 1 and z.strides[-1] != 1 and z.shape[-1] > 1
-    by_tma = stored_by_tma(z.turned, 64) if across else _by_tma(z, config)
+    by_tma = stored_by_tma(z.transpose, 64) if across else _by_tma(z, config)
     return config.width if by_tma else 0, across
 
 

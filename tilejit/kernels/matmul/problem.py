@@ -105,8 +105,8 @@ class Product:
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         return Problem(self.m, self.n, self.k, self.matrices, self.itemsize, self.z.nbytes_per_element,
                        request.epilogue is not None, loaded or alone, self.promoted, self.scales.along, across,
-                       (copied_bytes(x, y.turned, either), copied_bytes(y.turned, x, either)),
-                       (alignment(x, either[0]), alignment(y.turned, either[1])), narrow)
+                       (copied_bytes(x, y.transpose, either), copied_bytes(y.transpose, x, either)),
+                       (alignment(x, either[0]), alignment(y.transpose, either[1])), narrow)
 
 
 def check_product(request: Request, target: str) -> Product:
@@ -147,8 +147,8 @@ def _promotion(request: Request, scales: BlockScales, target: str) -> tuple[bool
 
 def stack_rows(p: Product) -> Product:
     """The product with the rows of all matrices of A stacked, if they share one B and lie one after the other."""
-    if (len(p.x.shape) != 3 or len(p.y.shape) != 2 or p.request.epilogue is not None or not p.x.contiguous
-        or not p.z.contiguous):
+    if (len(p.x.shape) != 3 or len(p.y.shape) != 2 or p.request.epilogue is not None or not p.x.is_contiguous
+        or not p.z.is_contiguous):
         return p
     rows = p.m * p.x.shape[0]
     x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (p.x, p.z))

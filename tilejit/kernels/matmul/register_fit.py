@@ -17,7 +17,7 @@ def fit_registers(launch, given: tuple, target: str, simulated: bool = False, ch
     SharedMemoryError is raised. `given` are the kernel's arguments."""
     plan = launch.plan
     def try_again(**changed):
-        return fit_registers(launch.replanned(**changed), given, target, simulated, chosen)
+        return fit_registers(launch.with_plan(**changed), given, target, simulated, chosen)
     try:
         spilled = spills(launch.kernel, given, launch.constants, target, simulated)
     except SharedMemoryError:

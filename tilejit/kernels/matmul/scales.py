@@ -45,7 +45,7 @@ def scale(name: str, s) -> Scale | None:
     if v.dtype not in ("float32", *FACTORS):
         raise LaunchError(f"{name} must be of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, "
                           f"not of {v.dtype}")
-    return Scale(v.shape, v.dtype, v.device, v.contiguous, v.pointer % 16 == 0)
+    return Scale(v.shape, v.dtype, v.device, v.is_contiguous, v.pointer % 16 == 0)
 
 
 def of_blocks(scaled: tuple[Scale | None, ...], device: str | int) -> bool:

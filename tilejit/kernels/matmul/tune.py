@@ -108,7 +108,7 @@ def _compile_launches(launches: dict, given: tuple, target: str) -> list[int]:
     """The launches that compile; they are compiled in parallel. If none does, the first error is raised."""
     def attempt(item) -> TileError | None:
         try:
-            item[1].kernel.compile(*item[1].given(*given), target=target, **item[1].constants)
+            item[1].kernel.compile(*item[1].arguments(*given), target=target, **item[1].constants)
         except (CompilationError, ToolchainError) as error:
             return error
         return None

@@ -23,30 +23,30 @@ _NAN = {"half": 0x7E00, "bfloat": 0x7FC0, "float": 0x7FC00000, "double": 0x7FF80
 # -- copysign, nextafter -----------------------------------------------------------------------------------------------
 
 def _emit_copysign(e, dtype, x, y):
-    return e.ins(f"call {dtype.llvm} @llvm.copysign.{e.suffix(dtype)}({x.typed}, {y.typed})", dtype)
+    return e.ins(f"call {dtype.llvm} @llvm.copysign.{e.suffix(dtype)}({x.typed_text}, {y.typed_text})", dtype)
 
 
 def _emit_nextafter(e, dtype, x, y):
     """Step the bits, as an integer, away from 0 or towards it. From 0, the next number is the least subnormal with the
     sign of `y`."""
     word = _WORDS[dtype.bits]
-    bits, towards = (e.ins(f"bitcast {v.typed} to {word.llvm}", word) for v in (x, y))
+    bits, towards = (e.ins(f"bitcast {v.typed_text} to {word.llvm}", word) for v in (x, y))
     wide = float32 if dtype.bits == 16 else dtype  # sm_80 does not compare bfloat16
     x, y = (e.cast(v, wide) for v in (x, y))
 
     def test(word, a, b):
-        return e.ins(f"fcmp {word} {a.typed}, {b.text}", bool_)
+        return e.ins(f"fcmp {word} {a.typed_text}, {b.text}", bool_)
 
     zero = e.const(0.0, wide)
     inwards = e.ins(f"xor i1 {test('olt', x, y).text}, {test('ogt', x, zero).text}", bool_)
     step = e.select(inwards, e.const(-1, word), e.const(1, word))
-    moved = e.ins(f"add {bits.typed}, {step.text}", word)
-    sign = e.ins(f"and {towards.typed}, {-1 << dtype.bits - 1}", word)
-    least = e.ins(f"or {sign.typed}, 1", word)
+    moved = e.ins(f"add {bits.typed_text}, {step.text}", word)
+    sign = e.ins(f"and {towards.typed_text}, {-1 << dtype.bits - 1}", word)
+    least = e.ins(f"or {sign.typed_text}, 1", word)
     result = e.select(test("oeq", x, zero), least, moved)
     result = e.select(test("oeq", x, y), towards, result)
     result = e.select(test("uno", x, y), e.const(_NAN[dtype.llvm], word), result)
-    return e.ins(f"bitcast {result.typed} to {dtype.llvm}", dtype)
+    return e.ins(f"bitcast {result.typed_text} to {dtype.llvm}", dtype)
 
 
 copysign_ = elementwise("copysign", "`x` with the sign of `y`.", np.copysign, _emit_copysign, ("float",))
@@ -79,22 +79,22 @@ def _emit_frexp(e, dtype, x):
     largest = 2 * bias + 3  # the exponent field of infinities and NaN
 
     def field(v):
-        bits = e.ins(f"bitcast {v.typed} to {word.llvm}", word)
-        shifted = e.ins(f"lshr {bits.typed}, {digits}", word)
-        return bits, e.ins(f"and {shifted.typed}, {largest}", word)
+        bits = e.ins(f"bitcast {v.typed_text} to {word.llvm}", word)
+        shifted = e.ins(f"lshr {bits.typed_text}, {digits}", word)
+        return bits, e.ins(f"and {shifted.typed_text}, {largest}", word)
 
     _, exponent = field(x)
-    tiny = e.ins(f"icmp eq {exponent.typed}, 0", bool_)
-    scaled = e.ins(f"fmul {x.typed}, {e.const(2.0**64, wide).text}", wide)
+    tiny = e.ins(f"icmp eq {exponent.typed_text}, 0", bool_)
+    scaled = e.ins(f"fmul {x.typed_text}, {e.const(2.0**64, wide).text}", wide)
     bits, exponent = field(e.select(tiny, scaled, x))
     below = e.select(tiny, e.const(bias + 64, word), e.const(bias, word))
-    kept = e.ins(f"and {bits.typed}, {-1 << word.bits - 1 | (1 << digits) - 1}", word)
-    mantissa = e.ins(f"or {kept.typed}, {bias << digits}", word)
-    mantissa = e.ins(f"bitcast {mantissa.typed} to {t}", wide)
-    zero = e.ins(f"fcmp oeq {x.typed}, {e.const(0.0, wide).text}", bool_)
-    special = e.ins(f"icmp eq {exponent.typed}, {largest}", bool_)
-    special = e.ins(f"or {special.typed}, {zero.text}", bool_)
-    exponent = e.ins(f"sub {exponent.typed}, {below.text}", word)
+    kept = e.ins(f"and {bits.typed_text}, {-1 << word.bits - 1 | (1 << digits) - 1}", word)
+    mantissa = e.ins(f"or {kept.typed_text}, {bias << digits}", word)
+    mantissa = e.ins(f"bitcast {mantissa.typed_text} to {t}", wide)
+    zero = e.ins(f"fcmp oeq {x.typed_text}, {e.const(0.0, wide).text}", bool_)
+    special = e.ins(f"icmp eq {exponent.typed_text}, {largest}", bool_)
+    special = e.ins(f"or {special.typed_text}, {zero.text}", bool_)
+    exponent = e.ins(f"sub {exponent.typed_text}, {below.text}", word)
     return (e.cast(e.select(special, x, mantissa), dtype),
             e.cast(e.select(special, e.const(0, word), exponent), int32))
 

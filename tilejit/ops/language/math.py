@@ -315,7 +315,7 @@ def _part_of_sincos(which: int):
     The other one of the same value finds its result."""
     def emit(e, dtype, x):
         wide = dtype if dtype.bits == 64 else float32
-        both = e.memoize_for_region(("sincos", x.typed), lambda: _emit_sincos(e, wide, e.cast(x, wide)))
+        both = e.memoize_for_region(("sincos", x.typed_text), lambda: _emit_sincos(e, wide, e.cast(x, wide)))
         return e.cast(both[which], dtype)
     return emit
 
@@ -325,7 +325,7 @@ def _emit_sincos(e, dtype, x):
     rooms = [e.entry(("sincos", t, n), lambda: e.ins(f"alloca {t}", int64)).text for n in range(2)]
     e.uses_libdevice = True
     e.declare(f"declare void @{function}({t}, ptr, ptr)")
-    e.stmt(f"call void @{function}({x.typed}, ptr {rooms[0]}, ptr {rooms[1]})")
+    e.stmt(f"call void @{function}({x.typed_text}, ptr {rooms[0]}, ptr {rooms[1]})")
     return [e.ins(f"load {t}, ptr {room}", dtype) for room in rooms]
 
 
@@ -405,7 +405,7 @@ def _emit_floored(which: str):
         def test(word, a, b):
             return e.ins(f"fcmp {word} {t} {a.text}, {b.text}", bool_)
         def sign_of(a, b):
-            return e.ins(f"call {t} @llvm.copysign.{e.suffix(dtype)}({a.typed}, {b.typed})", dtype)
+            return e.ins(f"call {t} @llvm.copysign.{e.suffix(dtype)}({a.typed_text}, {b.typed_text})", dtype)
         rest = e.libdevice("__nv_fmod" + ("f" if dtype.bits == 32 else ""), dtype, x, y)
         differ = e.ins(f"xor i1 {test('olt', rest, zero).text}, {test('olt', y, zero).text}", bool_)
         crossed = e.all_of([test("une", rest, zero), differ])

@@ -82,7 +82,7 @@ def narrow_weak_integer(g: Builder, x: Value, dtype: DType) -> Value:
     fit). For other values only the simulator checks it.
     """
     low, high = integer_range(dtype)
-    terms = g.linear(x)
+    terms = g.linear_form(x)
     shift = terms.pop(None, 0)
     argument = next(iter(terms)) if list(terms.values()) == [1] else None
     if argument not in g.arguments:

@@ -62,7 +62,7 @@ def _(g: Builder, place, value, compare, mask, kind, sem, scope, each_thread):
     t = place.type
     if t.shape != ():
         collective(g, f"atomic_{kind} of a tile")
-        g.shared(f"this atomic_{kind}", *g.definitions[place].args[1:])
+        g.require_uniform(f"this atomic_{kind}", *g.definitions[place].args[1:])
         return Tile(t.dtype, t.shape)
     return Scalar(t.dtype, Uniformity.THREAD if each_thread else min(g.scope.uniformity, Uniformity.CTA))
 

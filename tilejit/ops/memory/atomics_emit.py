@@ -131,7 +131,7 @@ class _Unit:
         """A value as an operand of the instruction: 16-bit floats, and the floats of ``exch``,
         are passed as integers."""
         if v.dtype.is_float and (v.dtype.bits == 16 or self.kind == "exch"):
-            return self.e.ins(f"bitcast {v.typed} to {self._bits().llvm}", self._bits())
+            return self.e.ins(f"bitcast {v.typed_text} to {self._bits().llvm}", self._bits())
         return v
 
     def _value(self, old):
@@ -139,7 +139,7 @@ class _Unit:
         d = self.dtype
         if old.dtype.llvm == d.llvm:
             return type(old)(self.e, old.text, d)
-        return self.e.ins(f"bitcast {old.typed} to {d.llvm}", d)
+        return self.e.ins(f"bitcast {old.typed_text} to {d.llvm}", d)
 
     # -- instructions --------------------------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class _Unit:
         bits, n = self._bits(), d.bits
         sticky = e.const((1 << n - 1) - 1 if up else -1, bits)
         nan = e.ins(f"fcmp uno {d.llvm} {value.text}, {value.text}", bool_)
-        raw = e.select(nan, sticky, e.ins(f"bitcast {value.typed} to {bits.llvm}", bits))
-        negative = e.ins(f"icmp slt {raw.typed}, 0", bool_)
+        raw = e.select(nan, sticky, e.ins(f"bitcast {value.typed_text} to {bits.llvm}", bits))
+        negative = e.ins(f"icmp slt {raw.typed_text}, 0", bool_)
         positive = e.ins(f"xor i1 {negative.text}, true", bool_)
         def and_predicate(test):
             return e.all_of([test, predicate])

@@ -19,7 +19,7 @@ class LdMatrix(Matrices):
 
 def plan(s: AccessSite) -> LdMatrix | None:
     """The matrices of a load; None if its tile or its memory does not consist of such."""
-    return s.memoize("matrices", lambda: LdMatrix.between(s.g, s.tile, s.memory))
+    return s.memoize("matrices", lambda: LdMatrix.plan_for(s.g, s.tile, s.memory))
 
 
 def emit(e, plan: LdMatrix, call, source, other, mask) -> list:

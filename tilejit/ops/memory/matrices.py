@@ -65,7 +65,7 @@ class Matrices:
     groups: tuple[Group, ...]
 
     @classmethod
-    def between(cls, g, t, place: Value) -> Matrices | None:
+    def plan_for(cls, g, t, place: Value) -> Matrices | None:
         """The plan for tile type `t` and the region `place` of shared memory.
 
         None if the tile's layout or the region is not made of such matrices,

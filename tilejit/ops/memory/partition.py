@@ -216,7 +216,7 @@ class Side:
         self.e, self.plan, self.region, self.bounds, self.thread = e, plan, region, bounds, thread
         buffer = region.buffer
         self.space, self.nbytes = buffer.type.scope, buffer.type.dtype.nbytes
-        self.own = self._inner(plan.coordinates(thread, 0))
+        self.own = self._buffer_coordinates(plan.coordinates(thread, 0))
         if self.space == "global":
             offset = e.sum64(e.mul64(start, stride) for start, stride in zip(region.starts, buffer.strides))
             self.base = e.offset_pointer(buffer.pointer, offset, self.nbytes)
@@ -232,10 +232,10 @@ class Side:
         e, region, plan = self.e, self.region, self.plan
         apart = isinstance(first, int) and plan.carry_free
         if apart:
-            added = self._inner(plan.coordinates(0, first))
+            added = self._buffer_coordinates(plan.coordinates(0, first))
             inner = [c + a for c, a in zip(self.own, added)]
         else:
-            inner = self._inner(plan.coordinates(self.thread, first))
+            inner = self._buffer_coordinates(plan.coordinates(self.thread, first))
         coordinates = [start + c for start, c in zip(region.starts, inner)]
         inside = e.all_of([e.inside(region.buffer, d, coordinates[d]) for d in self.bounds])
         if self.space == "global":
@@ -248,7 +248,7 @@ class Side:
             return address, offset + self.steps[first // plan.threads] * self.nbytes, inside
         return *e.shared_address(region.buffer, coordinates), inside
 
-    def _inner(self, at: list) -> list:
+    def _buffer_coordinates(self, at: list) -> list:
         """Coordinates of the region (without extents of 1) as one for each dimension of the buffer."""
         own = iter(at)
         return [next(own) if n != 1 else 0 for n in self.region.type.extents]

@@ -179,7 +179,7 @@ def _constant_extent(g: Builder, item: slice, start, stop) -> int:
     negative."""
     extent = g.difference(stop, start)
     if extent is None:
-        terms = g.linear(item.stop), g.linear(item.start or 0)
+        terms = g.linear_form(item.stop), g.linear_form(item.start or 0)
         varies = tuple(key for key in dict.fromkeys((*terms[0], *terms[1])) if terms[0].get(key) != terms[1].get(key))
         proposal = ": write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]"
         raise g.error("the extent of a slice (stop - start) must be a constant"

@@ -21,7 +21,7 @@ class StMatrix(Matrices):
 
 def plan(s: AccessSite) -> StMatrix | None:
     """The matrices of a store; None if its tile or its memory does not consist of such."""
-    return s.memoize("matrices", lambda: StMatrix.between(s.g, s.tile, s.memory))
+    return s.memoize("matrices", lambda: StMatrix.plan_for(s.g, s.tile, s.memory))
 
 
 def emit(e, plan: StMatrix, call, target, value: list, mask) -> None:

@@ -144,7 +144,7 @@ def _operand(g: Builder, x, name: str, registers: bool) -> Value:
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
     if isinstance(x.type, Region):
-        g.shared("this mma_async", *g.definitions[x].args[1:])
+        g.require_uniform("this mma_async", *g.definitions[x].args[1:])
     return x
 
 

@@ -91,7 +91,7 @@ def _operand(g: Builder, x, name: str) -> Value:
     if x.type.dtype.kind == "bool":
         raise g.error(f"{name} holds bools; cast it to a number")
     if isinstance(x.type, Region):
-        g.shared("this dot", *g.definitions[x].args[1:])
+        g.require_uniform("this dot", *g.definitions[x].args[1:])
     return x
 
 

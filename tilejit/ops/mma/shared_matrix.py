@@ -32,7 +32,7 @@ class Along:
     begins: list[int]
 
     @property
-    def common(self) -> int:
+    def common_divisor(self) -> int:
         return gcd(*self.begins)
 
 
@@ -61,7 +61,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
         return miss_of_plain_layout(t, rows, span) if named is PLAIN else named
     within_row = span > 0 and named.descriptor.major == "k"
     begins = gcd(layout.offset.get(axis.m, 0) * itemsize,
-                 *(x.common for x in dimensions if not (within_row and x is ks)))
+                 *(x.common_divisor for x in dimensions if not (within_row and x is ks)))
     along_k = [begin + k for begin in ks.begins for k in named.ks]
     return _misaligned(named, begins, along_k, span, align, within_row) or named
 

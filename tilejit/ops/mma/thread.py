@@ -90,7 +90,8 @@ def _multiply_add(e, x, y, acc):
     llvm = acc.dtype.llvm
     if acc.dtype.is_float:
         e.declare(f"declare {llvm} @llvm.fma.{e.suffix(acc.dtype)}({llvm}, {llvm}, {llvm})")
-        return e.ins(f"call {llvm} @llvm.fma.{e.suffix(acc.dtype)}({x.typed}, {y.typed}, {acc.typed})", acc.dtype)
+        return e.ins(f"call {llvm} @llvm.fma.{e.suffix(acc.dtype)}({x.typed_text}, {y.typed_text}, {acc.typed_text})",
+                     acc.dtype)
     return e.ins(f"add {llvm} {e.ins(f'mul {llvm} {x.text}, {y.text}', acc.dtype).text}, {acc.text}", acc.dtype)
 
 

@@ -73,7 +73,7 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
                                               cache, sem, scope), t.dtype)
     if t.shape != ():
         collective(g, "load of a tile")
-        g.shared("this load", *g.definitions[source].args[1:])
+        g.require_uniform("this load", *g.definitions[source].args[1:])
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
     explicit = other is not None
     if isinstance(other, Value) and getattr(other.type, "dtype", t.dtype) == bool_ != t.dtype:
@@ -117,7 +117,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
         return
     if t.shape != ():
         collective(g, "store of a tile")
-        g.shared("this store", *g.definitions[target].args[1:])
+        g.require_uniform("this store", *g.definitions[target].args[1:])
     if t.scope == "global" and t.buffer.arg is not None:
         g.state.setdefault("written", set()).add(t.buffer.arg)
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))

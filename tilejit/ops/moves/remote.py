@@ -155,7 +155,7 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
         raise g.error(f"{t.nbytes} bytes in one call, and a phase of a barrier counts at most {MAX_BYTES}")
     if t.shape != ():
         collective(g, f"{what} of a tile")
-        g.shared(f"this {what}", *g.definitions[place].args[1:])
+        g.require_uniform(f"this {what}", *g.definitions[place].args[1:])
     if t.dtype.packed:
         check_packed_access(g, what, t.dtype, None)
         value = pack(g, as_value(coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape)))))

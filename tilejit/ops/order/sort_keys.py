@@ -189,7 +189,7 @@ class _Sorter:
     def _smaller(self, n, limit: int):
         if isinstance(n, int):
             return min(n, limit)
-        return self.e.ins(f"call i32 @llvm.smin.i32({n.typed}, i32 {limit})", int32)
+        return self.e.ins(f"call i32 @llvm.smin.i32({n.typed_text}, i32 {limit})", int32)
 
     def merge_threads(self, n) -> None:
         """The comparators of the distances ``2**(n - 1)``, ..., 2, 1 among threads."""
@@ -258,9 +258,9 @@ class _Sorter:
         """Whether `a` comes before `b`."""
         e, test = self.e, None
         for x, y in zip(a[::-1], b[::-1]):
-            less = e.ins(f"icmp ult {x.typed}, {y.text}", bool_)
+            less = e.ins(f"icmp ult {x.typed_text}, {y.text}", bool_)
             if test is not None:
-                equal = e.ins(f"icmp eq {x.typed}, {y.text}", bool_)
+                equal = e.ins(f"icmp eq {x.typed_text}, {y.text}", bool_)
                 less = e.ins(f"or i1 {less.text}, {e.ins(f'and i1 {equal.text}, {test.text}', bool_).text}", bool_)
             test = less
         return test
@@ -296,9 +296,9 @@ class _Sorter:
         for bit in bits[1:]:
             odd = odd ^ (self.thread >> bit)
         mask = 0 - (odd & 1)
-        masks = {d: mask if d.bits == 32 else e.ins(f"sext {mask.typed} to {d.llvm}", d) for d in set(self.dtypes)}
+        masks = {d: mask if d.bits == 32 else e.ins(f"sext {mask.typed_text} to {d.llvm}", d) for d in set(self.dtypes)}
         for place, element in self.values.items():
-            self.values[place] = tuple(e.ins(f"xor {v.typed}, {masks[v.dtype].text}", v.dtype) for v in element)
+            self.values[place] = tuple(e.ins(f"xor {v.typed_text}, {masks[v.dtype].text}", v.dtype) for v in element)
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 

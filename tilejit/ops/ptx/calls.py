@@ -100,7 +100,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
     """
     form = name.form
     simulate = kwargs.pop("simulate", None)
-    if not form.on(g.target):
+    if not form.exists_on(g.target):
         raise g.error(f"{form.name} exists on {', '.join(form.targets)}, not on {g.target}")
     if simulate is not None and not callable(simulate):
         raise g.error(f"simulate is a function of arrays, not {describe(simulate)}")
@@ -117,7 +117,7 @@ def call(g: Builder, name, args: tuple, kwargs: dict):
         operands += values
     tiles = [x for x in operands if isinstance(type_of(x), Tile)]
     if tiles:
-        if (form.effect != "pure" or form.convergent or any(o.kind == "address" for o in form.operands)
+        if (form.effect != "pure" or form.is_convergent or any(o.kind == "address" for o in form.operands)
             or len(form.results) != 1):
             raise g.error(f"{form.name} takes scalars, one in each thread: "
                           "of tiles only what computes element by element can be taken")
@@ -395,7 +395,7 @@ def _uniformity(row, operands) -> Uniformity:
         if register.startswith(_OF_CTA):
             return Uniformity.CTA
         return Uniformity.GRID if register.startswith(_OF_GRID) else Uniformity.THREAD
-    if row.effect != "pure" or row.convergent or any(not isinstance(type_of(x), Scalar) for x in operands):
+    if row.effect != "pure" or row.is_convergent or any(not isinstance(type_of(x), Scalar) for x in operands):
         return Uniformity.THREAD
     return min((type_of(x).uniform for x in operands), default=Uniformity.THREAD)
 
@@ -483,7 +483,7 @@ def _emit_one(e, call: Call, args) -> list:
     ties = {int(first[o.name]) + i: v for o in tied for i, v in enumerate(registers[o.name])}
     inputs = [v for o in row.inputs if o.role == "in" and o.kind != "imm" for v in registers[o.name]]
     text = row.asm_text(imm, offsets)
-    outs = iter(e.asm(text, dtypes, inputs, ties, pure=row.effect == "pure", convergent=row.convergent))
+    outs = iter(e.asm(text, dtypes, inputs, ties, pure=row.effect == "pure", convergent=row.is_convergent))
     results = []
     for operand in row.results:
         for _ in range(operand.registers):

@@ -102,7 +102,7 @@ class Known(Combine):
     def emit(self, e, a, b):
         plain = _PLAIN.get((self.name, self.dtype.kind))
         if plain is not None:
-            return (e.ins(f"{plain} {a[0].typed}, {b[0].text}", self.dtype),)
+            return (e.ins(f"{plain} {a[0].typed_text}, {b[0].text}", self.dtype),)
         return (self.op.rules.element(e, self.dtype, a[0], b[0]),)
 
     def simulate(self, m, a, b):

@@ -181,7 +181,7 @@ def _tiles(g: Builder, t: Region, d: int, start) -> bool:
     size, extent = t.buffer.shape[d], t.extents[d]
     if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
         return False
-    terms = g.linear(start)
+    terms = g.linear_form(start)
     if set(terms) <= {None}:
         stop = terms.get(None, 0) + extent
         return (stop >= extent

@@ -43,7 +43,7 @@ class Step:
     def extent(self) -> int:
         return prod(d.extent for d in self.digits)
 
-    def together(self, dtypes: tuple[DType, ...]) -> int:
+    def blocks_at_once(self, dtypes: tuple[DType, ...]) -> int:
         """How many blocks are exchanged between warps at once."""
         return min(self.blocks, max(1, SCRATCH // self.offsets(1, dtypes)[-1]))
 
@@ -68,7 +68,7 @@ def steps_in_order(t: Tile, axes: tuple[int, ...]) -> tuple[Step, ...]:
 
 def scratch_in_order(steps: tuple[Step, ...], dtypes: tuple[DType, ...]) -> int:
     """The bytes of scratch memory that the steps need."""
-    return max((s.offsets(s.together(dtypes), dtypes)[-1] for s in steps if s.axis == "warpid"), default=0)
+    return max((s.offsets(s.blocks_at_once(dtypes), dtypes)[-1] for s in steps if s.axis == "warpid"), default=0)
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class InOrder:
         replicas = [(str(axis), n, stride) for n, stride, axis in layout_of(self.t).replicas if n > 1 and axis != "reg"]
         writes = e.all_of([e.warp.as_test(e.warp.digit(*at))
                            for at in [(d.axis, d.extent, d.stride) for d in self.done] + replicas])
-        count = step.together(dtypes)
+        count = step.blocks_at_once(dtypes)
         offsets = step.offsets(count, dtypes)
         slot, slots, position = self.number(step.slots), prod(d.extent for d in step.slots), self.number(step.digits)
         blocks = list(self.totals)

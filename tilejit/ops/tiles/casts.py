@@ -114,7 +114,7 @@ def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
 
 @cast.linear
 def _(g, call):
-    return g.linear(call.args[0]) if keeps(type_of(call.args[0]).dtype, call.result.type.dtype) else None
+    return g.linear_form(call.args[0]) if keeps(type_of(call.args[0]).dtype, call.result.type.dtype) else None
 
 
 @cast.simulate
@@ -160,7 +160,7 @@ def _(m, call, x):
 
 def _emit_bitcast(e, call, x):
     dtype = call.attrs["dtype"]
-    return e.ins(f"bitcast {(e.hide(x) if call.attrs.get('hidden') else x).typed} to {dtype.llvm}", dtype)
+    return e.ins(f"bitcast {(e.hide(x) if call.attrs.get('hidden') else x).typed_text} to {dtype.llvm}", dtype)
 
 
 @bitcast.emit

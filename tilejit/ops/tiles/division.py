@@ -134,6 +134,6 @@ _divides(mod, "rem", _emit_mod, _rest_of_none)
 
 @floordiv.linear
 def _(g, call):
-    by = g.linear(call.args[1])
+    by = g.linear_form(call.args[1])
     n = by.get(None, 0)
-    return g.quotient(call.result, g.linear(call.args[0]), n) if set(by) <= {None} and n > 0 else None
+    return g.quotient(call.result, g.linear_form(call.args[0]), n) if set(by) <= {None} and n > 0 else None

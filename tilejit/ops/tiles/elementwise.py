@@ -141,8 +141,8 @@ def _(g, call):
 
 def _add_linear(g: Builder, call: Call, sign: int) -> dict[Any, int]:
     """The first operand plus `sign` times the second."""
-    total = g.linear(call.args[0])
-    for key, coefficient in g.linear(call.args[1]).items():
+    total = g.linear_form(call.args[0])
+    for key, coefficient in g.linear_form(call.args[1]).items():
         total[key] = total.get(key, 0) + sign * coefficient
     return {key: n for key, n in total.items() if n}
 
@@ -150,9 +150,9 @@ def _add_linear(g: Builder, call: Call, sign: int) -> dict[Any, int]:
 @mul.linear
 def _(g, call):
     for one, other in (call.args, call.args[::-1]):
-        factor = g.linear(one)
+        factor = g.linear_form(one)
         if set(factor) <= {None}:
-            return {key: n * factor.get(None, 0) for key, n in g.linear(other).items() if factor}
+            return {key: n * factor.get(None, 0) for key, n in g.linear_form(other).items() if factor}
     return None
 
 
@@ -239,10 +239,10 @@ shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right
 
 @shr.linear
 def _(g, call):
-    by = g.linear(call.args[1])
+    by = g.linear_form(call.args[1])
     amount = by.get(None, 0)
     if set(by) <= {None} and 0 <= amount < 63:
-        return g.quotient(call.result, g.linear(call.args[0]), 1 << amount)
+        return g.quotient(call.result, g.linear_form(call.args[0]), 1 << amount)
     return None
 
 
@@ -268,7 +268,7 @@ neg = elementwise("neg", "``-x``.", np.negative, _emit_neg, NUMBER, arity=1)
 
 @neg.linear
 def _(g, call):
-    return {key: -n for key, n in g.linear(call.args[0]).items()}
+    return {key: -n for key, n in g.linear_form(call.args[0]).items()}
 
 
 bit_not = elementwise("bit_not", "``~x``.", np.invert, _emit_not, BITS, arity=1)

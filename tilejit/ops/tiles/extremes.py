@@ -32,11 +32,12 @@ def emit_extreme(which: str):
         if dtype.is_float:
             if dtype.bits == 64:
                 return _of_float64(e, which, x, y)
-            return e.ins(f"call {dtype.llvm} @llvm.{which}imum.{e.suffix(dtype)}({x.typed}, {y.typed})", dtype)
+            return e.ins(f"call {dtype.llvm} @llvm.{which}imum.{e.suffix(dtype)}({x.typed_text}, {y.typed_text})",
+                         dtype)
         if dtype.kind == "bool":
             return e.ins(f"{'or' if which == 'max' else 'and'} i1 {x.text}, {y.text}", dtype)
         sign = "s" if dtype.kind == "int" else "u"
-        return e.ins(f"call {dtype.llvm} @llvm.{sign}{which}.{dtype.llvm}({x.typed}, {y.typed})", dtype)
+        return e.ins(f"call {dtype.llvm} @llvm.{sign}{which}.{dtype.llvm}({x.typed_text}, {y.typed_text})", dtype)
     return emit
 
 

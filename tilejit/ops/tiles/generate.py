@@ -38,7 +38,7 @@ def splat(x, shape):
 
 @splat.infer
 def _(g, x, shape):
-    g.shared("a tile", x)
+    g.require_uniform("a tile", x)
     return Tile(type_of(x).dtype, shape)
 
 

@@ -48,7 +48,7 @@ class Move:
     lanes: tuple[int, ...] = IDENTITY
 
     @property
-    def local(self) -> bool:
+    def stays_in_lane(self) -> bool:
         return self.base == 0 and self.lanes == IDENTITY
 
 
@@ -78,7 +78,7 @@ def register_moves(source: Tile, target: Tile, flipped: tuple[int, ...] = ()) ->
             return None
         moves.append(move)
     words = max(1, source.dtype.nbytes // 4)
-    if words * sum(not m.local for m in moves) > words * (have.shape[2] + need.shape[2]) + 16:
+    if words * sum(not m.stays_in_lane for m in moves) > words * (have.shape[2] + need.shape[2]) + 16:
         return None
     return tuple(moves)
 
@@ -197,7 +197,7 @@ def _from_lane(e, value, move):
 
 def shuffled(e, x: list, moves: tuple[Move, ...]) -> list:
     """Emit the moves of a tile's registers."""
-    return [x[m.reg] if m.local else _from_lane(e, x[m.reg], m) for m in moves]
+    return [x[m.reg] if m.stays_in_lane else _from_lane(e, x[m.reg], m) for m in moves]
 
 
 @convert_layout.emit

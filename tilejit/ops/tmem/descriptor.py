@@ -27,7 +27,7 @@ class SharedDescriptor:
         """The 64 bits, with an address of 0."""
         return (self.leading >> 4 & FIELD) << 16 | (self.stride >> 4 & FIELD) << 32 | VERSION | CODES[self.span] << 61
 
-    def at(self, address: int) -> int:
+    def encode(self, address: int) -> int:
         """The 64 bits for a matrix that starts at `address` in shared memory."""
         return self.bits | address >> 4 & FIELD
 

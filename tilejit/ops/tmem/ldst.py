@@ -260,7 +260,7 @@ def check_region(g: Builder, name: str, x, shape, pack, wait) -> Value:
     asked_variant(g, None, (VARIANT.name,))
     x = whole_region(g, x)
     refuse_packed(g, name, x.type.dtype)
-    g.shared(f"this {name}", *g.definitions[x].args[1:])
+    g.require_uniform(f"this {name}", *g.definitions[x].args[1:])
     return x
 
 

@@ -125,19 +125,19 @@ class AccessPattern:
         return axes
 
     @cached_property
-    def kept(self) -> list[MaskTerm]:
+    def kept_terms(self) -> list[MaskTerm]:
         """The terms of the mask that the array's bounds do not imply."""
         return [term for term in self.terms(self.mask) if not self.is_implied(term)]
 
     @property
     def is_box(self) -> bool:
         """Whether this is a box of more than one element, all of it within the mask."""
-        return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept
+        return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept_terms
 
     def source(self, g: Writer) -> Value:
         """The operand of a copy that brings these elements. PatternMismatch if there is none."""
-        if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept)):
-            return self.box(g, self.narrowed(g))
+        if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept_terms)):
+            return self.box(g, self.window_of_mask(g))
         return self.gathered_rows(g)
 
     def in_tile_order(self, g: Writer, x: Value) -> Value:
@@ -157,7 +157,7 @@ class AccessPattern:
 
     def index(self, values: Operand) -> Index:
         """The Index of a scalar, or of a tile whose elements differ along at most one axis."""
-        walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.alike(values, a)]
+        walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.is_constant_along(values, a)]
         if len(walked) > 1:
             raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
                                   "A[rows[:, None], columns[None, :]]")
@@ -177,7 +177,7 @@ class AccessPattern:
             return count if (asked := ramp(x)) and asked[0] == 1 else 1
         return 1 if self.context.asked_divisor(values, count, by_one) == count else None
 
-    def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:
+    def is_constant_along(self, values: Operand, axis: int, placed: int | None = None) -> bool:
         """Whether the elements of a tile do not vary along an axis."""
         return self.step(values, axis, placed) == 0
 
@@ -192,7 +192,7 @@ class AccessPattern:
         kept = self.call.attrs.get("kept", tuple(d for d, i in enumerate(self.indices) if i.axis is not None))
         return as_value(g.call(region, buffer, *starts, extents=extents, kept=kept))
 
-    def narrowed(self, g: Writer) -> Value:
+    def window_of_mask(self, g: Writer) -> Value:
         """A window of the array that ends where the mask does."""
         buffer, rank = self.buffer, len(self.indices)
         strides, vector = self.array.strides or (), 16 // max(self.array.dtype.nbytes, 1)
@@ -206,14 +206,14 @@ class AccessPattern:
                 wanted //= 2
             return self.context.asked_divisor(x, wanted)
 
-        for d, stop in (limit for term in self.kept for limit in self.mask_limits(term)):
-            extent = self.written(g, stop)
+        for d, stop in (limit for term in self.kept_terms for limit in self.mask_limits(term)):
+            extent = self.emit_sum(g, stop)
             extent = max(extent, 0) if isinstance(extent, int) else extent
             buffer = narrow_window(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)),
                                    divisor)
         return buffer
 
-    def written(self, g: Writer, x: LinearSum) -> int | Operand:
+    def emit_sum(self, g: Writer, x: LinearSum) -> int | Operand:
         """A sum as a scalar operand."""
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
@@ -233,10 +233,10 @@ class AccessPattern:
                                   "contiguous in each row")
         row, column = (i.axis for i in self.indices)
         assert row is not None and column is not None
-        if not all(self.alike(term.value, column, term.placed) for term in self.kept):
+        if not all(self.is_constant_along(term.value, column, term.placed) for term in self.kept_terms):
             raise PatternMismatch("its mask keeps parts of rows; elements beyond the array need no mask")
         numbers = self.vector_along(g, self.indices[0].values, row)
-        for term in self.kept:
+        for term in self.kept_terms:
             numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)
         return as_value(take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column]))
 
@@ -366,8 +366,8 @@ class AccessPattern:
         found = []
         for d, index in enumerate(self.indices):
             if (index.consecutive and index.axis is not None
-                and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
-                     for a, by in self.steps(index.axis))):
+                and all(self.is_constant_along(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
+                        for a, by in self.steps(index.axis))):
                 found.append((d, self.sum((index.values, 1), (fixed, 1), (walking, -1), plus=plus)))
         return found
 

@@ -72,7 +72,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
     def is_one(self, operand: Operand) -> bool:
         """Whether an integer is a scalar argument that is 1 (the stride of a contiguous dimension, for one);
         asks the launch."""
-        number = self.key(self.spread(operand))
+        number = self.key(self.source_of_broadcast(operand))
         if number not in self.graph.params or not element_type(number).is_int:
             return False
         return self.facts.ask("scalar_between", self.graph.params.index(number), 1, 1)

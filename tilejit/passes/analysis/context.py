@@ -48,7 +48,7 @@ class Context(ArgumentAnalysis):
         self.tensor_room: Callable[..., Any] = lambda site: True
 
     @cached_property
-    def stored(self) -> frozenset[int]:
+    def stored_arguments(self) -> frozenset[int]:
         """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a
         proxy fence is needed."""
         return written_arguments(c for c in self.calls
@@ -82,7 +82,7 @@ class Context(ArgumentAnalysis):
             run //= 2
         return run if run & (run - 1) == 0 else run & -run
 
-    def narrowed(self, node: Scope) -> ExecScope:
+    def scope_inside(self, node: Scope) -> ExecScope:
         """The execution scope inside a Scope node."""
         kind = "thread" if node.kind == "elect" else node.kind
         first: int | Value | None = number(node.first) if isinstance(node.first, Const) else node.first
@@ -93,7 +93,7 @@ class Context(ArgumentAnalysis):
         """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node,
         for other nodes the current one."""
         outer = self.scope
-        self.scope = self.narrowed(node) if isinstance(node, Scope) else outer
+        self.scope = self.scope_inside(node) if isinstance(node, Scope) else outer
         try:
             yield
         finally:

@@ -125,14 +125,14 @@ class IndexTileAnalysis(IntegerAnalysis):
         """Whether an integer, or every element of a tile, is a launch argument that is known to be 1."""
         return False
 
-    def spread(self, operand: Operand) -> Operand:
+    def source_of_broadcast(self, operand: Operand) -> Operand:
         """The scalar that a tile was broadcast from; any other operand itself."""
         call = self.definitions.get(operand)
-        return self.spread(call.args[0]) if call is not None and call.op in REPEATS else operand
+        return self.source_of_broadcast(call.args[0]) if call is not None and call.op in REPEATS else operand
 
     def _not_negative(self, operand: Operand) -> bool:
         """Whether a scalar, or the one that a tile was broadcast from, is at least 0."""
-        scalar = self.spread(operand)
+        scalar = self.source_of_broadcast(operand)
         low, _ = self.bounds(scalar) if isinstance(type_of(scalar), Scalar) else (None, None)
         return low is not None and low >= 0
 

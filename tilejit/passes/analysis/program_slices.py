@@ -60,15 +60,15 @@ class Copier(Rewriter):
         self.change = change
         self.copy_block: Callable[[Block], Block] = self.block  # what stands for a block inside a node
 
-    def fresh(self, values: Iterable[Value]) -> tuple[Value, ...]:
-        return tuple(self._new(v) for v in values)
+    def copy_values(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(self._copy_value(v) for v in values)
 
-    def _new(self, value: Value) -> Value:
+    def _copy_value(self, value: Value) -> Value:
         self.values[value] = new = replace(value)
         return new
 
     def call(self, call: Call) -> Call:
-        return replace(call, args=self.all(call.args), results=self.fresh(call.results))
+        return replace(call, args=self.all(call.args), results=self.copy_values(call.results))
 
     def block(self, block: Block) -> Block:
         nodes = tuple(copy for node in block.nodes for copy in self.node(node))
@@ -82,16 +82,16 @@ class Copier(Rewriter):
                 inits = [self(c.init) for c in node.carried]
                 if isinstance(node, For):
                     node = replace(node, start=self(node.start), stop=self(node.stop), step=self(node.step),
-                                   index=self._new(node.index))
-                inner = [self._new(c.inner) for c in node.carried]
+                                   index=self._copy_value(node.index))
+                inner = [self._copy_value(c.inner) for c in node.carried]
                 test = self.copy_block(node.test) if isinstance(node, While) else None
                 body = self.copy_block(node.body)
-                carried = tuple(map(Carry, inits, inner, self.fresh(c.result for c in node.carried)))
+                carried = tuple(map(Carry, inits, inner, self.copy_values(c.result for c in node.carried)))
                 node = replace(node, carried=carried, body=body)
                 return [replace(node, test=test) if isinstance(node, While) and test is not None else node]
             case If():
                 condition, then, orelse = self(node.test), self.copy_block(node.then), self.copy_block(node.orelse)
-                return [replace(node, test=condition, then=then, orelse=orelse, results=self.fresh(node.results))]
+                return [replace(node, test=condition, then=then, orelse=orelse, results=self.copy_values(node.results))]
             case Scope():
                 return [replace(node, first=self(node.first), body=self.copy_block(node.body))]
 

@@ -101,12 +101,12 @@ class StagedLoopFinder:
         for node in block.nodes:
             if isinstance(node, For) and node.pipeline:
                 with at(node.loc):
-                    self.loops[node] = self.staged(node)
+                    self.loops[node] = self.find_staged(node)
             with self.context.in_scope_of(node):
                 for inner in blocks(node):
                     self.block(inner)
 
-    def staged(self, loop: For) -> StagedLoop:
+    def find_staged(self, loop: For) -> StagedLoop:
         """What a pipelined loop stages. CompilationError where its copies cannot run ahead."""
         scope: ExecScope | None = self.context.scope
         self.scopes[loop] = self.context.scope

@@ -39,7 +39,7 @@ class Writer(Builder):
         self.append(For(index, start, stop, Const(step, int32), carried, Block(tuple(nodes), yields), self.loc))
         return results
 
-    def when(self, test: Operand | bool, then: Callable[[], None]) -> None:
+    def emit_if(self, test: Operand | bool, then: Callable[[], None]) -> None:
         """Append ``if test: then()``; a test known at compile time leaves no branch."""
         if isinstance(test, bool):
             if test:

@@ -45,9 +45,9 @@ Types = tuple[Tile | None, ...]  # types of operands or results with their layou
 def assign_layouts(graph: Graph, facts: Facts) -> Graph:
     """The graph with a layout on every tile."""
     assigner = Assigner(graph, facts)
-    with assigner.rebuilding(graph.body) as body:
+    with assigner.rebuild_block(graph.body) as body:
         body.yields = assigner.new.all(graph.body.yields)
-    return replace(graph, body=body.built)
+    return replace(graph, body=body.as_block)
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class Rebuilt:
     trip: bool = False
 
     @property
-    def built(self) -> Block:
+    def as_block(self) -> Block:
         return Block(tuple(self.nodes), self.yields)
 
 
@@ -124,7 +124,7 @@ class Assigner(LayoutChoice):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def rebuilding(self, block: Block, arguments: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
+    def rebuild_block(self, block: Block, arguments: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
         """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `arguments` are values
         that it starts with."""
         self.blocks.append(Rebuilt(arguments=arguments, trip=trip))
@@ -136,15 +136,15 @@ class Assigner(LayoutChoice):
 
     def rebuilt(self, block: Block) -> Rebuilt:
         """The block rebuilt, without its yields."""
-        with self.rebuilding(block) as rebuilt:
+        with self.rebuild_block(block) as rebuilt:
             return rebuilt
 
-    def yielding(self, rebuilt: Rebuilt, block: Block, types: Types) -> Block:
+    def complete_block(self, rebuilt: Rebuilt, block: Block, types: Types) -> Block:
         """A rebuilt block completed by its yields, in these types."""
         self.blocks.append(rebuilt)
         with self.context.in_block(block):
-            rebuilt.yields = self.used(block.yields, types)
-        return self.blocks.pop().built
+            rebuilt.yields = self.use_all(block.yields, types)
+        return self.blocks.pop().as_block
 
     def node(self, node: Node) -> None:
         with at(node.loc):
@@ -156,9 +156,9 @@ class Assigner(LayoutChoice):
                 case If():
                     self.branch(node)
                 case Scope():
-                    with self.context.in_scope_of(node), self.rebuilding(node.body) as body:
+                    with self.context.in_scope_of(node), self.rebuild_block(node.body) as body:
                         pass
-                    self.block.nodes.append(replace(node, first=self.new(node.first), body=body.built))
+                    self.block.nodes.append(replace(node, first=self.new(node.first), body=body.as_block))
 
     def call(self, call: Call) -> None:
         tiles = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, Tile)]
@@ -168,7 +168,7 @@ class Assigner(LayoutChoice):
         if self.is_free(call, tiles):
             self.free[call.result] = call
             return
-        types: Types = tuple(map(self.settled, call.args))
+        types: Types = tuple(map(self.settled_type, call.args))
         needs, results = (call.op.rules.layout or _share_layout)(self, call, types)
         if call.op is store_ and types[1] is not None:
             needs = self.needs_of_store(call, types[1], needs)
@@ -210,7 +210,7 @@ class Assigner(LayoutChoice):
         return tuple(in_layout_of(better, element_type(a)) if n is not None else None for n, a in zip(needs, call.args))
 
     def append(self, call: Call, needs: Types, results: tuple[Value, ...]) -> Call:
-        new = replace(call, args=self.used(call.args, needs), results=results)
+        new = replace(call, args=self.use_all(call.args, needs), results=results)
         self.block.nodes.append(new)
         return new
 
@@ -226,7 +226,8 @@ class Assigner(LayoutChoice):
             return 0 if self.is_anchored(x) else 1
         types = tuple(self.settled_or_default(min(sides, key=doubt))
                       for sides in zip(node.then.yields, node.orelse.yields))
-        then, orelse = self.yielding(begun[0], node.then, types), self.yielding(begun[1], node.orelse, types)
+        then, orelse = (self.complete_block(begun[0], node.then, types),
+                        self.complete_block(begun[1], node.orelse, types))
         self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse,
                                         results=self.give_types(node.results, types)))
 
@@ -279,39 +280,39 @@ class Assigner(LayoutChoice):
     def rebuild_loop(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
         """Rebuild a loop that carries these types. Returns the types that its body yields. `open_` are carried values
         that start a chain."""
-        inits = self.used((c.init for c in node.carried), types)
+        inits = self.use_all((c.init for c in node.carried), types)
         inner = self.give_types((c.inner for c in node.carried), types)
         for value in open_:
             self.open(Chain(value, as_value(self.new(value)), as_value(self.new(value))))
         begun: For | While
         if isinstance(node, While):
-            with self.rebuilding(node.test) as test:
+            with self.rebuild_block(node.test) as test:
                 test.yields = self.new.all(node.test.yields)
-            begun = replace(node, test=test.built)
+            begun = replace(node, test=test.as_block)
         else:
             begun = replace(node, start=self.new(node.start), stop=self.new(node.stop), step=self.new(node.step))
-        with self.rebuilding(node.body, inner, trip=True) as body:
-            made = tuple(map(self.settled, node.body.yields))
-            body.yields = self.used(node.body.yields, types)
+        with self.rebuild_block(node.body, inner, trip=True) as body:
+            made = tuple(map(self.settled_type, node.body.yields))
+            body.yields = self.use_all(node.body.yields, types)
         carried = tuple(map(Carry, inits, inner, self.give_types((c.result for c in node.carried), types)))
-        self.block.nodes.append(replace(begun, body=body.built, carried=carried))
+        self.block.nodes.append(replace(begun, body=body.as_block, carried=carried))
         return made
 
     # -- values --------------------------------------------------------------------------------------------------------
 
-    def settled(self, operand: Operand) -> Tile | None:
+    def settled_type(self, operand: Operand) -> Tile | None:
         """The type of a tile with its layout; None for a free tile and for what is no tile."""
         held = isinstance(type_of(operand), Tile) and operand not in self.free
         return type_as(self.new(operand), Tile) if held else None
 
     def settled_or_default(self, operand: Operand) -> Tile | None:
         t = type_of(operand)
-        return self.settled(operand) or self.default(t.shape, t.dtype) if isinstance(t, Tile) else None
+        return self.settled_type(operand) or self.default(t.shape, t.dtype) if isinstance(t, Tile) else None
 
     def give_types(self, values: Iterable[Value], types: Iterable[Tile | None]) -> tuple[Value, ...]:
         return tuple(v if t is None else self.new.retype(v, t) for v, t in zip(values, types))
 
-    def used(self, operands: Iterable[Operand], wants: Types) -> tuple[Operand, ...]:
+    def use_all(self, operands: Iterable[Operand], wants: Types) -> tuple[Operand, ...]:
         return tuple(map(self.use, operands, wants))
 
     def use(self, operand: Operand, want: Tile | None) -> Operand:
@@ -332,7 +333,7 @@ class Assigner(LayoutChoice):
             if chain is not None and chain.end is value and self.try_relayout(chain, want):
                 return self.new(operand)
             home = self.home(value)
-            home.copies[key] = copied = self.converted(value, want, as_value(operand).loc, home)
+            home.copies[key] = copied = self.convert(value, want, as_value(operand).loc, home)
             return copied
         self.block.copies[key] = copied
         return copied
@@ -345,7 +346,7 @@ class Assigner(LayoutChoice):
         home = next((b for b in reversed(self.blocks) if self.defines(b, value)), None)
         if home is not None:
             with self.appending_to(home):
-                self.used((operand,), (want,))
+                self.use_all((operand,), (want,))
 
     @contextmanager
     def appending_to(self, block: Rebuilt) -> Iterator[None]:
@@ -371,12 +372,12 @@ class Assigner(LayoutChoice):
         """A free value rematerialised in the layout that a use asks for."""
         needs, made = self.backward(call, want), in_layout_of(want, type_as(call.result, Tile).dtype)
         if needs is None:  # it cannot be computed in that layout
-            needs, (own,) = required(call.op.rules.layout)(self, call, tuple(map(self.settled, call.args)))
+            needs, (own,) = required(call.op.rules.layout)(self, call, tuple(map(self.settled_type, call.args)))
         value = replace(call.result, type=made)
         self.append(call, needs, (value,))
-        return value if same_layout(made, want) else self.converted(value, want, call.loc)
+        return value if same_layout(made, want) else self.convert(value, want, call.loc)
 
-    def converted(self, value: Value, want: Tile, loc: Loc | None, block: Rebuilt | None = None) -> Value:
+    def convert(self, value: Value, want: Tile, loc: Loc | None, block: Rebuilt | None = None) -> Value:
         result = replace(value, type=in_layout_of(want, type_as(value, Tile).dtype))
         (block or self.block).nodes.append(Call(convert_layout, (value,), {}, (result,), loc))
         return result

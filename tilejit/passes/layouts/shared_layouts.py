@@ -115,21 +115,21 @@ class OpenLayout:
         return *first, uses.instructions, name == APART, -at
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the first candidate cannot be bettered."""
         first = self.uses[next(iter(self.layouts))]
         return (len(self.layouts) == 1 or self.by_rows and not {APART, COLUMNS} & set(self.layouts)
                 and not first.declined and not first.slower)
 
     @property
-    def chosen(self) -> str:
+    def choice(self) -> str:
         return min(self.uses, key=self.cost)
 
     @property
     def wants_columns(self) -> bool:
         """Whether column-major candidates should be evaluated as well: a use has no variant, or a slower one, and a
         copy's array has non-contiguous rows."""
-        uses = self.uses[self.chosen]
+        uses = self.uses[self.choice]
         places = (type_of(a) for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_)
                   for a in call.args[:2])
         apart = any(isinstance(t, Region) and t.scope == "global" and (t.buffer.strides or ())[-1:] != (1,)
@@ -138,7 +138,7 @@ class OpenLayout:
 
     def record(self) -> LayoutRecord:
         """The choice, with the reason against each other candidate, for `.explain()`."""
-        name = self.chosen
+        name = self.choice
         best = self.uses[name]
         declined: list[tuple[str, str]] = []
         for other in self.layouts:
@@ -172,16 +172,16 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
         tried = {buffer: list(o.layouts)[turn] for buffer, o in asking.items()}
         _UseEvaluator(graph, facts, asking, tried).block(graph.body)
         turn += 1
-        asking = {b: o for b, o in asking.items() if not (o.settled and turn == 1) and turn < len(o.layouts)}
-    layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
+        asking = {b: o for b, o in asking.items() if not (o.is_settled and turn == 1) and turn < len(o.layouts)}
+    layouts = {buffer: o.layouts[o.choice] for buffer, o in opened.items()}
     for buffer, o in opened.items():
         if o.wants_columns:
             t = type_as(buffer, Buffer)
             turned = column_major_candidates(t.dtype, t.shape)
-            names, o.layouts = (o.chosen, *turned), o.layouts | turned
+            names, o.layouts = (o.choice, *turned), o.layouts | turned
             for name in names:
                 _UseEvaluator(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
-            layouts[buffer] = o.layouts[o.chosen]
+            layouts[buffer] = o.layouts[o.choice]
     body = _Retyper(layouts).block(graph.body)
     return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
 
@@ -265,7 +265,7 @@ class _UseEvaluator:
         try:
             first = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
             if first:
-                return Choice(first.name, first.planned(site))
+                return Choice(first.name, first.make_plan(site))
             return choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
@@ -284,23 +284,23 @@ class _Retyper(Copier):
         self.layouts = layouts
         self.places: dict[Value, TileLayout] = {}  # new value -> its layout
 
-    def _new(self, value: Value) -> Value:
+    def _copy_value(self, value: Value) -> Value:
         return value
 
     def call(self, call: Call) -> Call:
         if call.op is alloc_shared and call.result in self.layouts:
             layout, asked = self.layouts[call.result], call.attrs["auto"]
             attrs = {**call.attrs, "layout": layout, "align": asked or default_align(layout), "auto": None}
-            return replace(call, attrs=attrs, results=(self.placed(call.result, layout),))
+            return replace(call, attrs=attrs, results=(self.place(call.result, layout),))
         args = self.all(call.args)
         given = next((self.places[a] for a in args if isinstance(a, Value) and a in self.places), None)
         if given is None:
             return call
         places = isinstance(call.results[0].type, PLACES) if call.results else False
         return replace(call, args=args,
-                       results=tuple(self.placed(r, given) for r in call.results) if places else call.results)
+                       results=tuple(self.place(r, given) for r in call.results) if places else call.results)
 
-    def placed(self, old: Value, layout: TileLayout) -> Value:
+    def place(self, old: Value, layout: TileLayout) -> Value:
         new = self.retype(old, with_layout(old.type, layout))
         self.places[new] = layout
         return new

@@ -219,7 +219,7 @@ def cost_of_change(source: Tile, target: Tile) -> float:
     moves = register_moves(source, target)
     words, shuffle = source.dtype.nbytes / 4, float(REQUEST + LANES * 4 // SECTOR)
     if moves is not None:
-        return max(1, words) * shuffle * sum(not m.local for m in moves)
+        return max(1, words) * shuffle * sum(not m.stays_in_lane for m in moves)
     exchange = register_exchange(source, target)
     if exchange is not None:  # half of the words are shuffled, with three selections, a quarter of a cycle each
         return exchange.bits * words * len(exchange.order) / 2 * (shuffle + 3)

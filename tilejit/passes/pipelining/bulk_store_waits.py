@@ -39,7 +39,7 @@ class _WaitDelayer:
         self.graph, self.facts = graph, facts
 
     @cached_property
-    def written(self) -> Callable[[Operand], bool]:
+    def is_written(self) -> Callable[[Operand], bool]:
         return written_by_threads(Context(self.graph, self.facts))
 
     def block(self, block: Block) -> Block:
@@ -55,19 +55,19 @@ class _WaitDelayer:
         last = [n for n in nodes if not _computes(n)][-2:]
         if len(last) < 2 or not _waits_for_reads(last[0]) or not _is(last[1], sync):
             return [loop]
-        first = next((i for i, n in enumerate(nodes) if not self.independent(n)), len(nodes))
+        first = next((i for i, n in enumerate(nodes) if not self.is_independent(n)), len(nodes))
         if not any(isinstance(n, For) for n in nodes[:first]):
             return [loop]
         rest = [n for n in nodes[first:] if n not in last]
         return [replace(loop, body=replace(loop.body, nodes=(*nodes[:first], *last, *rest))), *last]
 
-    def independent(self, node: Node) -> bool:
+    def is_independent(self, node: Node) -> bool:
         """Whether a node, with all in it, accesses nothing that threads of the scope have written or will write."""
         return all(isinstance(n, (For, If)) or isinstance(n, Call)
                    and (n.op.effect == "pure" or n.op in WAITS or self.multiplies(n)) for n in walk(Block((node,))))
 
     def multiplies(self, call: Call) -> bool:
-        return call.op is mma_async_ and not any(map(self.written, call.args))
+        return call.op is mma_async_ and not any(map(self.is_written, call.args))
 
 
 def _computes(node: Node) -> bool:

@@ -108,7 +108,7 @@ class PipelineWriter:
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
             case Scope():
-                outer, self.g.scope = self.g.scope, self.context.narrowed(node)
+                outer, self.g.scope = self.g.scope, self.context.scope_inside(node)
                 self.context.scope = self.g.scope
                 self.g.append(replace(node, body=self.block(node.body)))
                 self.g.scope = self.context.scope = outer
@@ -133,7 +133,7 @@ class PipelineWriter:
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
         self.hand_over(staged)
-        if any(by_bytes and source_argument(c) in self.context.stored
+        if any(by_bytes and source_argument(c) in self.context.stored_arguments
                for c, by_bytes in zip(staged.copies, staged.by_bytes)):
             # the kernel's threads may have stored what the copy engines load
             g.call(bars.fence_proxy_async, space="global")
@@ -141,7 +141,7 @@ class PipelineWriter:
         first, parity = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
-            g.when(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, first, parity, s))
+            g.emit_if(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, first, parity, s))
             self.close_group(staged)
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
@@ -187,7 +187,7 @@ class PipelineWriter:
         """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""
         loop, ahead = staged.loop, staged.stages - 1
         at_ = self.index_after(loop, loop.index, ahead)
-        self.g.when(self.trip_exists(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
+        self.g.emit_if(self.trip_exists(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
         self.close_group(staged)
 
     def after_loop(self, staged: StagedLoop, wait: Call) -> None:
@@ -221,9 +221,9 @@ class PipelineWriter:
             raise CompilationError("the products of a pipelined loop release its slots by a commit: "
                                    "start them in one thread (with tile.elect(), directly in the loop), "
                                    "or commit and wait in the loop yourself", staged.loop.loc)
-        self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
+        self.run_elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
 
-    def elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
+    def run_elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
         """Run `body` by the scope's elected thread."""
         with self.g.block() as nodes:
             body()

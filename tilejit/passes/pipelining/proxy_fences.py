@@ -103,14 +103,14 @@ class _FenceInserter:
 
     def call(self, call: Call, threads: _Threads, pending: set[Any], nodes: list[Node]) -> None:
         """Append the call to its block's `nodes`, with the fence that it needs before it."""
-        if self.needed(self.fenced_before.get(call, set()), threads, pending):
+        if self.is_needed(self.fenced_before.get(call, set()), threads, pending):
             nodes.insert(self.place_of_fence(nodes), Call(fence_proxy_async, (), {}, (), call.loc))
-            self.fenced(threads, pending)
+            self.mark_fenced(threads, pending)
         if fences_proxies(call):
-            self.fenced(threads, pending)
+            self.mark_fenced(threads, pending)
         pending |= {(a, threads) for a in self.accessed[call] if a is ANYWHERE or a in self.followed}
         if call.op is not hand_over:
-            nodes.append(self.planned(call))
+            nodes.append(self.plan_release(call))
 
     def place_of_fence(self, nodes: list[Node]) -> int:
         """Where in a block a fence for what its nodes have accessed stands: at its end; but before a wait for products
@@ -124,7 +124,7 @@ class _FenceInserter:
                 place = n
         return place
 
-    def planned(self, call: Call) -> Call:
+    def plan_release(self, call: Call) -> Call:
         """A release of a ring with its plan; other calls as they are."""
         if call.op is not ring_release:
             return call
@@ -132,11 +132,11 @@ class _FenceInserter:
         return replace(call, choice=Choice(call.op.name, Release(after_barrier=read or not call.attrs["met"])))
 
     @staticmethod
-    def needed(buffers: set[Any], threads: _Threads, pending: set[Any]) -> bool:
+    def is_needed(buffers: set[Any], threads: _Threads, pending: set[Any]) -> bool:
         return any((a is ANYWHERE or a in buffers) and threads.meet(others) for a, others in pending) and bool(buffers)
 
     @staticmethod
-    def fenced(threads: _Threads, pending: set[Any]) -> None:
+    def mark_fenced(threads: _Threads, pending: set[Any]) -> None:
         pending -= {p for p in pending if threads.cover(p[1])}
 
     def insert_in_node(self, node: Node, threads: _Threads, pending: set[Any]) -> Node:

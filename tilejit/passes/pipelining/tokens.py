@@ -124,7 +124,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
-    body = _rewrite_block(graph.body, pools, differences, multicasts, context.stored)
+    body = _rewrite_block(graph.body, pools, differences, multicasts, context.stored_arguments)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 

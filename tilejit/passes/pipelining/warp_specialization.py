@@ -158,7 +158,7 @@ class Consumer(PipelineWriter):
 
             alone = staged.by_commit and only_elected_thread(staged)
             if alone:
-                self.elected(staged, await_full)
+                self.run_elected(staged, await_full)
             else:
                 await_full()
             self.body_without_copies(staged, stage)
@@ -171,8 +171,8 @@ class Consumer(PipelineWriter):
             elif deferred is not None:
                 nodes[:] = with_deferred_wait(nodes, deferred)
                 before = slot_after(g, stage, staged.stages - 1, staged.stages)
-                g.when(compare(g, "!=", loop.index, loop.start),
-                       lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
+                g.emit_if(compare(g, "!=", loop.index, loop.start),
+                          lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
         if deferred is not None:
             self.after_loop(staged, deferred)
@@ -184,7 +184,7 @@ class Consumer(PipelineWriter):
         after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
         before = slot_after(g, after, staged.stages - 1, staged.stages)
         any_trip = compare(g, "<" if number(loop.step) > 0 else ">", loop.start, loop.stop)
-        g.when(any_trip, lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
+        g.emit_if(any_trip, lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
 
     def release(self, staged: StagedLoop, slot: Operand) -> None:
         """Arrive on a slot's empty barrier."""
@@ -218,7 +218,7 @@ class Producer:
                                        "would not wait for it: assign the roles by hand (tile.warpgroup, tile.ring)",
                                        call.loc)
         self.check_stores(body)
-        copier = Copier(self.kept)
+        copier = Copier(self.kept_nodes)
         sliced = without_dead_code(self.slice_block(copier, body), has_effect)  # such as what comes after the last copy
         self.check_dependencies(sliced)
         return sliced
@@ -253,7 +253,7 @@ class Producer:
                 for inner in blocks(node):
                     yield from self.calls_before_loops(inner, before or holds[n] and not isinstance(node, If))
 
-    def kept(self, call: Call) -> tuple[Call, ...]:
+    def kept_nodes(self, call: Call) -> tuple[Call, ...]:
         """The nodes for a call in the producer: it computes and loads,
         and waits for the preceding grids as the others do."""
         computes = call.op.effect in ("pure", "reads") and not call.op.traits.product

@@ -98,7 +98,7 @@ class _Dots(TensorDots):
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
             case Scope():
                 outer = self.context.scope, self.registers
-                self.context.scope = self.g.scope = self.context.narrowed(node)
+                self.context.scope = self.g.scope = self.context.scope_inside(node)
                 self.registers = node.regs or self.registers
                 self.g.append(replace(node, body=self.block(node.body)))
                 self.context.scope, self.registers = outer
@@ -107,7 +107,7 @@ class _Dots(TensorDots):
     # -- one product ---------------------------------------------------------------------------------------------------
 
     def dot(self, call: Call) -> Operand:
-        made, stored = self.staged(call)
+        made, stored = self.stage_operands(call)
         call = replace(made, args=self.all(made.args))
         choice = self.chosen_for(call)
         self.operands.store(stored)
@@ -116,9 +116,11 @@ class _Dots(TensorDots):
             "fma": self.by_threads}
         return lowerings[choice.variant](call, choice)
 
-    def staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
+    def stage_operands(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product with its operands staged in shared memory, and what must be stored before it."""
-        return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
+        if self.unknown_place() or self.context.scope.threads % 32:
+            return call, ()
+        return self.operands.operands_of(call)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args[0], as_value(call.args[1]), as_value(call.args[2])
@@ -164,8 +166,8 @@ class _Dots(TensorDots):
         step = k if both else self.k_of_a_step(call, warps)
         for first in range(0, k, step):
             width = min(step, k - first)
-            x = a if isinstance(a.type, Tile) else self.loaded("a", a, t["trans_a"], first, width, kinds[0])
-            y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width, kinds[1])
+            x = a if isinstance(a.type, Tile) else self.load_operand("a", a, t["trans_a"], first, width, kinds[0])
+            y = b if isinstance(b.type, Tile) else self.load_operand("b", b, t["trans_b"], first, width, kinds[1])
             acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"],
                               dtype=result.dtype, k=width, a_at=first if x is a else 0, b_at=first if y is b else 0,
                               warps=warps)
@@ -204,7 +206,7 @@ class _Dots(TensorDots):
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
         return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
 
-    def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
+    def load_operand(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
         """Part of a matrix in shared memory, `width` of its k from `first` on,
         loaded as an instruction's operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)

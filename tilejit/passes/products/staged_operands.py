@@ -72,7 +72,7 @@ class StagedOperands:
                 self.home_block.update((c.inner, inner) for c in getattr(node, "carried", ()))
                 self._note(inner)
 
-    def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
+    def operands_of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product with its staged operands in place, and what must be stored before it."""
         if call.result not in self.staged_products:
             self.staged_products[call.result] = self._stage(call)
@@ -143,7 +143,7 @@ class StagedOperands:
         """What the products in a loop, of its own scope, use of tiles defined outside of it."""
         inside = {id(b) for b in _blocks_of_scope(node)}
         found = [s for b in _blocks_of_scope(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_
-                 for s in self.of(n)[1]]
+                 for s in self.operands_of(n)[1]]
         return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
 
     def _strip_transpose(self, x: Value) -> tuple[Value, bool]:

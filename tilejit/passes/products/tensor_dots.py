@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         def block(self, block: Block) -> Block: ...
         def node(self, node: Node) -> None: ...
         def set_origin(self, choice: Choice) -> None: ...
-        def staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]: ...
+        def stage_operands(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]: ...
 else:
     _Walk = object
 
@@ -165,7 +165,7 @@ class TensorDots(_Walk):
         barrier: Value = self.g.call(bars.mbarrier_at, self.commit_barriers[place], Const(0, int32), peer=False)
         return barrier, convert(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
 
-    def elected(self, body: Callable[[], None]) -> None:
+    def run_elected(self, body: Callable[[], None]) -> None:
         """Run `body` by one thread of the scope, always the same."""
         with self.g.block() as nodes:
             body()
@@ -197,7 +197,7 @@ class TensorDots(_Walk):
         acc, a, b = call.args[0], as_value(call.args[1]), as_value(call.args[2])
         kept = self.kept.get(call.result)
         if kept is not None and not kept.waits:
-            self.elected(lambda: self.issue(call, choice, kept.place, a, b, kept.adds()))
+            self.run_elected(lambda: self.issue(call, choice, kept.place, a, b, kept.adds()))
             return None
         place = kept.place if kept is not None else self.sums(type_as(call.result, Tile))
         self.order_operands(a, b)
@@ -213,7 +213,7 @@ class TensorDots(_Walk):
             self.g.call(tcgen05_fence, side="after_thread_sync")
             self.issue(call, choice, place, a, b, adds)
             self.g.call(tcgen05_commit_, barrier, cta_group=1)
-        self.elected(issue)
+        self.run_elected(issue)
         self.await_commit(barrier, parity)
         return self.load(place, call.result.name) if kept is None else None
 
@@ -244,7 +244,7 @@ class TensorDots(_Walk):
         """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
-        site = required(dot_.rules.site)(self.context, self.staged(call)[0])
+        site = required(dot_.rules.site)(self.context, self.stage_operands(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- accumulators that stay over a loop ----------------------------------------------------------------------------
@@ -336,11 +336,11 @@ class TensorDots(_Walk):
         self.order_operands(*matrices)
         barrier, parity = self.scope_barrier()
         self.after_the_threads()
-        self.elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
+        self.run_elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
 
         def await_products() -> None:
             self.g.loc = node.loc
-            self.elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
+            self.run_elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
             self.await_commit(barrier, parity)
         return await_products
 

@@ -68,7 +68,7 @@ class _State:
         """The state at the start of a loop's or branch's block."""
         return replace(self.copy(), written=set(), products=set())
 
-    def behind(self, before: _State, written: set[int]) -> None:
+    def update_after(self, before: _State, written: set[int]) -> None:
         """Update the state after a loop or branch; `written` are the sets that it wrote to hand values on."""
         self.either |= written & self.products
         self.written |= before.written
@@ -209,7 +209,7 @@ class _WaitInserter:
             ends.append(block)
             path.write(own)
         after = paths[0].join(paths[1])
-        after.behind(state, after.written)
+        after.update_after(state, after.written)
         return replace(node, then=ends[0], orelse=ends[1]), after
 
     def loop(self, node: For | While, state: _State) -> tuple[list[Node], _State]:
@@ -225,7 +225,7 @@ class _WaitInserter:
                                     "before this loop, since the assembler would see it write their registers")
             made, first, left, back = self.trips(node, state, begins)
         anew = {s for s in state.either - begins if s in back.flight and s not in state.flight}
-        left.behind(state, back.written)
+        left.update_after(state, back.written)
         left.written |= begins
         left.before = state.before & left.flight.keys()
         return [*waits, *self.written_anew(made, anew)], left

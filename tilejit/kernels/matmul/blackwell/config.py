@@ -132,7 +132,7 @@ def rank_configs(p: Problem, processors: int, columns_first: bool | None = None)
 def _candidates(p: Problem, processors: int, columns_first: bool | None):
     """(expected cycles, configuration) of each tile and split that fits."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
-        q = p.turned() if swapped else p
+        q = p.swap_operands() if swapped else p
         for (bn, pair), splits in product(TILES, CLUSTERS):
             config = try_config(BlackwellConfig.of, bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue,
                                 splits=splits, block=p.block)

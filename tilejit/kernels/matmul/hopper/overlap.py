@@ -63,13 +63,13 @@ def multiplied_over(acc, before, ring, w, steps, t, stage, C, grid, PLAN: tile.c
 @tile.jit
 def none_left_over(PLAN: tile.constexpr):
     """No deferred columns, in the form that `finish_but_last` returns."""
-    return tile.zeros((64, PLAN.late), PLAN.deferred), False, (0, 0)
+    return tile.zeros((64, PLAN.late), PLAN.deferred_dtype), False, (0, 0)
 
 
 @tile.jit
 def left_over(acc, PLAN: tile.constexpr):
     """The last columns of an accumulator, as they wait for the next tile."""
-    return tile.cast(acc[:, acc.shape[1] - PLAN.late:acc.shape[1]], PLAN.deferred)
+    return tile.cast(acc[:, acc.shape[1] - PLAN.late:acc.shape[1]], PLAN.deferred_dtype)
 
 
 @tile.jit

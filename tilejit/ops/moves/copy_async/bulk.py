@@ -62,11 +62,11 @@ class Plan:
 
 
 def _is_own_memory(s: CopySite) -> bool | str:
-    return not s.shared.buffer.peer or "the shared memory of a peer"
+    return not s.shared_side.buffer.peer or "the shared memory of a peer"
 
 
 def has_no_swizzle(s: CopySite) -> bool | str:
-    swizzle = layout_of(s.shared.buffer).swizzle
+    swizzle = layout_of(s.shared_side.buffer).swizzle
     return swizzle is None or not swizzle.swizzle_len or f"{swizzle}"
 
 

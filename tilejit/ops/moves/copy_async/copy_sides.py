@@ -36,7 +36,7 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
                       f"{list(shape_of(dst.type.dtype, dst.type.shape))}")
     for side in (dst, src):
         if g.scope.partial is None:
-            g.shared(f"this {name}", *g.definitions[side].args[1:])
+            g.require_uniform(f"this {name}", *g.definitions[side].args[1:])
     if dst.type.scope == "global":
         g.state.setdefault("written", set()).add(dst.type.buffer.arg)
     return dst, src

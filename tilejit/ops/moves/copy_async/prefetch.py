@@ -72,7 +72,7 @@ def prefetch(g: Builder, region, cache=None):
     if not isinstance(type_of(region), Selected):
         region = refuse_box(g, "prefetch", whole_region(g, region))
     if partial is None:
-        g.shared("this prefetch", *g.definitions[region].args[1:])
+        g.require_uniform("this prefetch", *g.definitions[region].args[1:])
     known = names(prefetch_.variants)
     options = checked_options({"cache": cache, "variant": asked_variant(g, None, known)}, known)
     g.call(prefetch_, region, options=options, partial=partial)

@@ -110,13 +110,13 @@ class CopySite(Site):
         return self.src if self.src.scope == "global" else self.dst
 
     @property
-    def shared(self) -> Region:
+    def shared_side(self) -> Region:
         """The side in shared memory (the destination if both are)."""
         return self.dst if self.dst.scope == "shared" else self.src
 
     @property
     def shared_align(self) -> int:
-        return self.dst_align if self.shared is self.dst else self.src_align
+        return self.dst_align if self.shared_side is self.dst else self.src_align
 
     def starts(self, region: Region) -> tuple:
         return self.dst_starts if region is self.dst else self.src_starts

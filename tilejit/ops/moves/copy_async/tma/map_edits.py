@@ -200,7 +200,7 @@ def _explain_kept(g: Builder, t: TensorMap, name: str) -> str:
         return f"{why}, and no instruction changes it"
     row = ptx.form(f"tensormap.replace.tile.{field}.{'shared::cta' if t.slot == 'shared' else 'global'}.b1024.b32")
     call = f"tile.ptx.{ptx.python_name(row)}(m, {', '.join(o.name for o in row.inputs[1:])})"
-    if not row.on(g.target):
+    if not row.exists_on(g.target):
         return f"{why}; {row.name}, which writes it, exists on {', '.join(row.targets)}, not on {g.target}"
     return f"{why}. {call} writes that field, with nothing checked"
 
@@ -273,7 +273,7 @@ def _address(g: Builder, t: TensorMap, place) -> Value:
     if isinstance(kind, Buffer):
         place = index(g, place, (0,) * len(kind.shape))
     if g.scope.partial is None:
-        g.shared("this rebind", *g.definitions[place].args[1:])
+        g.require_uniform("this rebind", *g.definitions[place].args[1:])
     return place
 
 

@@ -25,7 +25,7 @@ def column_start(array) -> int:
 
 def selected_view(site) -> View | str:
     """The planner's view of a site whose array side is patches or selected rows: two dimensions, rows and columns."""
-    array, shared = site.array, site.shared
+    array, shared = site.array, site.shared_side
     starts = [getattr(s, "value", s) for s in site.starts(shared)]
     found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
     if isinstance(found, str):

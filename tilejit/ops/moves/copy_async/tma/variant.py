@@ -164,7 +164,8 @@ def _shared_layout(s: CopySite) -> bool | str:
     found = view(s)
     if isinstance(found, str):
         return found
-    return found.mode is not None or f"the swizzle {layout_of(s.shared.buffer).swizzle}, which the engine does not have"
+    return (found.mode is not None
+            or f"the swizzle {layout_of(s.shared_side.buffer).swizzle}, which the engine does not have")
 
 
 def _can_pad(s: CopySite) -> bool | str:
@@ -381,7 +382,7 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
 def _rows_inside(e, at: list) -> list:
     """Coordinates with negative row indices replaced by `PAST` (as unsigned numbers they are larger), so that the
     engine drops the rows."""
-    return [at[0], *(e.ins(f"call i32 @llvm.umin.i32({e.word(r).typed}, i32 {PAST})", int32) for r in at[1:])]
+    return [at[0], *(e.ins(f"call i32 @llvm.umin.i32({e.word(r).typed_text}, i32 {PAST})", int32) for r in at[1:])]
 
 
 def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):

@@ -188,7 +188,7 @@ def view_of(site, merge: bool = True) -> View | str:
 
     Without `merge`, the dimensions of the array are not merged.
     """
-    array, shared = site.array, site.shared
+    array, shared = site.array, site.shared_side
     starts = [s.value if hasattr(s, "value") else s for s in site.starts(shared)]
     found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
     if isinstance(found, str):
