@@ -12,9 +12,9 @@ from ..errors import Loc, SimulationError, warn
 KINDS = (
     "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
     "barrier-phase", "barrier-lifecycle", "transaction-count", "descriptor", "wgmma-order", "tmem",
-    "divergent-collective", "assertion", "layout-dependent",
+    "divergent-collective", "assertion", "layout-dependent", "dropped-store",
 )
-WARNINGS = ("layout-dependent",)  # the kinds that a plain launch warns of and does not raise
+WARNINGS = ("layout-dependent", "dropped-store")  # the kinds that a plain launch warns of and does not raise
 
 
 @dataclass
@@ -74,6 +74,8 @@ class Report:
         self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
+        # for each line and array that it stores to: the finding that all of it is out of bounds, None if it is not
+        self.dropped: dict[tuple[int, str], Finding | None] = {}
         self.stats: dict[str, Any] = {  # counters and numbers
             "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
             "shared requests": 0, "bank conflicts": 0, "waits": 0}
@@ -92,6 +94,12 @@ class Report:
             self._findings[key].count += 1
         elif len(self._findings) < self.max_findings:
             self._findings[key] = finding
+
+    def add_dropped_stores(self) -> None:
+        """Record the findings of lines whose stores were all out of bounds, at the end of a simulation."""
+        for finding in self.dropped.values():
+            if finding is not None:
+                self.add(finding)
 
     def retract(self, kind: str, line: int) -> None:
         """Withdraw a finding that a later one explains better."""
