@@ -262,7 +262,6 @@ MEANING = {
     "assertion": "a `device_assert` or `assume` that does not hold; a number that does not fit in the dtype it takes",
     "layout-dependent": "a warning: accesses of one shared buffer without a barrier between, of which only the layouts that the compiler chose "
                         "make both those of one thread",
-    "dropped-store": "a warning: a store that is far out of its array's bounds in every CTA, so that nothing is written",
 }
 
 

@@ -134,6 +134,9 @@ def test_a_mask_of_integers_and_a_load_that_nothing_reads_are_warned_of():
     assert not warned("tile.store(y[0:64], tile.load(x[0:64]), mask=(i < 3).to(tile.uint8))")
     text, = warned("v = tile.load(x[0:64])\n    tile.store(y[0:64], 1.0)")
     assert "the value of this load is never used" in text and ":3" in text
+    assert not warned("v, w = tile.load(x[0:64]), tile.load(y[0:64])\n    tile.store(y[0:64], v)")
+    assert not warned("tile.static_print(tile.load(x[0:64]))")
+    assert len(warned("tile.load(x[0:64])")) == 1
     assert not warned("v = tile.load(x[0:64])\n    for k in range(3):\n        v = v * 2\n    tile.store(y[0:64], v)")
 
 
@@ -179,7 +182,9 @@ def test_a_store_far_out_of_bounds_in_every_cta_is_warned_of(place, dim, index):
     kernel.source.globals.update(globals())
     m = np.zeros((8, 32), np.float32)
     for seed in range(3):
-        found, = kernel.simulate((1,), y, m, 100, seed=seed).findings
+        report = kernel.simulate((1,), y, m, 100, seed=seed)
+        found, = report.warnings
+        assert not report.findings
         name = f"{'m[8, 32]' if place.startswith('m') else 'y[64]'}"
         assert (found.kind, found.line) == ("dropped-store", 3)
         assert found.message == (f"all that is stored here is out of the bounds of {name}, from index {index} of dimension {dim} on; "
@@ -200,4 +205,5 @@ def test_stores_that_reach_their_array_or_end_near_it_are_not_warned_of(code):
     kernel = tile.jit(source=f"def kernel(y, empty):\n    i = tile.program_id(0)\n    {code}\n")
     kernel.source.globals.update(globals())
     for seed in range(2):
-        assert not kernel.simulate((70,), np.zeros(64, np.float32), np.zeros(0, np.float32), seed=seed).findings
+        report = kernel.simulate((70,), np.zeros(64, np.float32), np.zeros(0, np.float32), seed=seed)
+        assert not report.findings and not report.warnings

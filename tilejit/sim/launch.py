@@ -65,8 +65,6 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
             report.writer = last_writer(arguments[watch[0]], watch[1], chunk) or report.writer
         if chunk.stuck:
             break
-    else:
-        report.add_dropped_stores()
     return report
 
 

@@ -12,9 +12,9 @@ from ..errors import Loc, SimulationError, warn
 KINDS = (
     "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
     "barrier-phase", "barrier-lifecycle", "transaction-count", "descriptor", "wgmma-order", "tmem",
-    "divergent-collective", "assertion", "layout-dependent", "dropped-store",
+    "divergent-collective", "assertion", "layout-dependent",
 )
-WARNINGS = ("layout-dependent", "dropped-store")  # the kinds that a plain launch warns of and does not raise
+WARNINGS = ("layout-dependent",)  # the kinds that a plain launch warns of and does not raise
 
 
 @dataclass
@@ -95,11 +95,11 @@ class Report:
         elif len(self._findings) < self.max_findings:
             self._findings[key] = finding
 
-    def add_dropped_stores(self) -> None:
-        """Record the findings of lines whose stores were all out of bounds, at the end of a simulation."""
-        for finding in self.dropped.values():
-            if finding is not None:
-                self.add(finding)
+    @property
+    def warnings(self) -> list[Finding]:
+        """What is no fault, and rarely meant: of the kind ``"dropped-store"``, lines whose stores are far out of bounds
+        in every CTA. A launch warns of them."""
+        return [finding for finding in self.dropped.values() if finding is not None]
 
     def retract(self, kind: str, line: int) -> None:
         """Withdraw a finding that a later one explains better."""
@@ -116,12 +116,14 @@ class Report:
         for finding in self.findings:
             if finding.kind in WARNINGS:
                 warn(str(finding))
+        for finding in self.warnings:
+            warn(str(finding))
         return [finding for finding in self.findings if finding.kind not in WARNINGS]
 
     def __str__(self) -> str:
         found = self.findings
         head = {0: "no findings", 1: "1 finding"}.get(len(found), f"{len(found)} findings")
-        lines = [head, *map(str, found)]
+        lines = [head, *map(str, found), *map(str, self.warnings)]
         lines += [f"{path}: {n} bytes" for path, n in sorted(self.stats["bytes"].items())]
         lines += [f"{name}: {n}" for name, n in self.stats.items() if isinstance(n, int) and n]
         return "\n".join(lines)
