@@ -194,6 +194,7 @@ MAY_HAVE_MANY = {
     ("kernels/attention/blank.py", "blank"): LAUNCHED,
     ("kernels/attention/hopper.py", "hopper"): LAUNCHED,
     ("kernels/attention/pipelined.py", "pipelined"): LAUNCHED,
+    ("kernels/attention/sequences.py", "sequences"): LAUNCHED,
     ("kernels/matmul/hopper/stream.py", "stream"): LAUNCHED,
 }
 

@@ -79,7 +79,9 @@ class Warp(Component):
             bits = self._as_word(value)
         else:
             word = int64 if value.dtype.bits == 64 else int32
-            bits = value if value.dtype.llvm == word.llvm else self.e.ins(f"bitcast {value.typed} to {word.llvm}", word)
+            bits = value
+            if value.dtype.llvm != word.llvm:
+                bits = self.e.ins(f"bitcast {value.typed} to {word.llvm}", word)
         return self.e.ins(f"call i32 @llvm.nvvm.match.any.sync.{bits.dtype.llvm}(i32 {(mask or self.members()).text}, "
                           f"{bits.typed})", uint32)
 

@@ -3,7 +3,7 @@ on run-time values the language's ops do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
@@ -144,7 +144,7 @@ def _(w: Walker, x: Any = ()) -> frozenset[Any]:
 def by_key(w: Walker, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`sorted`, `min` or `max` of compile-time sequences, with `key=` and other keywords."""
     name: str = function.__name__
-    parts: Any = args
+    parts: Iterable[Any] = args
     if len(args) == 1:
         parts = args[0] if isinstance(args[0], (set, frozenset)) else sequence(w, args[0], name)
     key = kwargs.get("key")

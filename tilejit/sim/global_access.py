@@ -217,8 +217,9 @@ class GlobalAccess(Component):
         if not self.m.checks:
             return
         n = index[0].size
-        threads = self.m.low + np.asarray(owner).reshape(-1) if owner is not None else np.arange(self.m.low,
-                                                                                                 self.m.high)
+        threads = np.arange(self.m.low, self.m.high)
+        if owner is not None:
+            threads = self.m.low + np.asarray(owner).reshape(-1)
         if n in (1, len(threads)):
             self.m.traffic.count("global", threads[:n],
                                  lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize, memory.itemsize)

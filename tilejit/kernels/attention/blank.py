@@ -10,11 +10,11 @@ ROWS = 64
 
 
 @tile.jit(num_warps=4)
-def blank(Q, K, V, O, L, S, scale, left, right, cap, E0, E1, E2, E3, LSE: tile.constexpr, SINKS: tile.constexpr,
+def blank(Q, K, V, OUT, L, S, scale, left, right, cap, E0, E1, E2, E3, LSE: tile.constexpr, SINKS: tile.constexpr,
           D: tile.constexpr):
     """Zeros, and the logarithms of sums of nothing, or of the sinks S alone. Takes what `pipelined` takes."""
     batch, head, row = tile.program_id(2), tile.program_id(1), tile.program_id(0) * ROWS
-    tile.store(part(O, batch, head, row, ROWS, D), tile.zeros((ROWS, D), O.dtype))
+    tile.store(part(OUT, batch, head, row, ROWS, D), tile.zeros((ROWS, D), OUT.dtype))
     if LSE:
         sum_of = tile.cast(tile.load(S[head]), tile.float32) if SINKS else -float("inf")
         put_sums(tile.full((ROWS,), sum_of, tile.float32), L, batch, head, row)

@@ -24,7 +24,8 @@ PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None,
               window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
               mask: tile.Kernel[..., Any] | None = None, score: tile.Kernel[..., Any] | None = None,
-              arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False, out: Any = None,
+              arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False,
+              block_table: Any = None, lengths: Any = None, out: Any = None,
               config: Config | None = None) -> Any:
     """``softmax(q @ k.T * scale) @ v`` of each head, on the tensor cores of any target; returns `out`, a new array if
     it is not given, or with `lse` (out, the logarithms of the rows' sums).
@@ -48,39 +49,64 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     that broadcasts to [BM, BN]. `arguments` are up to four arrays or numbers. `sinks` has a float for each head, an
     additional score of each of its rows, without a value.
 
+    `lengths` is an int32 or int64 array with the keys of each batch, of which `k` and `v` have at most that many; what
+    lies behind is not used. If `q`, `k` and `v` have no batch, their rows are those of several sequences, one after the
+    other, and `lengths` is the rows of each, or a pair of arrays: of `q`, and of `k` and `v`. The batch of `score` and
+    `mask` is then the number of the sequence, in which rows and columns count. Results beyond the last sequence are not
+    written. With `block_table`, an array [batch, pages of a sequence], `k` and `v` are pages [pages, kv_heads, rows,
+    D], contiguous in this order or in [pages, rows, kv_heads, D], and `block_table` has the numbers of each sequence's.
+
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
     time. LaunchError says what does not fit."""
-    arrays = (q, k, v) if out is None else (q, k, v, out)
-    forms, addresses = seen_as(("q", "k", "v", "out"), arrays)
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
         _check_number_of(arguments, mask, score)
-    scale = _checked_scale(scale, q.shape)
-    window = _checked_window(window)
-    softcap = _checked_softcap(softcap)
+    options = dict(causal=bool(causal), window=_checked_window(window), mask=mask, score=score, extras=len(arguments),
+                   lse=bool(lse))
+    shape = tuple(getattr(q, "shape", ()))
+    return _attend((q, k, v, out, sinks, *_checked_lengths(lengths, block_table, len(shape))), options,
+                   _checked_scale(scale, shape), _checked_softcap(softcap), tuple(arguments), config)
+
+
+NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table"
+
+
+def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float, arguments: tuple,
+            config: Config | None) -> Any:
+    """What `attention` returns, for arrays as in `NAMES`, of which some are None, and the options of a `Request`."""
+    given = [i for i, x in enumerate(arrays) if x is not None]
+    forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
-    options = bool(causal), window, scale > 0, softcap > 0, mask, score, len(arguments), bool(lse)
-    key = forms, out is None, *options, None if sinks is None else seen_as(("sinks",), (sinks,))[0], config, target
+    key = forms, tuple(given), *options.values(), scale > 0, softcap > 0, config, target
     launch = known = recalled(PLANS, key)
+    q, k, v, out, sinks, *sequences = arrays
     if launch is None:
-        views = [describe(x) for x in arrays]
-        request = Request(views[0], views[1], views[2], None if out is None else views[3],
-                          None if sinks is None else describe(sinks), *options)
-        launch = plan_launch(request, config, target or driver.target(views[0].device))
+        views: list[Any] = [None if x is None else describe(x) for x in arrays]
+        request = Request(*views[:5], **options, positive=scale > 0, softcap=softcap > 0, row_lengths=views[5],
+                          key_lengths=views[6], pages=views[7])
+        launch = plan_launch(request, config, target or driver.target(request.q.device))
     made = launch.new_result(q) if out is None else out
-    sums = launch.new_sums(q) if lse else None
+    sums = launch.new_sums(q) if options["lse"] else None
     if launch.kernel is not None:
         if out is not None:
-            check_apart(launch.spans, addresses, arrays, ("q", "k", "v"))
+            check_apart(launch.spans, addresses[:4], arrays[:4], NAMES[:3])
         try:
-            launch.prepared(*launch.given(q, k, v, made, sums, sinks, scale, softcap, tuple(arguments)))
+            launch.run(q, k, v, made, sums, sinks, tuple(sequences), scale, softcap, arguments)
         except LaunchError:
             check_arguments(arguments, describe(q).device)
             raise
     if known is None:
         remember(PLANS, key, launch)
-    return (made, sums) if lse else made
+    return (made, sums) if options["lse"] else made
+
+
+def _checked_lengths(lengths: Any, block_table: Any, rank: int) -> tuple:
+    """The lengths of rows and of keys, and the pages; None for those that do not matter."""
+    rows, keys = lengths if isinstance(lengths, (tuple, list)) and len(lengths) == 2 else (None, lengths)
+    if isinstance(keys, (tuple, list)) or (rows is None) != (keys is None) and isinstance(lengths, (tuple, list)):
+        raise LaunchError("lengths is an array, or a pair of arrays: the rows of each sequence in q, and in k and v")
+    return keys if rows is None and rank == 3 else rows, keys, block_table
 
 
 def _checked_scale(scale: Any, shape: tuple[int, ...]) -> float:

@@ -20,7 +20,8 @@ class Config:
     - `bm`, `bn`: rows and columns of a block of scores; `stages`: slots for blocks of K and of V
     - `held`: rows of Q stay in registers while a tile's blocks are walked; `turns`: consumers issue products in turn
     - `width`, `buffers`: columns of the result in a staging buffer of a consumer, and the number of these buffers; with
-      0 columns threads store the result"""
+      0 columns threads store the result
+    - `splits`: CTAs that share the keys of a tile of few rows, or of a sequence"""
 
     roles: bool = True
     bm: int = 128
@@ -31,6 +32,7 @@ class Config:
     turns: bool = True
     width: int = 0
     buffers: int = 1
+    splits: int = 1
 
     @property
     def consumers(self) -> int:
@@ -46,14 +48,18 @@ class Config:
         return (self.bm * d + self.stages * self.bn * (d + dv) + staged) * itemsize
 
 
-def check_config(config: Config, target: str, d: int, dv: int) -> None:
-    """LaunchError for a configuration that the kernels do not take."""
+def check_kind(config) -> None:
+    """LaunchError if this is no configuration, or has fields that are no numbers."""
     if not isinstance(config, Config):
         raise LaunchError(f"config is a tilejit.kernels.attention.config.Config, not {config!r}")
-    for name in ("bm", "bn", "stages", "warps", "buffers", "width"):
+    for name in ("bm", "bn", "stages", "warps", "buffers", "splits", "width"):
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < (name != "width"):
             raise LaunchError(f"config.{name} is a number of at least {int(name != 'width')}, not {value!r}")
+
+
+def check_config(config: Config, target: str, d: int, dv: int) -> None:
+    """LaunchError for a configuration that the kernels do not take."""
     if config.roles and target != "sm_90a":
         raise LaunchError(f"the kernel with roles is for sm_90a, and the target is {target}: "
                           "config.roles must be False")
@@ -71,4 +77,4 @@ def check_config(config: Config, target: str, d: int, dv: int) -> None:
                           f"memory, and {target} has {SHARED[target] - BARRIERS}: lower config.bn or config.stages")
 
 
-__all__ = ["BARRIERS", "Config", "SHARED", "check_config"]
+__all__ = ["BARRIERS", "Config", "SHARED", "check_config", "check_kind"]

@@ -71,4 +71,26 @@ class HopperConstants(AttentionConstants):
     group: int
 
 
-__all__ = ["AttentionConstants", "HopperConstants", "Scores"]
+@dataclass(frozen=True, kw_only=True)
+class SequenceConstants(AttentionConstants):
+    """Those of `sequences` and `combine`.
+
+    - `heads`, `kv_heads`: the heads of Q, and of K and V; `shared`: how many of them a tile has
+    - `lengths`: each sequence has a number of keys of its own; `packed`: and of rows, and all lie one after the other
+    - `page`: the keys of a page, 0 without pages, of which a sequence has up to `most_keys`; `rows_first`: a page has
+      the heads of a key beside each other
+    - `splits`: CTAs that share the keys of a tile; `lines`: lines that a CTA of `combine` puts together"""
+
+    heads: int
+    kv_heads: int
+    shared: int = 1
+    lengths: bool = False
+    packed: bool = False
+    page: int = 0
+    most_keys: int = 0
+    rows_first: bool = False
+    splits: int = 1
+    lines: int = 1
+
+
+__all__ = ["AttentionConstants", "HopperConstants", "Scores", "SequenceConstants"]

@@ -124,10 +124,10 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
 
 
 @tile.jit
-def put(acc, stage, O, place, PLAN: tile.constexpr):
+def put(acc, stage, OUT, place, PLAN: tile.constexpr):
     """Store the finished results of 64 rows: by TMA through staging buffers, or by threads."""
     if PLAN.width == 0:
-        tile.store(part(O, place.batch, place.head, place.row, 64, PLAN.dv), acc)
+        tile.store(part(OUT, place.batch, place.head, place.row, 64, PLAN.dv), acc)
     else:
         for c in tile.static_range(PLAN.dv // PLAN.width):
             with tile.elect():
@@ -137,14 +137,14 @@ def put(acc, stage, O, place, PLAN: tile.constexpr):
             tile.fence_proxy_async()
             tile.sync()
             with tile.elect():
-                tile.copy_async(part(O, place.batch, place.head, place.row, 64, PLAN.width, c * PLAN.width),
+                tile.copy_async(part(OUT, place.batch, place.head, place.row, 64, PLAN.width, c * PLAN.width),
                                 stage[c % PLAN.buffers])
                 tile.bulk_commit()
 
 
 @tile.jit
-def hopper(Q, K, V, O, L, S, counter, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """``O = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
+def hopper(Q, K, V, OUT, L, S, counter, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
+    """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
@@ -161,7 +161,7 @@ def hopper(Q, K, V, O, L, S, counter, scale, left, right, cap, E0, E1, E2, E3, P
     SHAPE: tile.constexpr = (NC, PLAN.buffers, 64, PLAN.width)
     stage = None
     if PLAN.width:
-        stage = tile.alloc(SHAPE, O.dtype, layout=tile.swizzled(O.dtype, SHAPE, SWIZZLE))
+        stage = tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
             load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN)
@@ -188,7 +188,7 @@ def hopper(Q, K, V, O, L, S, counter, scale, left, right, cap, E0, E1, E2, E3, P
                 by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
                 if PLAN.lse:
                     put_sums(lse, L, place.batch, place.head, place.row)
-                put(tile.cast(acc * by[:, None], O.dtype), stage[w] if PLAN.width else None, O, place, PLAN)
+                put(tile.cast(acc * by[:, None], OUT.dtype), stage[w] if PLAN.width else None, OUT, place, PLAN)
         if PLAN.width:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,8 @@ from ...concurrency import cached_property
 from ...runtime.arrays import ArrayView
 from ..matmul.workspace import zeros
 from ..operands import NOTHING
-from ..views import new, swapped
+from ..views import new, swapped, temporary
+from .sequences import combine
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,9 @@ class Launch:
     """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its
     grid and constants, and the result's shape and dtype. `by_rows`: a new result has the rows of all heads beside each
     other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `counted`: the
-    kernel takes tiles from a counter. `spans`: the bytes, relative to their addresses, that Q, K, V and the result
-    occupy."""
+    kernel takes tiles from a counter. `lengths`: it takes the lengths and pages of sequences; `splits`: it has so many
+    parts of the keys, whose results `combine` puts together. `spans`: the bytes, relative to their addresses, that Q,
+    K, V and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -30,6 +33,8 @@ class Launch:
     by_rows: bool = False
     bounds: tuple[int, int] = (0, 0)
     counted: bool = False
+    lengths: bool = False
+    splits: int = 1
     spans: tuple[tuple[int, int], ...] = ()
 
     @cached_property
@@ -37,11 +42,29 @@ class Launch:
         """The kernel on its grid with its constants: a function of what `given` returns."""
         return self.kernel.prepared(self.grid, **self.constants)
 
-    def given(self, q, k, v, out, lse, sinks, scale: float, softcap: float, arguments: tuple) -> tuple:
-        """All arguments of the kernel."""
-        counter = (zeros(q, (1,), "uint32"),) if self.counted else ()
-        return (q, k, v, out, 0 if lse is None else lse, 0 if sinks is None else sinks, *counter, scale, *self.bounds,
-                softcap, *arguments, *NOTHING[len(arguments):])
+    @cached_property
+    def combined(self):
+        """The kernel that puts parts together, likewise."""
+        lines = math.prod(self.shape[:-1])
+        return combine.prepared((-(-lines // self.constants["PLAN"].lines),), PLAN=self.constants["PLAN"])
+
+    def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float, softcap: float, arguments: tuple) -> None:
+        """Launch. `sequences` are the lengths of rows and of keys, and the pages; each may be None."""
+        more: tuple = (zeros(q, (1,), "uint32"),) if self.counted else ()
+        lse, sinks = (0 if x is None else x for x in (lse, sinks))
+        made, sums = out, lse
+        if self.lengths:
+            more = tuple(0 if x is None else x for x in sequences)
+            if sequences[2] is not None:
+                k, v = (page_rows(x, self.constants["PLAN"].rows_first) for x in (k, v))
+        if self.splits > 1:
+            lines = math.prod(self.shape[:-1])
+            made = temporary(q, (self.splits, lines, self.shape[-1]), "float32")
+            sums = temporary(q, (self.splits, lines), "float32")
+        self.prepared(q, k, v, made, sums, sinks, *more, scale, *self.bounds, softcap, *arguments,
+                      *NOTHING[len(arguments):])
+        if self.splits > 1:
+            self.combined(made, sums, sinks, out, lse)
 
     def new_result(self, q):
         """A new array for the result, in the memory order of Q."""
@@ -53,6 +76,11 @@ class Launch:
     def new_sums(self, q):
         """A new array for the logarithms of the sums."""
         return new(q, self.shape[:-1], "float32")
+
+
+def page_rows(x, rows_first: bool):
+    """Pages [pages, heads, rows, columns] as a matrix of the rows of all heads of all pages, in their order."""
+    return (swapped(x, -2, -3) if rows_first else x).reshape((-1, x.shape[-1]))
 
 
 def ordered_by_rows(view: ArrayView) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .config import BARRIERS, SHARED, Config
 from .problem import Attention
 
 L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
+SPLITS = 64          # CTAs that may share the keys of a tile: one CTA puts their parts together in registers
 # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 SHORT = 1024
 
-# columns of a value up to which: (columns of a block with two consumers, Q is held in registers, staging columns)
+# columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))
 
 # columns up to which: (rows, columns of a block, warps), for products from registers by `mma_sync`, and for those of
@@ -57,6 +60,33 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     return Config(bm=128, bn=bn, held=held, width=width)
 
 
+def choose_sequences(problem: Attention, target: str, processors: int) -> Config:
+    """The configuration of the kernel for sequences with lengths, pages, or few rows."""
+    request = problem.request
+    d, lines = max(problem.d, problem.dv), problem.rows * (problem.group if few_rows(problem) else 1)
+    bm = next(n for n in (16, 32, 64) if lines <= n or n == 64)
+    bn, warps = (64 if d <= 128 else 32), 4
+    if lines > 64 and target not in ("sm_80", "sm_86", "sm_89", "sm_120a") and d <= 128:
+        bm, warps = 128, 8
+    config = Config(roles=False, bm=bm, bn=bn, warps=warps, stages=3 if lines <= 64 else 2)
+    while config.nbytes(problem.d, problem.dv) > SHARED[target] - BARRIERS and config.stages * bn > 16:
+        if config.stages > 2 or bn == 16:
+            config = replace(config, stages=config.stages - 1)
+        else:
+            bn //= 2
+            config = replace(config, bn=bn)
+    if request.packed or lines > 64:
+        return config
+    tiles = problem.batches * (problem.kv_heads if few_rows(problem) else problem.heads) * -(-lines // bm)
+    splits = min(2 * processors // tiles, -(-problem.keys // (4 * bn)), SPLITS)
+    return replace(config, splits=max(splits, 1))
+
+
+def few_rows(problem: Attention) -> bool:
+    """Whether the rows of all heads that share one of K and V fit in a tile."""
+    return problem.rows * problem.group <= 64 and not problem.request.packed
+
+
 def heads_at_once(problem: Attention) -> int:
     """How many heads of Q have tiles that are taken together."""
     keys = max(problem.keys * (problem.d + problem.dv) * 2, 1)
@@ -64,4 +94,4 @@ def heads_at_once(problem: Attention) -> int:
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 
-__all__ = ["choose", "heads_at_once"]
+__all__ = ["choose", "choose_sequences", "few_rows", "heads_at_once"]

@@ -44,8 +44,8 @@ def attend(state, q, K, V, place, head, begin, end, rules, EDGE: tile.constexpr,
 
 
 @tile.jit
-def pipelined(Q, K, V, O, L, S, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
-    """``O = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is an
+def pipelined(Q, K, V, OUT, L, S, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
+    """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is an
     `AttentionConstants`; S holds the sinks."""
     BM: tile.constexpr = PLAN.bm
     SCORES: tile.constexpr = PLAN.scores
@@ -63,7 +63,7 @@ def pipelined(Q, K, V, O, L, S, scale, left, right, cap, E0, E1, E2, E3, PLAN: t
     state = attend(state, q, K, V, place, head, whole, whole_stop, rules, False, PLAN)
     acc, most, total = attend(state, q, K, V, place, head, whole_stop, stop, rules, True, PLAN)
     by, lse = finish(most, total, factor_of(rules, SCORES), S, place.head, SCORES)
-    tile.store(part(O, place.batch, place.head, m, BM, PLAN.dv), tile.cast(acc * by[:, None], O.dtype))
+    tile.store(part(OUT, place.batch, place.head, m, BM, PLAN.dv), tile.cast(acc * by[:, None], OUT.dtype))
     if PLAN.lse:
         put_sums(lse, L, place.batch, place.head, m)
 

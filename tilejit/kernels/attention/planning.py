@@ -4,41 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import LaunchError
 from ...runtime import driver
 from ...runtime.arrays import ArrayView
 from ..operands import span, stored_by_tma
 from .blank import ROWS, blank
-from .config import Config, check_config
-from .constants import AttentionConstants, HopperConstants
+from .config import Config, check_config, check_kind
+from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import choose, heads_at_once
+from .model import choose, choose_sequences, few_rows, heads_at_once
 from .pipelined import pipelined
-from .problem import Attention, Request, check_attention
+from .problem import Attention, Request, check_attention, page_order
+from .sequences import sequences
 
-# bytes that a kernel may spill without the compiler's warning: outside its loops, or by a user's function
-ANY = 1 << 20
+ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: once in a tile, or by a user's function
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 
 def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     """The launch for a request, with `config` or the model's choice. LaunchError says what does not fit."""
     problem = check_attention(request)
-    on_host = request.q.device == "host"
-    processors = 4 if on_host else driver.multiprocessors(request.q.ordinal)
+    processors = 4 if request.q.device == "host" else driver.multiprocessors(request.q.ordinal)
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
-    if config is None:
+    by_sequences = request.key_lengths is not None or config is None and few_rows(problem)
+    if config is None and by_sequences:
+        config = choose_sequences(problem, target, processors)
+    elif config is None:
         config = choose(problem, target, by_tma, stored, processors)
+    check_kind(config)
+    by_sequences = by_sequences or config.splits > 1
+    if by_sequences and config.roles:
+        raise LaunchError("sequences with lengths, and keys that CTAs share, need a kernel without roles: config.roles "
+                          "must be False")
     check_config(config, target, problem.d, problem.dv)
     how: dict[str, Any] = dict(by_rows=ordered_by_rows(request.q), bounds=(problem.left, problem.right),
                                spans=tuple(map(span, (request.q, request.k, request.v, problem.out))))
     shape, dtype = problem.shape, request.q.dtype
     if 0 in shape:
         return Launch(shape, dtype, **how)
-    if problem.keys == 0:
+    if problem.keys == 0 or packed_nothing(request):
         grid = -(-problem.rows // ROWS), problem.heads, problem.batches
         return Launch(shape, dtype, blank, grid, dict(LSE=request.lse, SINKS=problem.scores.sinks, D=problem.dv), **how)
+    if by_sequences:
+        return _by_sequences(problem, config, how)
     ahead = config.roles or all(map(loaded_by_threads, (request.k, request.v)))
     plan = constants(problem, config, ahead, stored)
     options = dict(PLAN=plan, num_warps=config.num_warps, spills=ANY)
@@ -47,6 +57,28 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
         return Launch(shape, dtype, pipelined, (tiles, problem.heads, problem.batches), options, **how)
     ctas = min(processors, tiles * problem.heads * problem.batches)
     return Launch(shape, dtype, hopper, (ctas,), options, counted=True, **how)
+
+
+def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> Launch:
+    """The launch of the kernel for sequences with lengths, pages, or few rows."""
+    request = problem.request
+    shared = problem.group if few_rows(problem) else 1
+    packed, splits = request.packed, config.splits
+    if packed and splits > 1:
+        raise LaunchError(f"packed sequences are not split: config.splits must be 1, not {splits}")
+    order = page_order(request.k) if problem.page else False
+    ahead = problem.page or all(map(loaded_by_threads, (request.k, request.v)))
+    plan = SequenceConstants(
+        bm=config.bm, bn=config.bn, d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, lse=request.lse,
+        scores=problem.scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
+        lengths=request.key_lengths is not None, packed=packed, page=problem.page,
+        most_keys=problem.keys if problem.page else 0, rows_first=bool(order), splits=splits)
+    tiles = -(-problem.rows * shared // config.bm)
+    if packed:
+        tiles += request.sequences  # at most, since each may end with a part of a tile
+    grid = tiles * splits, problem.heads // shared, problem.batches
+    return Launch(problem.shape, request.q.dtype, sequences, grid,
+                  dict(PLAN=plan, num_warps=config.warps, spills=ANY), lengths=True, splits=splits, **how)
 
 
 def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> AttentionConstants:
@@ -59,6 +91,11 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, group=heads_at_once(problem))
+
+
+def packed_nothing(request: Request) -> bool:
+    """Whether there are no packed sequences."""
+    return request.packed and request.sequences == 0
 
 
 def loaded_by_tma(x: ArrayView) -> bool:

@@ -21,7 +21,8 @@ PLACES = ("the batch", "the head", "the rows", "the columns")
 @dataclass(frozen=True)
 class Request:
     """The arrays of a call, the result if one is given, and its options; `extras` are the arguments of its functions,
-    `positive` says whether the scale is."""
+    `positive` says whether the scale is. `row_lengths` and `key_lengths`: the lengths of sequences; `pages`: the pages
+    of each."""
 
     q: ArrayView
     k: ArrayView
@@ -36,6 +37,19 @@ class Request:
     score: tile.Kernel | None
     extras: int
     lse: bool
+    row_lengths: ArrayView | None = None
+    key_lengths: ArrayView | None = None
+    pages: ArrayView | None = None
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences have lengths."""
+        return self.key_lengths.shape[0] if self.key_lengths is not None else 0
+
+    @property
+    def packed(self) -> bool:
+        """Whether the rows of all sequences lie one after the other."""
+        return self.key_lengths is not None and len(self.q.shape) == 3
 
 
 @dataclass(frozen=True)
@@ -57,17 +71,24 @@ class Attention:
     scores: Scores
 
     @property
+    def page(self) -> int:
+        """The keys of a page, 0 without pages."""
+        return self.request.k.shape[-2] if self.request.pages is not None else 0
+
+    @property
+    def group(self) -> int:
+        """The heads of Q that have one head of K and V."""
+        return self.heads // max(self.kv_heads, 1)
+
+    @property
     def left(self) -> int:
         """The columns that a row sees to the left of its position."""
-        left = self.request.window[0]
-        return min(left, MOST) if self.scores.left and left is not None else 0
+        return self.request.window[0] or 0 if self.scores.left else 0
 
     @property
     def right(self) -> int:
-        if not self.scores.right:
-            return 0
-        bounds = [0] if self.request.causal else []
-        return min([*bounds, *(n for n in self.request.window[1:] if n is not None)])
+        right = self.request.window[1]
+        return 0 if self.request.causal or not self.scores.right else right or 0
 
 
 def check_attention(request: Request) -> Attention:
@@ -85,7 +106,8 @@ def check_attention(request: Request) -> Attention:
     batches = q.shape[0] if len(q.shape) == 4 else 1
     heads, rows, d = q.shape[-3:]
     kv_heads, keys, dv = v.shape[-3:]
-    _check_shapes(q, k, v)
+    _check_shapes(q, k, v, request.pages is not None)
+    keys = _check_sequences(request, batches)
     shape = (*q.shape[:-1], dv)
     out = request.out
     if out is None:
@@ -96,10 +118,56 @@ def check_attention(request: Request) -> Attention:
     return Attention(request, batches, heads, kv_heads, rows, keys, d, dv, shape, out, _scores(request, rows, keys))
 
 
-def _check_shapes(q: ArrayView, k: ArrayView, v: ArrayView) -> None:
+def _check_sequences(request: Request, batches: int) -> int:
+    """The most keys that a sequence has."""
+    q, k = request.q, request.k
+    if request.pages is not None:
+        _check_integers("block_table", request.pages, 2, q)
+        if len(q.shape) != 4 or request.pages.shape[0] != batches:
+            raise LaunchError("with block_table, q is [batch, heads, rows, D], k and v are [pages, kv_heads, rows of a "
+                              "page, D], and block_table is [batch, pages of a sequence], not "
+                              f"{q.shape}, {k.shape} and {request.pages.shape}")
+        if request.key_lengths is None:
+            raise LaunchError("block_table says which pages a sequence has: lengths must say how many keys")
+        for name, x in (("k", k), ("v", request.v)):
+            if page_order(x) is None:
+                raise LaunchError(f"pages are contiguous in the order [pages, kv_heads, rows, D] or [pages, rows, "
+                                  f"kv_heads, D], and {name} has the strides {x.strides}")
+        if page_order(k) != page_order(request.v):
+            raise LaunchError("k and v have one order of heads and rows in their pages")
+    for name, x in (("lengths", request.key_lengths), ("lengths of q", request.row_lengths)):
+        if x is not None:
+            _check_integers(name, x, 1, q)
+    if request.key_lengths is not None:
+        n = request.key_lengths.shape[0]
+        if request.row_lengths is not None and (not request.packed or request.row_lengths.shape[0] != n):
+            raise LaunchError("lengths of q are for packed sequences, [heads, rows of all, D], as many as lengths of k")
+        if not request.packed and n != batches:
+            raise LaunchError(f"lengths has the keys of each of the {batches} batches, not of {n}")
+    return k.shape[-2] if request.pages is None else request.pages.shape[1] * k.shape[-2]
+
+
+def page_order(x: ArrayView) -> bool | None:
+    """Whether the heads of a key lie beside each other in pages [pages, heads, rows, columns], or its rows do; None if
+    the pages are not contiguous in either order."""
+    pages, heads, rows, columns = x.shape
+    by_rows = ArrayView(x.pointer, (pages, rows, heads, columns), tuple(x.strides[i] for i in (0, 2, 1, 3)), x.dtype,
+                        x.device)
+    if x.contiguous:
+        return False
+    return True if by_rows.contiguous else None
+
+
+def _check_integers(name: str, x: ArrayView, rank: int, q: ArrayView) -> None:
+    if len(x.shape) != rank or x.dtype not in ("int32", "int64") or x.device != q.device:
+        raise LaunchError(f"{name} is an array of int32 or int64 with {rank} dimension{'s' * (rank > 1)}, on "
+                          f"{q.device}, and it is {x.dtype} of shape {x.shape} on {x.device}")
+
+
+def _check_shapes(q: ArrayView, k: ArrayView, v: ArrayView, paged: bool) -> None:
     heads, rows, d = q.shape[-3:]
     kv_heads, keys, dv = v.shape[-3:]
-    if k.shape[:-1] != v.shape[:-1] or k.shape[:-3] != q.shape[:-3]:
+    if k.shape[:-1] != v.shape[:-1] or not paged and k.shape[:-3] != q.shape[:-3]:
         raise LaunchError(f"k and v have the batches of q, and the same heads and rows, and q is of shape {q.shape}, "
                           f"k of {k.shape}, v of {v.shape}")
     if k.shape[-1] != d:
@@ -135,7 +203,7 @@ def _scores(request: Request, rows: int, keys: int) -> Scores:
     """What happens to the scores. A bound that hides no column is none."""
     left, right = request.window
     if request.causal:
-        right = 0 if right is None else min(right, 0)
+        right = 0
     for name in ("mask", "score"):
         _check_function(name, getattr(request, name), request.extras)
     scaled = request.softcap or request.score is not None or not request.positive
@@ -151,4 +219,4 @@ def _check_function(name: str, function, extras: int) -> None:
     check_parameters(function, PLACES if name == "mask" else ("the scores", *PLACES), extras, name)
 
 
-__all__ = ["Attention", "MOST", "Request", "check_attention"]
+__all__ = ["Attention", "MOST", "Request", "check_attention", "page_order"]

@@ -14,13 +14,15 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tile of scores is: the batch and the head, its `row` in Q, and the rows of Q and of K."""
+    """Where a tile of scores is: the batch and the head, its `row` in Q, and the rows of Q and of K. If several heads
+    are `shared` in a tile, which have one head of K, `head` is that one, and each row of Q stands there that often."""
 
     batch: Any
     head: Any
     row: Any
     rows: Any
     keys: Any
+    shared: int = 1
     tile_record = True
 
 
@@ -44,6 +46,15 @@ def factor_of(rules, SCORES: tile.constexpr):
 
 
 @tile.jit
+def lines_of(place, ROWS: tile.constexpr):
+    """(The heads, the rows) of a tile's lines: the head is a number if there is only one."""
+    at = place.row + tile.arange(ROWS)
+    if place.shared == 1:
+        return place.head, at
+    return place.head * place.shared + at % place.shared, at // place.shared
+
+
+@tile.jit
 def masked(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr):
     """The scores `s` from `column` on, scaled if `scaled`, with -inf where a row does not see a column. Without `EDGE`
     the place alone hides no column."""
@@ -51,9 +62,12 @@ def masked(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr
         s = s * rules.scale
     if SCORES.softcap:
         s = rules.cap * tile.tanh(s / rules.cap, fast=True)
-    rows, columns = place.row + tile.arange(s.shape[0])[:, None], column + tile.arange(s.shape[1])[None, :]
+    heads, rows = lines_of(place, s.shape[0])
+    rows, columns = rows[:, None], column + tile.arange(s.shape[1])[None, :]
+    if place.shared > 1:
+        heads = heads[:, None]
     if SCORES.score is not None:
-        given = SCORES.score(s, place.batch, place.head, rows, columns, *rules.extra)
+        given = SCORES.score(s, place.batch, heads, rows, columns, *rules.extra)
         tile.static_assert(given is not None and given.shape == s.shape,
                            "score must return a tile of the shape of the scores")
         s = tile.cast(given, tile.float32)
@@ -64,7 +78,7 @@ def masked(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr
             seen = seen & (columns >= at - rules.left)
         s = tile.where(seen, s, -float("inf"))
     if SCORES.mask is not None:
-        s = tile.where(SCORES.mask(place.batch, place.head, rows, columns, *rules.extra), s, -float("inf"))
+        s = tile.where(SCORES.mask(place.batch, heads, rows, columns, *rules.extra), s, -float("inf"))
     return s
 
 
@@ -74,8 +88,8 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
     whole, one past the last of these). There is at least one, which may be wholly masked."""
     first, stop = 0, place.keys
     whole, whole_stop = 0, place.keys // BN
-    at = row + place.keys - place.rows                    # positions of these rows
-    end = min(row + ROWS, place.rows) + place.keys - place.rows - 1
+    at = row // place.shared + place.keys - place.rows    # the first and the last position of these rows
+    end = min((row + ROWS - 1) // place.shared, place.rows - 1) + place.keys - place.rows
     if SCORES.right:
         stop = min(stop, end + rules.right + 1)
         whole_stop = min(whole_stop, max(at + rules.right + 1, 0) // BN)
@@ -102,13 +116,14 @@ def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
 
 
 @tile.jit
-def finish(most, total, factor, sinks, head, SCORES: tile.constexpr):
+def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
+           SINKS: tile.constexpr = None):
     """(What the sums of a row's values are multiplied by, the logarithm of its sum) at the end of a softmax. Both are 0
-    and -inf for a row that saw no column."""
+    and -inf for a row that saw no column. `SINKS`: sinks count, by default if there are some."""
     total = tile.sum(total, axis=1)
     top = tile.where(total == 0.0, -float("inf"), most * factor)
-    if SCORES.sinks:
-        sink = tile.cast(tile.load(sinks[head]), tile.float32) * LOG2_E
+    if SCORES.sinks if SINKS is None else SINKS:
+        sink = tile.cast(tile.load(sinks[heads]), tile.float32) * LOG2_E
         new = tile.maximum(top, sink)
         new = tile.where(new == -float("inf"), 0.0, new)
         scaled = tile.where(total == 0.0, 0.0, tile.exp2(top - new))
@@ -117,4 +132,4 @@ def finish(most, total, factor, sinks, head, SCORES: tile.constexpr):
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "masked", "softmax_step", "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "masked", "softmax_step", "span_of"]

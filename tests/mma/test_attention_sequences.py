@@ -1,0 +1,152 @@
+"""`kernels.attention` of sequences with lengths, in pages, and of few rows, on the simulator, compared with float64 one by one."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit import kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.attention.config import Config
+from tilejit.kernels.attention.constants import SequenceConstants
+from tilejit.kernels.attention.sequences import sequences
+
+from tests.mma.attention_cases import BF16, check, inputs
+from tests.mma.test_attention_call import alibi, tried
+
+
+@pytest.fixture(autouse=True)
+def no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tile.TileWarning)
+        yield
+
+
+SINKS = np.array([1.0, -2.0, 3.0, 0.5], np.float32)
+
+
+@pytest.mark.parametrize("batch, heads, kv_heads, rows, keys, options", [
+    (1, 4, 1, 1, 300, {}), (2, 4, 2, 3, 600, dict(causal=True)), (None, 4, 4, 1, 700, dict(window=(100, 0))), (1, 4, 2, 7, 5, dict(causal=True)),
+    (1, 4, 1, 16, 100, dict(sinks=SINKS, causal=True))])
+def test_heads_that_share_keys_share_a_tile_of_few_rows(batch, heads, kv_heads, rows, keys, options):
+    tried(*inputs(batch, heads, kv_heads, rows, keys), **options)
+
+
+@pytest.mark.parametrize("splits", [1, 3, 7])
+def test_parts_of_the_keys_are_put_together(splits):
+    """More splits than blocks, too; sinks count once; rows that see no key in any part are 0."""
+    config = Config(roles=False, bm=16, bn=32, splits=splits)
+    tried(*inputs(1, 4, 2, 2, 130), config, sinks=SINKS, causal=True)
+    tried(*inputs(1, 4, 4, 40, 30), config, causal=True)
+
+
+@pytest.mark.parametrize("rows, keys", [([70, 0, 130, 1], [70, 5, 200, 0]), ([1], [300]), ([0, 0], [3, 4]), ([20] * 150, [10] * 150)])
+def test_packed_sequences_are_right_one_by_one(rows, keys):
+    """No rows, no keys, more sequences than are searched at once. Rows beyond the last sequence are left alone."""
+    q, k, v = inputs(None, 2, 1, sum(rows) + 5, 1)[0], *inputs(None, 2, 1, 1, sum(keys) + 3)[1:]
+    k, v = k.copy(), v.copy()
+    k[:, sum(keys):], v[:, sum(keys):] = np.nan, np.nan
+    out = np.full(q.shape, 7, BF16)
+    options = dict(causal=len(rows) < 5, window=(40, None))
+    _, lse = kernels.attention(q, k, v, lengths=(np.array(rows, np.int32), np.array(keys, np.int64)), out=out, lse=True, **options)
+    first, start = 0, 0
+    for n, m in zip(rows, keys):
+        check(out[:, first:first + n], lse[:, first:first + n], q[:, first:first + n], k[:, start:start + m], v[:, start:start + m], **options)
+        first, start = first + n, start + m
+    assert (out[:, first:] == 7).all()
+
+
+def test_one_array_of_lengths_is_that_of_rows_and_keys():
+    q, k, v = inputs(None, 2, 2, 150, 150)
+    got = kernels.attention(q, k, v, lengths=np.array([100, 50], np.int32), score=alibi, arguments=(SINKS,))
+    apart = np.arange(50)[:, None] - np.arange(50)
+    check(got[:, 100:], None, q[:, 100:], k[:, 100:], v[:, 100:], change=lambda s: s - SINKS[:2, None, None] * apart)
+
+
+@pytest.mark.parametrize("rows, options", [(2, dict(causal=True)), (100, dict(causal=True)), (100, dict(window=(30, 30)))])
+def test_keys_behind_a_batchs_length_are_not_used(rows, options):
+    """They hold NaN. A length beyond the array is that of the array, one below 0 is 0."""
+    q, k, v = (x.copy() for x in inputs(4, 4, 2, rows, 200))
+    lengths = [0, 130, 200, 64]
+    for i, n in enumerate(lengths):
+        k[i, :, n:], v[i, :, n:] = np.nan, np.nan
+    got, lse = kernels.attention(q, k, v, lse=True, lengths=np.array([-3, 130, 1000, 64], np.int32), **options)
+    for i, n in enumerate(lengths):
+        check(got[i], lse[i], q[i], k[i, :, :n], v[i, :, :n], **options)
+
+
+def paged(page, by_rows, lengths, kv_heads=2, d=64, seed=0):
+    """Pages of k and v, in any order, with NaN behind the lengths; the table; and k and v of each sequence."""
+    rng = np.random.default_rng(seed)
+    width = -(-max(lengths) // page) + 1
+    table = rng.permutation(len(lengths) * width + 3)[:len(lengths) * width].reshape(-1, width).astype(np.int32)
+    pages, whole = [], []
+    for _ in range(2):
+        x = np.full((table.max() + 2, kv_heads, page, d), np.nan, BF16)
+        each = [rng.standard_normal((kv_heads, n, d)).astype(BF16) for n in lengths]
+        for i, n in enumerate(lengths):
+            for at in range(0, n, page):
+                x[table[i, at // page], :, :min(page, n - at)] = each[i][:, at:at + page]
+        pages.append(np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) if by_rows else x)
+        whole.append(each)
+    return pages, table, whole
+
+
+@pytest.mark.parametrize("page, by_rows, rows, splits", [(16, True, 1, None), (64, False, 3, None), (256, True, 100, None), (48, True, 1, 3)])
+def test_keys_in_pages_are_right(page, by_rows, rows, splits):
+    """Pages of any number of keys, both orders of heads and rows, few rows and many."""
+    lengths = [0, 100, 333]
+    (k, v), table, whole = paged(page, by_rows, lengths)
+    q = inputs(3, 4, 2, rows, 1, seed=1)[0]
+    config = None if splits is None else Config(roles=False, bm=16, bn=32, splits=splits)
+    got, lse = kernels.attention(q, k, v, causal=True, lengths=np.array(lengths, np.int32), block_table=table, lse=True, config=config)
+    for i in range(3):
+        check(got[i], lse[i], q[i], whole[0][i], whole[1][i], causal=True)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
+def test_sequences_run_on_every_target(target, monkeypatch):
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    tried(*inputs(1, 4, 1, 1, 300), causal=True)
+    (k, v), table, whole = paged(16, True, [130], d=128)
+    q = inputs(1, 4, 2, 70, 1, 128)[0]
+    check(kernels.attention(q, k, v, lengths=np.array([130], np.int32), block_table=table)[0], None, q[0], whole[0][0], whole[1][0])
+
+
+@pytest.mark.parametrize("kind", ["even", "padded", "packed", "paged"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_blocks_are_loaded_ahead_without_spills(target, kind):
+    few = kind != "packed"
+    plan = SequenceConstants(bm=16 if few else 64, bn=64, d=128, dv=128, stages=3 if few else 2, heads=32, kv_heads=4, shared=8 if few else 1,
+                             lengths=kind != "even", packed=not few, page=16 if kind == "paged" else 0, most_keys=65536, rows_first=True, splits=4 if few else 1)
+    spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
+    q, k = (spec(8, 32, 1, 128), spec(8, 4, 65536, 128)) if few else (spec(32, 5000, 128), spec(4, 5000, 128))
+    k = spec(1 << 20, 128) if kind == "paged" else k
+    parts = (spec(4, 256, 128, dtype="float32"), spec(4, 256, dtype="float32")) if few else (q, 0)
+    n = spec(8, dtype="int32")
+    made = sequences.compile(q, k, k, *parts, 0, 0 if few else n, 0 if kind == "even" else n, spec(8, 4096, dtype="int32") if kind == "paged" else 0,
+                             0.1, 0, 0, 0.0, 0, 0, 0, 0, PLAN=plan, num_warps=4, target=target)
+    assert made.spills == 0 and not made.warnings
+    assert {c.variant for c in made.copies} == {"tma" if kind == "even" and target == "sm_90a" else "ldgsts"}
+
+
+Q, K, N = np.ones((2, 4, 1, 64), BF16), np.ones((2, 2, 100, 64), BF16), np.array([3, 4], np.int32)
+TABLE = np.zeros((2, 3), np.int32)
+
+
+@pytest.mark.parametrize("q, k, options, words", [
+    (Q, K, dict(lengths=N[:1]), "lengths has the keys of each of the 2 batches, not of 1"),
+    (Q, K, dict(lengths=N.astype(np.float32)), "lengths is an array of int32 or int64 with 1 dimension, on host, and it is float32"),
+    (Q, K, dict(lengths=(N, N)), "lengths of q are for packed sequences"),
+    (Q[0], K[0], dict(lengths=(N, N[:1])), "as many as lengths of k"),
+    (Q, K, dict(lengths=[3, 4, 5]), "lengths is an array, or a pair of arrays"),
+    (Q, K, dict(block_table=TABLE), "block_table says which pages a sequence has: lengths must say how many keys"),
+    (Q, K, dict(block_table=TABLE[:1], lengths=N), r"block_table is \[batch, pages of a sequence\]"),
+    (Q, K, dict(block_table=N, lengths=N), "block_table is an array of int32 or int64 with 2 dimensions"),
+    (Q, K[:, :, ::2], dict(block_table=TABLE, lengths=N), r"pages are contiguous in the order \[pages, kv_heads, rows, D\] or"),
+    (Q, K, dict(lengths=N, config=Config()), "config.roles must be False"),
+    (Q[0], K[0], dict(lengths=(N, N), config=Config(roles=False, splits=2)), "packed sequences are not split: config.splits must be 1, not 2"),
+])
+def test_bad_lengths_and_pages_are_refused(q, k, options, words):
+    with pytest.raises(LaunchError, match=words):
+        kernels.attention(q, k, k, **options)

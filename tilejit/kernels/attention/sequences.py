@@ -1,0 +1,206 @@
+"""Attention of sequences with lengths of their own, of keys in pages, and of few rows: on every target.
+
+A CTA has a tile of rows of one head, or of all heads that share one head of K and V, and a part of the keys if these
+are split. Parts are put together by `combine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tilejit as tile
+
+from .pipelined import part
+from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, masked, softmax_step, span_of
+
+CHUNK = 128   # sequences that are searched at once
+
+
+@dataclass(frozen=True)
+class Keys:
+    """K and V, or the rows of their pages, and the `pages` of each sequence; the head, and where a sequence begins."""
+
+    K: Any
+    V: Any
+    pages: Any
+    head: Any
+    start: Any
+    tile_record = True
+
+
+@tile.jit
+def length_of(lengths, i, most):
+    """The lengths of sequences `i`, from 0 to `most`; 0 for sequences that do not exist."""
+    found = tile.load(lengths[i], mask=i < lengths.shape[0], other=0)
+    return tile.minimum(tile.maximum(tile.cast(found, tile.int32), 0), most)
+
+
+@tile.jit
+def search(t, row_lengths, key_lengths, rows, keys, BM: tile.constexpr, SHARED: tile.constexpr):
+    """Of packed sequences, that of tile `t`: (its number, the tile in it, its first row, its rows, its first key, its
+    keys). The number is that of the sequences if there are fewer tiles."""
+    sequence, before, row, key = 0, 0, 0, 0
+    for c in range(0, row_lengths.shape[0], CHUNK):
+        i = c + tile.arange(CHUNK)
+        n = length_of(row_lengths, i, rows)
+        ends = tile.cumsum(tile.cdiv(n * SHARED, BM), axis=0) + before
+        over = (ends <= t) & (i < row_lengths.shape[0])
+        sequence += tile.sum(tile.where(over, 1, 0), axis=0)
+        row += tile.sum(tile.where(over, n, 0), axis=0)
+        key += tile.sum(tile.where(over, length_of(key_lengths, i, keys), 0), axis=0)
+        before = tile.max(tile.where(over, ends, before), axis=0)
+    own = length_of(row_lengths, sequence, rows), length_of(key_lengths, sequence, keys)
+    return sequence, t - before, row, tile.minimum(own[0], rows - row), key, tile.minimum(own[1], keys - key)
+
+
+@tile.jit
+def block(X, held, place, i, PLAN: tile.constexpr, COLUMNS: tile.constexpr):
+    """Block `i` of the rows of a sequence in X, which is K or V; zeros beyond its last."""
+    head = held.head
+    BN: tile.constexpr = PLAN.bn
+    if PLAN.page:
+        at = i * BN + tile.arange(BN)
+        page = tile.load(held.pages[place.batch, at // PLAN.page], mask=at < place.keys, other=0)
+        # X is a matrix of all rows of all pages
+        if PLAN.rows_first:
+            line = (page * PLAN.page + at % PLAN.page) * PLAN.kv_heads + head
+        else:
+            line = (page * PLAN.kv_heads + head) * PLAN.page + at % PLAN.page
+        return tile.load(X[line[:, None], tile.arange(COLUMNS)[None, :]], mask=(at < place.keys)[:, None], other=0.0)
+    if PLAN.packed:
+        return tile.load(tile.window(X, (head, held.start, 0), (1, place.keys, None))[0, i * BN:i * BN + BN, 0:COLUMNS])
+    if PLAN.lengths:
+        X = tile.window(X, (place.batch, head, 0, 0), (1, 1, place.keys, None))
+        return tile.load(X[0, 0, i * BN:i * BN + BN, 0:COLUMNS])
+    return tile.load(part(X, place.batch, head, i * BN, BN, COLUMNS))
+
+
+@tile.jit
+def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
+    """Continue the softmax and the sums of values (the `state`) with blocks `begin` to `end`."""
+    acc, most, total = state
+    SCORES: tile.constexpr = PLAN.scores
+    factor = factor_of(rules, SCORES)
+    for i in (tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end)):
+        s = tile.dot(q, block(held.K, held, place, i, PLAN, PLAN.d).T)
+        s = masked(s, place, i * PLAN.bn, rules, EDGE, SCORES)
+        p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.mask is not None)
+        acc = tile.dot(p.to(q.dtype), block(held.V, held, place, i, PLAN, PLAN.dv), acc * by[:, None])
+    return acc, most, total
+
+
+@tile.jit
+def put(acc, lse, OUT, L, place, first, split, PLAN: tile.constexpr):
+    """Store results and logarithms of a tile's lines, whose sequence begins at row `first`: to OUT and L, or as rows of
+    the matrices of parts of the `split`."""
+    BM: tile.constexpr = PLAN.bm
+    heads, rows = lines_of(place, BM)
+    heads = heads + tile.zeros((BM,), tile.int32)
+    exists, columns = rows < place.rows, tile.arange(PLAN.dv)[None, :]
+    rows = rows + first
+    if PLAN.splits > 1:
+        at = (place.batch * PLAN.heads + heads) * place.rows + rows
+        tile.store(OUT[split, at[:, None], columns], acc, mask=exists[:, None])
+        tile.store(L[split, at], lse, mask=exists)
+    elif len(OUT.shape) == 3:
+        tile.store(OUT[heads[:, None], rows[:, None], columns], tile.cast(acc, OUT.dtype), mask=exists[:, None])
+        if PLAN.lse:
+            tile.store(L[heads, rows], lse, mask=exists)
+    else:
+        at = place.batch + tile.zeros((BM,), tile.int32)
+        tile.store(OUT[at[:, None], heads[:, None], rows[:, None], columns], tile.cast(acc, OUT.dtype),
+                   mask=exists[:, None])
+        if PLAN.lse:
+            tile.store(L[at, heads, rows], lse, mask=exists)
+
+
+@tile.jit
+def queries(Q, place, first, PLAN: tile.constexpr):
+    """The lines of a tile of Q, whose sequence begins at row `first`; zeros beyond its last row."""
+    heads, rows = lines_of(place, PLAN.bm)
+    exists, columns = (rows < place.rows)[:, None], tile.arange(PLAN.d)[None, :]
+    heads = (heads + tile.zeros((PLAN.bm,), tile.int32))[:, None]
+    rows = (rows + first)[:, None]
+    if len(Q.shape) == 3:
+        return tile.load(Q[heads, rows, columns], mask=exists, other=0.0)
+    at = (place.batch + tile.zeros((PLAN.bm,), tile.int32))[:, None]
+    return tile.load(Q[at, heads, rows, columns], mask=exists, other=0.0)
+
+
+@tile.jit
+def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
+    """``OUT = softmax(Q @ K.T * scale) @ V`` of each head of each sequence, and L, the logarithms of the sums. `PLAN`
+    is a `SequenceConstants`; S holds the sinks, ROWS and KEYS the lengths, `pages` the pages of each sequence."""
+    BM: tile.constexpr = PLAN.bm
+    SCORES: tile.constexpr = PLAN.scores
+    SHARED: tile.constexpr = PLAN.shared
+    rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:SCORES.extras])
+    t, split, head = tile.program_id(0) // PLAN.splits, tile.program_id(0) % PLAN.splits, tile.program_id(1)
+    batch, row, start = tile.program_id(2), 0, 0
+    if PLAN.packed:
+        batch, t, row, rows, start, keys = search(t, ROWS, KEYS, Q.shape[-2], K.shape[-2], BM, SHARED)
+        tile.assume((row >= 0) & (start >= 0))
+        if batch >= ROWS.shape[0]:
+            return
+    else:
+        rows, keys = Q.shape[-2], PLAN.most_keys if PLAN.page else K.shape[-2]
+        if PLAN.lengths:
+            keys = length_of(KEYS, batch, keys)
+    place = Place(batch, head, t * BM, rows, keys, SHARED)
+    # of K and V
+    own = head if SHARED > 1 or PLAN.heads == PLAN.kv_heads else head // (PLAN.heads // PLAN.kv_heads)
+    held = Keys(K, V, pages, own, start)
+    first, stop, whole, whole_stop = span_of(t * BM, place, rules, BM, PLAN.bn, SCORES)
+    PARTS: tile.constexpr = PLAN.splits > 1
+    if PARTS:
+        each = tile.cdiv(stop - first, PLAN.splits)
+        first, stop = first + split * each, min(stop, first + (split + 1) * each)
+    whole_stop = min(max(whole_stop, first), stop)
+    whole = min(max(whole, first), whole_stop)
+    q = queries(Q, place, row, PLAN)
+    state = tile.zeros((BM, PLAN.dv)), tile.full((BM,), -float("inf")), tile.zeros((BM, 8))
+    if SCORES.left:
+        state = attend(state, q, held, place, first, whole, rules, True, PLAN)
+    state = attend(state, q, held, place, whole, whole_stop, rules, False, PLAN)
+    acc, most, total = attend(state, q, held, place, whole_stop, stop, rules, True, PLAN)
+    heads, _ = lines_of(place, BM)
+    by, lse = finish(most, total, factor_of(rules, SCORES), S, heads, SCORES, SCORES.sinks and not PARTS)
+    put(acc * by[:, None], lse, OUT, L, place, row, split, PLAN)
+
+
+@tile.jit(num_warps=4)
+def combine(PARTS, SUMS, S, OUT, L, PLAN: tile.constexpr):
+    """Put together the parts of `sequences`, PARTS [splits, lines, columns], by the logarithms of their sums, SUMS
+    [splits, lines], and count the sinks S. A line is a row of a head of a batch."""
+    LINES: tile.constexpr = PLAN.lines
+    at = tile.program_id(0) * LINES
+    lines = at + tile.arange(LINES)
+    rows = OUT.shape[-2]
+    sums = tile.load(SUMS[0:PLAN.splits, at:at + LINES], other=-float("inf")) * LOG2_E
+    largest = tile.max(sums, axis=0)
+    heads = lines // rows % PLAN.heads
+    if PLAN.scores.sinks:
+        sink = tile.cast(tile.load(S[heads]), tile.float32) * LOG2_E
+        largest = tile.maximum(largest, sink)
+    top = tile.where(largest == -float("inf"), 0.0, largest)
+    weights = tile.exp2(sums - top[None, :])
+    total = tile.sum(weights, axis=0)
+    if PLAN.scores.sinks:
+        total += tile.exp2(sink - top)
+    lse = (top + tile.log2(total)) * LN_2
+    parts = tile.load(PARTS[0:PLAN.splits, at:at + LINES, 0:PLAN.dv], other=0.0)
+    parts = tile.sum(parts * weights[:, :, None], axis=0) * tile.where(total == 0.0, 0.0, 1.0 / total)[:, None]
+    exists, columns = lines < SUMS.shape[1], tile.arange(PLAN.dv)[None, :]
+    r, made = lines % rows, tile.cast(parts, OUT.dtype)
+    if len(OUT.shape) == 3:
+        tile.store(OUT[heads[:, None], r[:, None], columns], made, mask=exists[:, None])
+        if PLAN.lse:
+            tile.store(L[heads, r], lse, mask=exists)
+    else:
+        b = lines // (rows * PLAN.heads)
+        tile.store(OUT[b[:, None], heads[:, None], r[:, None], columns], made, mask=exists[:, None])
+        if PLAN.lse:
+            tile.store(L[b, heads, r], lse, mask=exists)
+
+
+__all__ = ["combine", "sequences"]
