@@ -19,6 +19,7 @@ TYPES = {"i1": np.bool_, "i8": np.uint8, "i16": np.uint16, "i32": np.uint32, "i6
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
           "shl": np.left_shift, "lshr": np.right_shift, "udiv": np.floor_divide, "urem": np.remainder, "fadd": np.add,
           "fmul": np.multiply, "fsub": np.subtract}
+SIGNED = {"ashr": np.right_shift, "srem": np.fmod, "sdiv": lambda a, b: abs(a) // abs(b) * np.sign(a) * np.sign(b)}
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
 TYPED = r"(\{[^}]*\}|\w+) (\S+)"
 
@@ -156,9 +157,9 @@ class Warp:
             return self.values[name][int(n)]
         flags = r"(?: (?:contract|exact|nsw|nuw|disjoint))*"
         word, kind, a, b = re.match(rf"(\w+){flags} (\w+) (\S+), (\S+)", text).groups()
-        if word == "ashr":
+        if word in SIGNED:
             signed = f"i{np.dtype(TYPES[kind]).itemsize}"
-            return (self.value(kind, a).view(signed) >> self.value(kind, b).view(signed)).view(TYPES[kind])
+            return SIGNED[word](self.value(kind, a).view(signed), self.value(kind, b).view(signed)).view(TYPES[kind])
         return BINARY[word](self.value(kind, a), self.value(kind, b)).astype(TYPES[kind], copy=False)
 
     def vector(self, word: str, text: str):

@@ -134,6 +134,9 @@ def test_a_mask_of_integers_and_a_load_that_nothing_reads_are_warned_of():
     assert not warned("tile.store(y[0:64], tile.load(x[0:64]), mask=(i < 3).to(tile.uint8))")
     text, = warned("v = tile.load(x[0:64])\n    tile.store(y[0:64], 1.0)")
     assert "the value of this load is never used" in text and ":3" in text
+    assert not warned("v, w = tile.load(x[0:64]), tile.load(y[0:64])\n    tile.store(y[0:64], v)")
+    assert not warned("tile.static_print(tile.load(x[0:64]))")
+    assert len(warned("tile.load(x[0:64])")) == 1
     assert not warned("v = tile.load(x[0:64])\n    for k in range(3):\n        v = v * 2\n    tile.store(y[0:64], v)")
 
 
@@ -169,3 +172,38 @@ def test_integer_division_by_zero_is_defined():
         kernel[1](out, 0)
     assert list(out) == [0, 7, 0, 0]
     assert "ZeroDivisionError" in message(written("tile.store(y[0], 5 // 0)"))
+
+
+@pytest.mark.parametrize("place, dim, index", [("y[10000:10032]", 0, 10000), ("y[tile.arange(32) + 5000]", 0, 5000), ("m[n * 3, 0:32]", 0, 300),
+                                               ("y[n * 1000 + tile.program_id(0) * 32:n * 1000 + tile.program_id(0) * 32 + 32]", 0, 100000)])
+def test_a_store_far_out_of_bounds_in_every_cta_is_warned_of(place, dim, index):
+    source = "def kernel(y, m, n):\n    tile.store(y[0:64], 1.0)\n    tile.store(PLACE, 2.0)\n"
+    kernel = tile.jit(source=source.replace("PLACE", place))
+    kernel.source.globals.update(globals())
+    m = np.zeros((8, 32), np.float32)
+    for seed in range(3):
+        report = kernel.simulate((1,), y, m, 100, seed=seed)
+        found, = report.warnings
+        assert not report.findings
+        name = f"{'m[8, 32]' if place.startswith('m') else 'y[64]'}"
+        assert (found.kind, found.line) == ("dropped-store", 3)
+        assert found.message == (f"all that is stored here is out of the bounds of {name}, from index {index} of dimension {dim} on; "
+                                 "writes out of bounds are dropped")
+    with pytest.warns(tile.TileWarning, match="dropped-store at line 3"):
+        kernel[1](y, m, 100)
+
+
+@pytest.mark.parametrize("code", [
+    "tile.store(y[i * 32:i * 32 + 32], 2.0)",                            # some CTAs reach it
+    "tile.store(y[64:96], 2.0)", "tile.store(y[i - i - 32:i - i], 2.0)",  # near: what is left over
+    "tile.store(y[i * 5000 + tile.arange(32)], 2.0)",                    # the first CTA reaches it
+    "tile.store(y[10000 + tile.arange(32)], 2.0, mask=tile.arange(32) > 99)",
+    "tile.store(empty[10000:10032], 2.0)",
+    "if i > 1000:\n        tile.store(y[10000:10032], 2.0)",
+])
+def test_stores_that_reach_their_array_or_end_near_it_are_not_warned_of(code):
+    kernel = tile.jit(source=f"def kernel(y, empty):\n    i = tile.program_id(0)\n    {code}\n")
+    kernel.source.globals.update(globals())
+    for seed in range(2):
+        report = kernel.simulate((70,), np.zeros(64, np.float32), np.zeros(0, np.float32), seed=seed)
+        assert not report.findings and not report.warnings

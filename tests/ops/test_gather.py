@@ -85,6 +85,29 @@ def k(x, n, row, column, some):
     np.testing.assert_array_equal(some, [x[5, 4], x[1, 5], 0, 0, x[5, 5]])
 
 
+@pytest.mark.parametrize("warps", [1, 4])
+def test_shared_memory_is_used_again_in_a_loop_only_when_all_warps_have_read_it(warps):
+    kernel = tile.jit(source="""
+def k(x, n, y):
+    v, at = tile.load(x[0:8, 0:64]), tile.load(n[0:64])
+    total = tile.zeros(64, tile.int32)
+    for i in range(n.shape[0]):
+        total += v[i % 8] * (i + 1)
+        total = tile.gather(tile.sort(total, descending=True), at, 0) & 0xfffff
+    tile.store(y[0:64], total)
+""")
+    rng = np.random.default_rng(0)
+    x, at, want = rng.integers(0, 50, (8, 64)).astype(np.int32), rng.permutation(64).astype(np.int32), np.zeros(64, np.int32)
+    for i in range(64):
+        want = np.sort(want + x[i % 8] * (i + 1))[::-1][at] & 0xfffff
+    (y,) = both_ways(kernel, [x, at], [(64,)], np.int32, warps)
+    np.testing.assert_array_equal(y, want)
+    compiled = kernel.compile(x, at, y, num_warps=warps, target="sm_90a")
+    for seed in range(1, 4):
+        run_emitted(compiled, [x, at, y], 32 * warps, seed)
+        np.testing.assert_array_equal(y, want)
+
+
 @settings(max_examples=20, deadline=None)
 @given(SHAPES, st.data(), st.sampled_from(["int8", "float32", "float16"]), st.sampled_from([1, 2, 3, 8]))
 def test_flipped_tiles_and_slices_with_negative_steps_are_those_of_numpy(shape, data, dtype, warps):

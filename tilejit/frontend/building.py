@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,18 +80,31 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
         for line in g.state.get(PRINTED, ()):
             print_text(line)
     body = prune(Block(tuple(g.blocks[0])))
-    _warn_of_unused_loads(g, body)
+    _warn_of_unused_loads(g, body, source)
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
     return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())),
                  frozenset(g.state.get(SPARE, ())), tuple(g.state.get("tails", ())))
 
 
-def _warn_of_unused_loads(g: Builder, body: Block) -> None:
-    """Warn of loads whose values nothing reads."""
+def _warn_of_unused_loads(g: Builder, body: Block, source: Source) -> None:
+    """Warn of loads of the kernel itself whose values are given to no name, or to one that the kernel never reads. A
+    value that only this version of the kernel does not need is none of them."""
     read = needed_values(body)
     for node in walk(body):
-        if isinstance(node, Call) and node.op is load_ and node.result is not None and node.result not in read:
+        if (isinstance(node, Call) and node.op is load_ and node.result is not None and node.result not in read
+            and any(source.loc(value) == node.loc for value in _never_read(source.tree))):
             g.warnings.append(Warning_("the value of this load is never used", node.loc))
+
+
+def _never_read(tree: ast.FunctionDef) -> Iterator[ast.expr]:
+    """The values of a function's statements that are given to no name, or to one that it never reads."""
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=value):
+                yield value
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in names:
+                yield value
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:

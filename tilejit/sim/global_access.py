@@ -6,11 +6,12 @@ import numpy as np
 
 from ..errors import Loc
 from .component import Component
+from .dropped_stores import dropped_store
 from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlaps_itself
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
-from .values import SimBuffer, SimRegion
+from .values import SimBuffer, SimPoints, SimRegion
 
 
 class GlobalAccess(Component):
@@ -51,7 +52,9 @@ class GlobalAccess(Component):
             whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
+                whole = list(whole)
                 self._write_boxes(buffer, region, whole, values, dtype, owner)
+                self._note_store(buffer, region, bool(whole))
                 return
         index, keep, shape = self.indices(buffer, coords, mask, bounds, values)
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
@@ -69,6 +72,8 @@ class GlobalAccess(Component):
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
             threads = kept_threads(threads, keep, shape)
         self.count("registers -> global", index.size * memory.itemsize)
+        if bounds and mask is None and self.m.active_mask is None:
+            self._note_store(buffer, region, index.size > 0)
         if not index.size:
             return
         if self.m.checks and not atomic:
@@ -76,6 +81,15 @@ class GlobalAccess(Component):
         memory.elements(dtype)[index] = values
         if self.m.checks and not atomic:
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
+
+    def _note_store(self, buffer: SimBuffer, region: SimRegion | SimPoints | None, reached: bool) -> None:
+        """Note whether an unmasked store of the current line has `reached` its array, or was far out of its bounds.
+        A line that reaches it in no CTA is a finding."""
+        key, dropped = (self.m.line, buffer.memory.name), self.m.report.dropped
+        if reached or region is None:
+            dropped[key] = None
+        elif dropped.get(key, key) is not None:
+            dropped[key] = dropped_store(self._format_buffer(buffer), buffer.shape, region, self.m.loc, self.m.ctas)
 
     # -- boxes ---------------------------------------------------------------------------------------------------------
 

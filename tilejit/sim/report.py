@@ -74,6 +74,8 @@ class Report:
         self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
+        # for each line and array that it stores to: the finding that all of it is out of bounds, None if it is not
+        self.dropped: dict[tuple[int, str], Finding | None] = {}
         self.stats: dict[str, Any] = {  # counters and numbers
             "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
             "shared requests": 0, "bank conflicts": 0, "waits": 0}
@@ -93,6 +95,12 @@ class Report:
         elif len(self._findings) < self.max_findings:
             self._findings[key] = finding
 
+    @property
+    def warnings(self) -> list[Finding]:
+        """What is no fault, and rarely meant: of the kind ``"dropped-store"``, lines whose stores are far out of bounds
+        in every CTA. A launch warns of them."""
+        return [finding for finding in self.dropped.values() if finding is not None]
+
     def retract(self, kind: str, line: int) -> None:
         """Withdraw a finding that a later one explains better."""
         self._findings.pop((kind, line), None)
@@ -108,12 +116,14 @@ class Report:
         for finding in self.findings:
             if finding.kind in WARNINGS:
                 warn(str(finding))
+        for finding in self.warnings:
+            warn(str(finding))
         return [finding for finding in self.findings if finding.kind not in WARNINGS]
 
     def __str__(self) -> str:
         found = self.findings
         head = {0: "no findings", 1: "1 finding"}.get(len(found), f"{len(found)} findings")
-        lines = [head, *map(str, found)]
+        lines = [head, *map(str, found), *map(str, self.warnings)]
         lines += [f"{path}: {n} bytes" for path, n in sorted(self.stats["bytes"].items())]
         lines += [f"{name}: {n}" for name, n in self.stats.items() if isinstance(n, int) and n]
         return "\n".join(lines)
