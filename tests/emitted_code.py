@@ -11,6 +11,7 @@ import re
 import struct
 
 import numpy as np
+from tilejit.ops.order.sort_keys import ORDER_64
 
 LANES, SHARED = 32, 256 * 1024
 TYPES = {"i1": np.bool_, "i8": np.uint8, "i16": np.uint16, "i32": np.uint32, "i64": np.uint64, "float": np.float32,
@@ -227,6 +228,10 @@ class Warp:
         values = [self.value(*a.split()) for a in arguments.split(", ")] if arguments else []
         if "lanemask_lt" in code:  # 0 in every lane: 31 where no lane is below bit 31
             return np.zeros(len(self.thread), np.uint32)
+        if found := re.fullmatch(r"(min|max)\.u\d+ \$0, \$1, \$2;", code):
+            return (np.minimum if found[1] == "min" else np.maximum)(*values)
+        if code == ORDER_64:
+            return [np.minimum(*values), np.maximum(*values)]
         if code.startswith("bar.warp.sync"):
             return None
         if "mov.u32 $0, %laneid" in code:

@@ -4,7 +4,8 @@
 method of the package, and recorded. After the test, each recorded kernel is lowered for every target and emitted. If a target
 lacks instructions that the kernel needs, the kernel must be rejected by an error that names the target and what is missing
 (`says_what_is_missing`). The PTX is assembled together with that of other tests (`tests/assembled_together.py`),
-at the latest after the last test. Kernels that do not assemble are an error there, with the name of their test.
+at the latest after the last test. Kernels that do not assemble are an error there, with the name of their test. A
+kernel is not assembled if all its instructions have the forms of ones that are (`tests/instruction_forms.py`).
 
 If a test calls a kernel in many versions (constants, dtypes, facts), as property-based tests do, only a few versions are
 checked; the same holds for the kernels of one name whose texts a property-based test generates. The first version of the first case
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from threading import local
 from zlib import crc32
@@ -45,6 +47,7 @@ from tilejit.toolchain import llvm, screen
 from tests.assembled_together import LATER, Queue, Waiting
 from tests.chosen_cases import all_cases
 from tests.frozen_digests import Frozen, instructions
+from tests.instruction_forms import forms
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -70,19 +73,19 @@ class Sighting:
 class Kernels:
     """The kernels that the tests of this process lowered.
 
-    `claims` is a file that the processes of one run share: the process that first claims the key of a graph's code assembles it.
+    `claims` is a file that the processes of one run share: the process that first claims the key of a graph's code, or of an instruction's
+    form, assembles it.
     """
 
     def __init__(self, claims: Path):
         claims.parent.mkdir(parents=True, exist_ok=True)
         self.claims = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self.claimed: set[bytes] = set()  # the keys in the file, as far as it was read
+        self.claimed: set[str] = set()    # the keys in the file, as far as it was read
         self.read = 0                     # bytes of the file that were read
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
         self.count: Counter = Counter()  # of kernels, by target and outcome
         self.tests: dict[tuple, str] = {}  # by test function and kernel, the first case of a parametrized test
-        self.of_the_oldest: set[tuple] = set()  # the LLVM IR that was assembled for the oldest target
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
         self.frozen = Frozen()
@@ -119,7 +122,8 @@ class Kernels:
                 self.differing += self.frozen.code(found, code.texts["llvm_ir"], code.params, code.maps, test.rpartition(" (")[0])
             if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
                 self.count[target, "assembled"] += 1
-                if code.assembled is LATER:
+                new = self._has_new_forms(code.texts["llvm_ir"], target)
+                if code.assembled is LATER and (new or all_cases() or found.graph.launch.spills is not None):
                     title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
                     self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
             return code
@@ -218,15 +222,12 @@ class Kernels:
                 return []
             emitted = emit(found.graph)
             self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
-            same = crc32(emitted.llvm_ir.encode()), len(emitted.llvm_ir), emitted.passes, emitted.libdevice
-            if same in self.of_the_oldest and not all_cases():  # what the oldest target accepts, later ones accept
+            if not self._has_new_forms(emitted.llvm_ir, target) and not all_cases():
                 screen.check(emitted.llvm_ir, target)
-                self.count[target, "assembled"] += 1
+                self.count[target, "of known forms"] += 1
                 return []
             with self._at_work():
                 ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
-            if target == TARGETS[0]:
-                self.of_the_oldest.add(same)
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
@@ -234,16 +235,29 @@ class Kernels:
         self.count[target, "assembled"] += 1
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
 
-    def _claim(self, key: str) -> bool:
-        line = key.encode() + b"\n"
+    def _has_new_forms(self, llvm_ir: str, target: str) -> bool:
+        """Whether some instructions have forms that no kernel had that was assembled for the target, or for the oldest one: what that accepts,
+        later ones accept. The caller assembles the kernel then."""
+        keys = {form_key(form, target): form_key(form, TARGETS[0]) for form in forms(llvm_ir)}
+        return any(keys[key] not in self.claimed for key in self._claim(*keys))
+
+    def _claim(self, *keys: str) -> list[str]:
+        """Those of the keys that no process has claimed; they are this one's now."""
         fcntl.flock(self.claims, fcntl.LOCK_EX)
         try:
             since = os.pread(self.claims, os.fstat(self.claims).st_size - self.read, self.read)
             self.read += len(since)
-            self.claimed.update(since.splitlines(keepends=True))
-            return line not in self.claimed and os.write(self.claims, line) > 0
+            self.claimed.update(since.decode().split())
+            new = [key for key in keys if key not in self.claimed]
+            os.write(self.claims, "".join(f"{key}\n" for key in new).encode())
+            return new
         finally:
             fcntl.flock(self.claims, fcntl.LOCK_UN)
+
+
+@cache
+def form_key(form: str, target: str) -> str:
+    return f"{target}:{blake2b(form.encode(), digest_size=10).hexdigest()}"
 
 
 def _text(sighting: Sighting) -> str:

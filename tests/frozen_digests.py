@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from tilejit.compile import Lowered
 from tilejit.dtypes import DType
+from tilejit.frontend.plain import Function
 from tilejit.frontend.source import Source
 from tilejit.ir.graph import Call, Const, operands, walk
 from tilejit.ir.op import Op
@@ -76,6 +77,8 @@ def described(x: Any) -> str:
         return f"({','.join(map(described, x))})"
     if isinstance(x, Source):
         return f"{x.name} {'' if _of_the_package(x) else _text_of(x)}"
+    if isinstance(x, Function):
+        return x.function.__qualname__
     if isinstance(x, (DType, Op, Enum)):
         return x.name
     if isinstance(x, np.generic):

@@ -53,7 +53,7 @@ __all__ = [
     "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod",
     "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
     "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
-    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2", "match_any", "maximum",
+    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2", "match", "maximum",
     "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile",
     "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod",
     "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt",
@@ -854,9 +854,11 @@ def autotune(
     that of the launch.
     """
 
-def ballot(condition: _Value) -> _Tile:
-    """The lanes of the thread's warp in which `condition` holds, as the bits of a uint32. PTX ISA,
-    "vote.sync.ballot".
+def ballot(condition: _Value, mask: _Value | None = None) -> _Tile:
+    """The lanes of the thread's warp in which `condition` holds, as the bits of a uint32.
+
+    All lanes of the warp take part; or those whose bits are set in `mask`, the thread's own one among them, also in a
+    branch that only they take. PTX ISA, "vote.sync.ballot".
     """
 
 def bitcast(x: _Value, dtype: _DTypeLike) -> _Tile:
@@ -1279,9 +1281,9 @@ def log2(x: _Value, *, fast: bool | None = None) -> _Tile:
     2], else 2**-22 relative.
     """
 
-def match_any(x: _Value) -> _Tile:
+def match(x: _Value, mask: _Value | None = None) -> _Tile:
     """The lanes of the thread's warp in which the scalar `x` has the same bits as in this thread, as the bits of a
-    uint32.
+    uint32; with `mask`, among those lanes, as in ``tile.ballot``.
 
     Bits, not numbers: 0.0 and -0.0 differ, and a NaN equals one with the same bits. PTX ISA, "match.any.sync".
     """
@@ -1975,14 +1977,14 @@ def verify(
 def warp(i: _Threads) -> _Scope[None]:
     """The scope of warp `i` of the CTA (32 threads each), or of ``range(first, stop)`` of them as one collective."""
 
-def warp_all(condition: _Value) -> _Tile:
-    """Whether `condition` holds in all lanes of the thread's warp, a bool that is uniform in it. PTX ISA,
-    "vote.sync.all".
+def warp_all(condition: _Value, mask: _Value | None = None) -> _Tile:
+    """Whether `condition` holds in all lanes of the thread's warp, a bool that is uniform in it; or in all lanes of
+    `mask`, as in ``tile.ballot``. PTX ISA, "vote.sync.all".
     """
 
-def warp_any(condition: _Value) -> _Tile:
-    """Whether `condition` holds in some lane of the thread's warp, a bool that is uniform in it. PTX ISA,
-    "vote.sync.any".
+def warp_any(condition: _Value, mask: _Value | None = None) -> _Tile:
+    """Whether `condition` holds in some lane of the thread's warp, a bool that is uniform in it; or in some lane of
+    `mask`, as in ``tile.ballot``. PTX ISA, "vote.sync.any".
     """
 
 def warp_id() -> _Tile:

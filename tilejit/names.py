@@ -7,15 +7,27 @@ import ast
 import re
 import sys
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 from .errors import Loc
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The text `` (did you mean 'x'?)`` for the closest of `names`; "" if none is close."""
-    close = get_close_matches(name, list(names), n=1) if isinstance(name, str) else ()
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    """The text `` (did you mean 'x'?)`` for the closest of `names`; "" if none is close: of names that share letters
+    only, such as `max` for ``sofmax``, none is."""
+    close = get_close_matches(name, list(names), n=3) if isinstance(name, str) else ()
+    near = [other for other in close if _is_near(name, other)]
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _is_near(name: str, other: str) -> bool:
+    """Whether one name is the other with a few letters changed, or begins with it."""
+    short = max(len(name), len(other)) <= 3
+    begins = min(len(name), len(other)) >= 4 and (name.startswith(other) or other.startswith(name))
+    return short or begins or SequenceMatcher(None, name, other).ratio() >= NEAR
+
+
+NEAR = 0.7  # of the letters of two names, those that they share in order
 
 
 def misspelt(given: Iterable[str], names: Collection[str]) -> str:
@@ -208,7 +220,7 @@ ELSEWHERE = {
        for sync in ("", "_sync")},
     "ballot_sync":            "tile.ballot(condition)",
     **{f"{kind}_sync": f"tile.warp_{kind}(condition)" for kind in ("any", "all")},
-    "match_any_sync":         "tile.match_any(x)",
+    **dict.fromkeys(("match_any", "match_any_sync"), "tile.match(x)"),
 }
 
 

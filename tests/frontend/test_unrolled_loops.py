@@ -53,5 +53,5 @@ def test_a_loop_over_an_unsupported_object_lists_what_loops_accept():
             pass
 
     text = error(kernel)
-    assert "a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, not over a global buffer" in text
+    assert "a loop runs over range(...), tile.range(...), tile.static_range(...), a tuple, a list or a dict, not over a global buffer" in text
     assert marked(text) == "x"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from tilejit.compiled import signature_text
 from tilejit.jit import Kernel
 from tilejit.runtime import groups
@@ -300,6 +300,7 @@ def _bound(call):
     return anything.bind(call, {})[0]
 
 
+@settings(deadline=None)
 @given(st.tuples(TREES, TREES, TREES), st.tuples(TREES, TREES, TREES))
 def test_a_launcher_of_a_form_takes_exactly_calls_of_this_form(call, other):
     try:
@@ -321,6 +322,7 @@ def test_a_launcher_of_a_form_takes_exactly_calls_of_this_form(call, other):
         assert {n: g.form for n, g in compared.groups.items()} == {n: g.form for n, g in bound.groups.items()}
 
 
+@settings(deadline=None)
 @given(TREES)
 def test_rebuilding_a_group_with_the_same_parts_gives_an_equal_object(value):
     try:

@@ -77,11 +77,13 @@ SOURCES = {
     "tile.store(y[0:64], tile.clamp(tile.load(x[0:64]), 0, 1))": "tile has no attribute 'clamp'; write tile.clip(x, low, high)",
     "tile.store(y[0:64], tile.math.exp(tile.load(x[0:64])))": "tile has no attribute 'math'; write the function itself, as in tile.exp(x)",
     "tile.store(y[0:64], tile.load(x[tile.ds(0, 64)]))": "tile has no attribute 'ds'; write x[start:start + BLOCK]",
-    "tile.store(y[0:64], tile.load(x[0:64]).exp())": "has no attribute 'exp'; it has T, all, any, argmax, argmin, astype, cumprod, cumsum, dtype, "
-                                                     "max, mean, min, ndim, prod, reshape, shape, size, sum, to, transpose; write tile.exp\n",
+    "tile.store(y[0:64], tile.load(x[0:64]).exp())": "has no attribute 'exp'; it has T, all, any, argmax, argmin, argsort, astype, cumprod, cumsum, dtype, "
+                                                     "max, mean, min, ndim, prod, reshape, shape, size, sort, sum, to, transpose; write tile.exp\n",
     "tile.store(y[0:64], tile.load(x[0:64]).view(tile.float32))": "write tile.bitcast(x, dtype), or tile.reshape(x, shape)",
     "tile.store(y[0:64], tile.load(x[0:64], cache_modifier='.cg'))": "keyword argument 'cache_modifier'; write cache=, as in cache=\"cg\"",
     "for i in tile.range(0, 4, num_stages=3):\n    pass": "keyword argument 'num_stages'; write tile.pipelined(range(...), stages=n)",
+    "for i in tile.pipelined(range(4), 2, stages=3):\n    pass": "tile.pipelined(over, stages=2, warp_specialize=False, producer_regs=None, "
+                                                               "consumer_regs=None): multiple values for argument 'stages'",
     "a = tile.load(x[0:64]).reshape((8, 8))\ntile.dot(a, a, allow_tf32=True)": "keyword argument 'allow_tf32'; write precision=\"tf32\", or nothing",
     "at = tile.arange(64)\ntile.store(y[0:64], tile.load(x[at], at < n))": "`other` is the value of elements out of bounds, here float32, and not a tile "
                                                                           "bool[64]; pass a mask by its name, as in tile.load(x[...], mask=...)",
@@ -104,7 +106,7 @@ SOURCES = {
     "tile.store(y[0:64], tile.load(x[0:64]) & 1)": "& needs integers or bools",
     "tile.store(y[0:64], tile.arange(64) ** tile.arange(64))": "an integer power needs a constant exponent",
     "if tile.load(x[0:64]) > 0:\n    tile.store(y[0:64], 1.0)": "a condition is one scalar",
-    "a = [1, 2]\ntile.store(y[0:64], a[0])": "write a tuple, as in (a, b)",
+    "a = [1, 2]\ntile.store(y[0:64], a[n])": "a list is indexed with compile-time numbers",
     "tile.store(y[0:64], tile.erf(tile.load(x[0:64]), fast=True))": "erf has no fast form",
     "tile.store(y[0:64], 1 // 0)": "integer division or modulo by zero",
     "for i in range(0, n, 0):\n    pass": "the step of range is not 0",

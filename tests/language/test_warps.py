@@ -78,7 +78,7 @@ def votes(x, masks, flags, LIMIT: tile.constexpr):
     v = tile.load(x[i])
     tile.store(masks[0, i], tile.ballot(i % 5 == 1))
     tile.store(masks[1, i], tile.ballot(v))
-    tile.store(masks[2, i], tile.match_any(v))
+    tile.store(masks[2, i], tile.match(v))
     tile.store(masks[3, i], tile.ballot(True))
     tile.store(flags[0, i], tile.warp_any(i == LIMIT))
     tile.store(flags[1, i], tile.warp_all(i < LIMIT))
@@ -124,7 +124,7 @@ def test_a_shuffle_of_64_bits_is_two_instructions_and_a_narrow_one_is_one(target
 def test_matches_compare_bits_and_not_numbers():
     @tile.jit(num_warps=1)
     def same(x, y):
-        tile.store(y[tile.lane_id()], tile.match_any(tile.load(x[tile.lane_id()])))
+        tile.store(y[tile.lane_id()], tile.match(tile.load(x[tile.lane_id()])))
 
     x, y = np.where(np.arange(32) % 2, np.float32(-0.0), np.float32(0.0)), np.zeros(32, np.uint32)
     x[30:] = np.nan
@@ -155,7 +155,7 @@ def test_lanes_of_a_scope_exchange_values_among_themselves(first, stop):
         tile.store(y[2, i], tile.shuffle_xor(v, 9))
         tile.store(y[3, i], tile.shuffle(v, {first} + 1))
         tile.store(m[0, i], tile.ballot(i % 2 == 0))
-        tile.store(m[1, i], tile.match_any(i // 4))
+        tile.store(m[1, i], tile.match(i // 4))
         if tile.warp_any(i == {first}):
             tile.store(m[2, i], tile.uint32(tile.warp_all(i < {stop})))
 """, num_warps=2)
@@ -222,7 +222,7 @@ DIVERGENT = {"if tile.lane_id() < 5:\n        tile.{call}": "the condition `tile
 
 @pytest.mark.parametrize("around", DIVERGENT)
 @pytest.mark.parametrize("call", ["shuffle(1, 0)", "shuffle_xor(i, 1)", "shuffle_up(i, 1)", "shuffle_down(i, 1)", "ballot(i > 1)", "warp_any(i > 1)",
-                                  "warp_all(i > 1)", "match_any(i)"])
+                                  "warp_all(i > 1)", "match(i)"])
 def test_exchanges_that_some_lanes_do_not_reach_are_refused(around, call):
     with pytest.raises(tile.CompilationError) as caught:
         tile.jit(source=f"def k(x):\n    i = tile.thread_id()\n    {around.format(call=call)}\n").compile(tile.ArraySpec((32,), "float32"))
@@ -231,15 +231,72 @@ def test_exchanges_that_some_lanes_do_not_reach_are_refused(around, call):
 
 @pytest.mark.parametrize("text, words", [
     ("shuffle(t, 1)", "shuffle takes a scalar, one in each thread, of 8 to 64 bits or a bool, not a tile float32[32]"),
-    ("match_any(t)", "match_any takes a scalar"), ("ballot(t > 1)", "ballot takes a condition, one scalar in each thread, not a tile"),
+    ("match(t)", "match takes a scalar"), ("ballot(t > 1)", "ballot takes a condition, one scalar in each thread, not a tile"),
     ("shuffle(i, 1.5)", "lane is an integer, not the number 1.5"), ("shuffle(i, t)", "lane is an integer, not a tile"),
     ("shuffle_up(i, -1)", "delta is at least 0, not -1"), ("shuffle_down(i, -1)", "delta is at least 0, not -1"),
+    ("ballot(i > 1, 0)", "mask has a bit for each lane that takes part"), ("match(i, 1 << 32)", "mask has a bit for each lane"),
+    ("warp_any(i > 1, mask=1.5)", "mask is an integer, not the number 1.5"), ("warp_all(i > 1, t)", "mask is an integer, not a tile"),
     ("shuffle_xor(i, -1)", "mask is at least 0, not -1"), ("shuffle_xor(i, True)", "mask is an integer"),
     ("shfl_down_sync(i, 1)", "tile.shuffle_down(x, delta)"), ("any_sync(i)", "tile.warp_any(condition)")])
 def test_invalid_operands_are_refused_with_what_to_write(text, words):
     with pytest.raises(tile.CompilationError) as caught:
         tile.jit(source=f"def k(x):\n    i, t = tile.thread_id(), tile.load(x[0:32])\n    tile.{text}\n").compile(tile.ArraySpec((32,), "float32"))
     assert words in str(caught.value)
+
+
+# -- lanes of a mask ---------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=2)
+def masked(x, y, flags, LOW: tile.constexpr):
+    i = tile.thread_id()
+    lane, v = tile.lane_id(), tile.load(x[i])
+    if lane < 8:
+        tile.store(y[0, i], tile.ballot(v % 2 == 0, mask=LOW))
+        tile.store(y[1, i], tile.match(v % 3, mask=tile.uint32(LOW)))
+        tile.store(flags[0, i], tile.warp_any(v == 5, LOW))
+    halves = tile.where(lane < 16, 0xffff, -0x10000)
+    tile.store(y[2, i], tile.ballot(v > 30, halves))
+    tile.store(y[3, i], tile.match(tile.float32(v % 2), halves))
+    tile.store(flags[1, i], tile.warp_all(v < 40, mask=halves))
+    tile.store(y[4, i], tile.ballot(True, halves))
+
+
+def check_masked(**options):
+    x = np.random.default_rng(1).permutation(64).astype(np.int32)
+    y, flags = np.zeros((5, 64), np.uint32), np.zeros((2, 64), bool)
+    masked[1](x, y, flags, LOW=0xff, **options)
+    lane = np.arange(64) % 32
+    members = np.where(lane < 16, 0xffff, 0xffff0000).astype(np.uint32)
+    low = lambda made: np.where(lane < 8, made, 0)
+    equal = lambda key: np.concatenate([mask_of((key == key[t]) & (T[:64] // 32 == t // 32))[t:t + 1] for t in range(64)])
+    np.testing.assert_array_equal(y, [low(mask_of(x % 2 == 0) & 0xff), low(equal(x % 3) & 0xff), mask_of(x > 30) & members,
+                                      equal(x % 2) & members, members])
+    five = np.array([(x[t // 32 * 32:t // 32 * 32 + 8] == 5).any() for t in range(64)])
+    np.testing.assert_array_equal(flags, [low(five) != 0, (mask_of(x >= 40) & members) == 0])
+
+
+def test_votes_and_matches_under_masks_agree_with_numpy():
+    """Also in branches that only the lanes of the mask take, and with masks that differ by lane."""
+    check_masked()
+    spec = [tile.ArraySpec((64,), "int32"), tile.ArraySpec((5, 64), "uint32"), tile.ArraySpec((2, 64), "bool")]
+    for target in TARGETS:
+        ptx = masked.compile(*spec, LOW=0xff, target=target).ptx
+        assert "vote.sync.ballot.b32" in ptx and "match.any.sync.b32" in ptx
+
+
+@needs_gpu()
+@in_child(timeout=60)
+def test_votes_and_matches_under_masks_agree_with_numpy_on_a_gpu():
+    check_masked(backend="cuda")
+
+
+@pytest.mark.parametrize("call", ["ballot(i > 1, {})", "warp_any(i > 1, {})", "warp_all(i > 1, {})", "match(i, {})"])
+def test_a_mask_that_names_a_lane_which_does_not_come_is_a_finding(call):
+    """And the mask of those that come is none."""
+    source = "def k(y):\n    i = tile.thread_id()\n    if i < 8:\n        tile.store(y[i], tile.uint32(tile." + call + "))\n"
+    for mask, kinds in (("0x1ff", {"divergent-collective"}), ("0xff", set())):
+        report = tile.jit(source=source.format(mask)).simulate(1, np.zeros(32, np.uint32), num_warps=1)
+        assert {finding.kind for finding in report.findings} == kinds
 
 
 # -- a scope for each warp -----------------------------------------------------------------------------------------------

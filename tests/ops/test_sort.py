@@ -122,6 +122,30 @@ def k(x, y, z):
 """)
 
 
+SCOPED = """
+def k(x, y, z):
+    with tile.{scope}:
+        v = tile.load(x[0:24])
+        tile.store(y[0, 0:24], tile.sort(v))
+        tile.store(y[1, 0:24], tile.argsort(v))
+        tile.store(y[2, 0:24], tile.flip(v))
+        tile.store(y[3, 0:24], tile.gather(v, tile.argsort(v), 0))
+        tile.store(z[0:5], tile.topk(v, 5)[1])
+        tile.store(z[5:14], tile.histogram(v, 9))
+        tile.store(z[14], v[tile.load(x[3])])
+"""
+
+
+@pytest.mark.parametrize("scope", ["thread(3)", "elect()", "thread(range(8, 16))", "warp(1)", "warp(range(1, 3))", "warp(range(0, 7))",
+                                   "warpgroup(1)"])
+def test_tiles_of_every_scope_are_sorted_counted_and_gathered(scope):
+    x = np.random.default_rng(0).integers(0, 20, 24).astype(np.int32)
+    y, z = np.zeros((4, 24), np.int32), np.zeros(15, np.int32)
+    tile.jit(source=SCOPED.format(scope=scope)).simulate(1, x, y, z, num_warps=8).raise_first()
+    np.testing.assert_array_equal(y, [np.sort(x), np.argsort(x, kind="stable"), x[::-1], np.sort(x)])
+    np.testing.assert_array_equal(z, [*np.argsort(-x, kind="stable")[:5], *np.bincount(x, minlength=9)[:9], x[x[3]]])
+
+
 def test_threads_of_a_narrowed_scope_sort_among_themselves():
     x = np.random.default_rng(0).permutation(1024).reshape(2, 512).astype(np.int32)
     results = [(np.zeros_like(x), np.zeros(5, np.int32)) for _ in range(2)]

@@ -105,8 +105,8 @@ def test_mma(a: Reads, d: Writes, nbytes):
 def _(m, call, a, d):
     from tilejit.sim.engines import Operation, Span
     m.sync.collective("wgmma")
-    m.engines.issue(Operation("the wgmma", reads=[Span.of(a, 0, call.attrs["nbytes"])], land=lambda rows, params: None, params={},
-                              queue="wgmma", collective=True))
+    m.engines.issue(Operation("the wgmma", reads=[Span.of(a, 0, call.attrs["nbytes"])],
+                              land=lambda rows, params: None, params={}, queue="wgmma", collective=True))
 
 
 @op("syncs", attrs=("n",))
@@ -193,8 +193,8 @@ def _(m, call, d, a):
         data = d.memory.typed(np.dtype(np.float32)).reshape(-1, 128, 512)
         data[rows, :, d.base // 4:d.base // 4 + 8] += params["x"][:, None, None]
 
-    m.engines.issue(Operation("the tcgen05.mma", reads=[Span.of(a, 0, 16)], writes=[Span.of(d, 0, 32, lanes)], land=land, collect=collect, params={},
-                              queue="tcgen05", pipe="tcgen05"))
+    m.engines.issue(Operation("the tcgen05.mma", reads=[Span.of(a, 0, 16)], writes=[Span.of(d, 0, 32, lanes)],
+                              land=land, collect=collect, params={}, queue="tcgen05", pipe="tcgen05"))
 
 
 @op("syncs")

@@ -65,21 +65,24 @@ class Warp(Component):
             return self.e.ins(f"bitcast i16 {bits.text} to {dtype.llvm}", dtype)
         return self.e.ins(f"trunc i32 {word.text} to {dtype.llvm}", dtype)
 
-    def vote(self, kind: str, condition: V) -> V:
-        """Whether `condition` holds in 'any' or 'all' lanes of the scope's part of the warp, or the mask of those where
-        it holds ('ballot')."""
+    def vote(self, kind: str, condition: V, mask: V | None = None) -> V:
+        """Whether `condition` holds in 'any' or 'all' lanes of `mask`, by default the scope's part of the warp, or the
+        mask of those where it holds ('ballot')."""
         dtype = uint32 if kind == "ballot" else bool_
-        return self.e.ins(f"call {dtype.llvm} @llvm.nvvm.vote.{kind}.sync(i32 {self.members().text}, "
+        return self.e.ins(f"call {dtype.llvm} @llvm.nvvm.vote.{kind}.sync(i32 {(mask or self.members()).text}, "
                           f"i1 {condition.text})", dtype)
 
-    def match(self, value: V) -> V:
-        """The mask of the lanes that have the same bits in `value`. PTX ISA, "match.sync"."""
+    def match(self, value: V, mask: V | None = None) -> V:
+        """The mask of the lanes, of `mask` or else of the scope, that have the same bits in `value`. PTX ISA,
+        "match.sync"."""
         if value.dtype.bits < 32 or value.dtype.llvm == "i32":
             bits = self._as_word(value)
         else:
             word = int64 if value.dtype.bits == 64 else int32
-            bits = value if value.dtype.llvm == word.llvm else self.e.ins(f"bitcast {value.typed} to {word.llvm}", word)
-        return self.e.ins(f"call i32 @llvm.nvvm.match.any.sync.{bits.dtype.llvm}(i32 {self.members().text}, "
+            bits = value
+            if value.dtype.llvm != word.llvm:
+                bits = self.e.ins(f"bitcast {value.typed} to {word.llvm}", word)
+        return self.e.ins(f"call i32 @llvm.nvvm.match.any.sync.{bits.dtype.llvm}(i32 {(mask or self.members()).text}, "
                           f"{bits.typed})", uint32)
 
     def redux(self, word: str, value: V) -> V:

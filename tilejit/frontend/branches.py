@@ -30,8 +30,9 @@ def truth(w: Walker, x: Any) -> bool | Value:
         x = x.value
     if not is_runtime(x):
         _refuse_as_condition(w, x)
-        if isinstance(x, tuple) and runtime(x) or joins.is_record(type(x)):
-            raise w.error("a tuple cannot be a condition; compare its elements")
+        if isinstance(x, (tuple, list, dict)) and runtime(x) or joins.is_record(type(x)):
+            kind = type(x).__name__ if isinstance(x, (list, dict)) else "tuple"
+            raise w.error(f"a {kind} cannot be a condition; compare its elements")
         return bool(x)
     t = type_of(x)
     if isinstance(t, Tile):

@@ -8,16 +8,25 @@ from typing import Any
 
 from ..errors import CompilationError, Loc, print_text
 from ..ir.builder import Builder, Facts, Warning_
-from ..ir.graph import Block, Graph, Launch, Value
+from ..ir.graph import Block, Call, Graph, Launch, Value, walk
+from ..ops.memory.access_ops import load_
 from ..ops.moves.copy_async.tma.selections import SPARE
 from ..ops.reduce.ragged_warnings import Tail
 from ..types import Buffer, Scalar, Uniformity
-from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
+from . import (  # noqa: F401 - each registers what its syntax does
+    branches,
+    containers,
+    expressions,
+    loops,
+    matching,
+    scoping,
+    statements,
+)
 from .calls import call, run
 from .captures import Capture
 from .joins import assemble, leaves
 from .names import Frame
-from .prune import prune
+from .prune import needed_values, prune
 from .source import MISSING, Source
 from .static import PRINTED
 from .walker import Home, Walker
@@ -70,9 +79,18 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
         for line in g.state.get(PRINTED, ()):
             print_text(line)
     body = prune(Block(tuple(g.blocks[0])))
+    _warn_of_unused_loads(g, body)
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
     return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())),
                  frozenset(g.state.get(SPARE, ())), tuple(g.state.get("tails", ())))
+
+
+def _warn_of_unused_loads(g: Builder, body: Block) -> None:
+    """Warn of loads whose values nothing reads."""
+    read = needed_values(body)
+    for node in walk(body):
+        if isinstance(node, Call) and node.op is load_ and node.result is not None and node.result not in read:
+            g.warnings.append(Warning_("the value of this load is never used", node.loc))
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:

@@ -6,12 +6,13 @@ import ast
 import enum
 import inspect
 import math
+from collections.abc import Callable
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
 from ..dtypes import DType
 from ..errors import CompilationError
-from ..ir.builder import describe
+from ..ir.builder import describe, type_of
 from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
@@ -20,13 +21,18 @@ from ..ops.language import pointwise, promotion
 from ..ops.ptx import calls as ptx_calls
 from . import joins
 from .branches import evaluate_condition
-from .captures import check_capture, of_tilejit, source_of
-from .expressions import by_python, describe_value, fold, items
-from .names import EXITS, RESULT, Frame, Undefined
+from .captures import check_capture, of_tilejit, source_of, token
+from .containers import Lambda, change
+from .expressions import by_python, describe_value, items
+from .names import EXITS, RESULT, Frame, Undefined, changed_in_place
+from .plain_calls import PURE, call_folded, call_plain, check_known, checked_result
 from .python import PYTHON
 from .source import Source
 from .walker import Walker, expression, runtime, where
 
+# methods of a dict that also take run-time values, which they only pass on
+VIEWS: dict[str, Callable[..., Any]] = {"get": dict.get, "copy": dict.copy, "keys": lambda d: tuple(d),
+                                        "values": lambda d: tuple(d.values()), "items": lambda d: tuple(d.items())}
 # layers whose functions cannot be called in kernels
 OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"
 # functions whose first argument is a condition
@@ -37,6 +43,10 @@ OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assum
 def call_(w: Walker, node: ast.Call) -> Any:
     # read before the arguments are walked: helpers in them have expression statements too
     discarded = node is w.discarded
+    if changed_in_place(node) is not None and isinstance(node.func, ast.Attribute):
+        held = w.value(node.func.value)
+        if isinstance(held, (list, dict, set)):
+            return change(w, node.func.value, node.func.attr, tuple(items(w, node.args)), keywords(w, node))
     function = w.value(node.func)
     first = []
     if node.args and isinstance(node.args[0], ast.BoolOp) and any(function is f for f in OF_A_CONDITION):
@@ -44,13 +54,24 @@ def call_(w: Walker, node: ast.Call) -> Any:
     elif function is len and node.args and not isinstance(node.args[0], ast.Starred):
         first = [describe_value(w, node.args[0])]
     args = (*first, *items(w, node.args[len(first):]))
-    kwargs = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise w.error("** arguments are not supported; write them one by one", keyword.value)
-        kwargs[keyword.arg] = w.value(keyword.value)
+    kwargs = keywords(w, node)
     w.g.discarded = discarded
     return call(w, function, args, kwargs)
+
+
+def keywords(w: Walker, node: ast.Call) -> dict[str, Any]:
+    """A call's arguments by keyword; ``**d`` spreads a dict."""
+    found: dict[str, Any] = {}
+    for keyword in node.keywords:
+        value = w.value(keyword.value)
+        given = {keyword.arg: value} if keyword.arg is not None else value
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise w.error(f"** spreads a dict whose keys are names, not {describe(value)}", keyword.value)
+        for name, part in given.items():
+            if name in found:
+                raise w.error(f"{name!r} is given twice", keyword.value)
+            found[name] = part
+    return found
 
 
 def call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,6 +80,8 @@ def call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         return apply(w.g, function, args, kwargs)
     if isinstance(function, InstructionName):
         return ptx_calls.call(w.g, function, args, dict(kwargs))
+    if isinstance(function, Lambda):
+        return function(*args, **kwargs)
     helper = source_of(function)
     if helper is not None:
         return inline(w, helper, args, kwargs)
@@ -112,43 +135,41 @@ def _python_call(w: Walker, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if not callable(function):
         raise w.error(f"{describe(function)} cannot be called")
     ours = of_tilejit(function) or of_tilejit(type(getattr(function, "__self__", None)))
-    if (isinstance(function, (MethodType, BuiltinMethodType))
-        and isinstance(getattr(function, "__self__", None), (str, tuple, int, float))):
-        return _folded_call(w, name, function, args, kwargs, function.__self__)
     short: str = getattr(function, "__name__", "")
+    if isinstance(function, (MethodType, BuiltinMethodType)) and isinstance(function.__self__, OF_CONSTANTS):
+        return _call_method(w, name, function, args, kwargs)
     if getattr(function, "__module__", None) == "math" and getattr(math, short, None) is function:
-        return _folded_call(w, "math." + short, function, args, kwargs)
+        return call_folded(w, "math." + short, function, args, kwargs)
     if isinstance(function, type) and issubclass(function, (str, enum.Enum)):
-        return _folded_call(w, name, function, args, kwargs)
+        return call_folded(w, name, function, args, kwargs)
     if ours:
         if (getattr(function, "__module__", None) or "").removeprefix("tilejit.").partition(".")[0] in OF_THE_HOST:
             raise w.error(f"tile.{name} is called outside of kernels"
                           + (f"; in a kernel write {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
         if not isinstance(function, type) or "__init__" in vars(function):
             _bound(w, f"tile.{name}", inspect.signature(function), args, kwargs)
-        _check_known(w, f"tile.{name}", (*args, *kwargs.values()))
+        check_known(w, f"tile.{name}", (*args, *kwargs.values()))
         return function(*args, **kwargs)
-    if isinstance(function, FunctionType):
-        plain = "a plain Python function; decorate it with @tile.jit to call it in a kernel"
-        raise w.error(f"{name} is {counterpart(function) or plain}")
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    if isinstance(plain, FunctionType) and not counterpart(function):
+        return call_plain(w, name, plain, function, args, kwargs)
+    if isinstance(function, BuiltinFunctionType | type) and getattr(function, "__module__", None) in PURE:
+        return checked_result(w, name, call_folded(w, name, function, args, kwargs))
     unknown = "not part of the language and cannot be called in a kernel"
     raise w.error(f"{name or describe(function)} is {counterpart(function) or unknown}")
 
 
-def _folded_call(w: Walker, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-                 of: Any = None) -> Any:
-    _check_known(w, name, (of, *args, *kwargs.values()),
-                 f"; use tile.{function.__name__}" if name.startswith("math.") else "")
-    return fold(w, function, *args, **kwargs)
+OF_CONSTANTS = str, tuple, int, float, list, dict, set, frozenset  # classes whose methods fold
 
 
-def _check_known(w: Walker, name: str, values: tuple[Any, ...], other: str = "") -> None:
-    """CompilationError if one of `values`, the arguments of a compile-time function, is a run-time value; `other`
-    says what to write instead."""
-    for x in values:
-        if runtime(x):
-            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}"
-                          + w.g.declared_constant(x))
+def _call_method(w: Walker, name: str, method: MethodType | BuiltinMethodType, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> Any:
+    """Call a method of a number, a string or a container."""
+    held, short = method.__self__, method.__name__
+    if isinstance(held, dict) and short in VIEWS and not runtime(args[:1]):
+        with by_python(w):
+            return VIEWS[short](held, *args, **kwargs)
+    return call_folded(w, name, method, args, kwargs, held)
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
@@ -156,8 +177,6 @@ def _check_known(w: Walker, name: str, values: tuple[Any, ...], other: str = "")
 def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Walk a helper's body at its call, in a frame of its own; gives what it returns."""
     caller = w.frame
-    if any(frame.source is source or frame.source.tree is source.tree for frame in caller.chain()):
-        raise w.error(f"{source.name} calls itself; kernels have no recursion, write a loop")
     try:
         taken = source.taken(len(args), tuple(kwargs))
     except TypeError as error:
@@ -175,6 +194,7 @@ def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, A
             raise w.error(f"{param.name} of {source.name} is a tile.constexpr, "
                           f"and {describe(value)} is known at run time only"
                           + w.g.declared_constant(value))
+    _check_recursion(w, frame, values)
     w.frame = frame
     try:
         for param, value in zip(source.params, values):
@@ -185,6 +205,30 @@ def inline(w: Walker, source: Source, args: tuple[Any, ...], kwargs: dict[str, A
         w.frame = caller
     caller.env.update(frame.cells())
     return result
+
+
+RECURSION = 64  # calls of one helper within each other
+
+
+def _check_recursion(w: Walker, frame: Frame, values: list[Any]) -> None:
+    """CompilationError if a helper calls itself without an end that is known while compiling: with the constants of
+    an enclosing call, or too often."""
+    source = frame.source
+    around = [f for f in frame.chain() if f is not frame and (f.source is source or f.source.tree is source.tree)]
+    frame.constants = tuple(map(_constants_of, values))
+    advice = "; recursion is over constants, under an `if` on them; at run time write a loop"
+    if any(f.constants == frame.constants or f.caller is None for f in around):
+        raise w.error(f"{source.name} calls itself without an end that is known while compiling{advice}")
+    if len(around) >= RECURSION:
+        raise CompilationError(f"{source.name} calls itself more than {RECURSION} times{advice}", around[-1].call_site)
+
+
+def _constants_of(x: Any) -> Any:
+    """What is known of an argument while compiling: a constant's token, a run-time value's type."""
+    parts = joins.fields_of(x)
+    if parts is not None:
+        return joins.kind_of(x), tuple(map(_constants_of, parts))
+    return type_of(x) if isinstance(x, Value) else token(x)
 
 
 def run(w: Walker) -> Any:

@@ -22,6 +22,7 @@ from ..errors import CompilationError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
 from ..names import counterpart
+from .plain import Function
 from .source import MISSING, Source
 
 
@@ -30,7 +31,7 @@ class Capture:
     """A value that compiling read from a global or closure: ``path`` is the name,
     followed by the attributes read from it."""
 
-    source: Source
+    source: Source | Function
     path: tuple[str, ...]
     token: Any
 
@@ -47,7 +48,7 @@ class Capture:
     def current(self) -> Any:
         """The token of the current value of the path; None if it no longer exists."""
         value = self.meaning()
-        return None if value is MISSING else token(_python_number(value))
+        return None if value is MISSING else token(check_number(value))
 
     @property
     def name(self) -> str:
@@ -98,7 +99,7 @@ def of_tilejit(x: Any) -> bool:
     return name == "tilejit" or str(name).startswith("tilejit.")
 
 
-def _python_number(x: Any) -> Any:
+def check_number(x: Any) -> Any:
     """A NumPy number as Python's; anything else as it is."""
     if isinstance(x, ModuleType):  # reading attributes of a lazily loaded module would load it
         return x
@@ -120,9 +121,16 @@ def token(x: Any) -> Any:
         return (type(x).__name__, x.__name__ if isinstance(x, ModuleType) else x.name)
     if source_of(x) is not None:
         return ("helper", source_of(x))
-    if isinstance(x, tuple):
+    if isinstance(x, (tuple, list)):
         return _record(x, x)
-    if isinstance(x, (type, FunctionType)):
+    if isinstance(x, dict):
+        return _record(x, (part for item in x.items() for part in item))
+    if isinstance(x, (set, frozenset)):
+        parts = frozenset(map(token, x))
+        return None if None in parts else ("set", type(x), parts)
+    if isinstance(x, FunctionType):
+        return "object", Function(x)
+    if isinstance(x, type):
         return "object", x
     if isinstance(x, BuiltinFunctionType):
         return (type(x).__name__, str(getattr(x, "__module__", "")), x.__qualname__)
@@ -146,27 +154,29 @@ def _record(x: Any, values: Iterable[Any]) -> tuple[Any, ...] | None:
     return None if None in parts else ("record", type(x), parts)
 
 
-def sources_in(token: Any, steps: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Source]]:
-    """(path, source) of every helper in a token; the path is a tuple of indices."""
-    if isinstance(token, Source):
+def sources_in(token: Any, steps: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Source | Function]]:
+    """(path, source) of every helper and plain function in a token; the path is a tuple of indices."""
+    if isinstance(token, (Source, Function)):
         yield steps, token
     elif isinstance(token, tuple):
         for i, part in enumerate(token):
             yield from sources_in(part, (*steps, i))
 
 
-def source_at(token: Any, steps: Iterable[int]) -> Source | None:
-    """The helper at a path of `sources_in` in a token; None if there is none."""
+def source_at(token: Any, steps: Iterable[int]) -> Source | Function | None:
+    """The helper or plain function at a path of `sources_in` in a token; None if there is none."""
     for i in steps:
         if not isinstance(token, tuple) or i >= len(token):
             return None
         token = token[i]
-    return token if isinstance(token, Source) else None
+    return token if isinstance(token, (Source, Function)) else None
 
 
-def defaults_of(source: Source) -> dict[str, Any]:
+def defaults_of(source: Source | Function) -> dict[str, Any]:
     """The tokens of a function's default values, by parameter; they come from the code around it too."""
-    return {p.name: token(_python_number(p.default)) for p in source.params if p.default is not MISSING}
+    if isinstance(source, Function):
+        return {name: token(check_number(x)) for name, x in source.defaults.items()}
+    return {p.name: token(check_number(p.default)) for p in source.params if p.default is not MISSING}
 
 
 # -- what outlives the process -----------------------------------------------------------------------------------------
@@ -181,12 +191,15 @@ def text_of(token: Any) -> str:
         raise Unrecorded
     if isinstance(token, tuple):
         return f"({', '.join(map(text_of, token))})"
+    if isinstance(token, frozenset):
+        return f"{{{', '.join(sorted(map(text_of, token)))}}}"
     if isinstance(token, Source):
         return identity(token)
+    if isinstance(token, Function):
+        function = token.function
+        return f"{function.__module__}.{function.__qualname__} {_code_digest(function.__code__)}"
     if isinstance(token, type):
         return _class_text(token)
-    if isinstance(token, FunctionType):
-        return f"{token.__module__}.{token.__qualname__} {_code_digest(token.__code__)}"
     return repr(token)
 
 
@@ -255,7 +268,7 @@ def record_captures(captured: tuple[Capture, ...], source: Source, constants: di
     `sources` says how each function that reads a value is reached from the kernel: through a compile-time argument, a
     default value or a capture. Unrecorded if one cannot be reached.
     """
-    places: dict[Source, int] = {source: 0}
+    places: dict[Source | Function, int] = {source: 0}
     ways: list[list[Any]] = []
 
     def reach(kind: str, owner: int, name: str | list[str], token: Any) -> None:
@@ -281,7 +294,7 @@ def record_captures(captured: tuple[Capture, ...], source: Source, constants: di
 def find_changed_capture(record: dict[str, Any], source: Source,
                          constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
     """The recorded captures with their current values, and the name of the first that has changed ("" if none has)."""
-    sources = [source]
+    sources: list[Source | Function] = [source]
     for kind, owner, name, steps in record["sources"]:
         if kind == "argument":
             held = token(constants[name]) if name in constants else None
@@ -308,7 +321,7 @@ def find_changed_capture(record: dict[str, Any], source: Source,
 def check_capture(name: str, x: Any) -> Any:
     """`x` as a kernel may use it: a NumPy scalar becomes a Python number. CompilationError for a value whose changes
     would go unnoticed."""
-    x = _python_number(x)
+    x = check_number(x)
     if isinstance(x, int) and x.bit_length() > MAX_BITS:
         raise CompilationError(f"{name} has {x.bit_length()} bits, and a constant has at most {MAX_BITS}")
     if token(x) is not None:
@@ -316,10 +329,10 @@ def check_capture(name: str, x: Any) -> Any:
     if hasattr(x, "__array_interface__") or hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):
         raise CompilationError(f"{name} is an array of the code around the kernel; "
                                "pass it as an argument of the kernel")
-    if isinstance(x, (list, set, dict, bytearray)):
-        advice = "make it a tuple, or " if isinstance(x, list) else ""
-        raise CompilationError(f"{name} is a {type(x).__name__}, which could change without the kernel noticing; "
-                               f"{advice}pass what the kernel needs of it as a tile.constexpr argument")
+    if isinstance(x, (list, set, dict)):
+        raise CompilationError(f"{name} is a {type(x).__name__}, and not all that it holds is a constant; make it part "
+                               "of the kernel's arguments, or hold numbers, strings, dtypes, functions and groups of "
+                               "those")
     raise CompilationError(f"{name} is "
                            + (counterpart(x) or f"a {type(x).__name__}, which a kernel cannot read from the code "
                                                 "around it; pass it as a tile.constexpr argument"))

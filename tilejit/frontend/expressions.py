@@ -6,7 +6,7 @@ import ast
 import operator as python
 import sys
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from types import MethodType, ModuleType, TracebackType
 from typing import Any
 
 from ..dtypes import MAX_BITS, DType, named_dtype, shown_integer
@@ -19,7 +19,7 @@ from ..ops.structure import indexing
 from ..types import Scalar
 from . import joins
 from .branches import evaluate_condition
-from .captures import of_tilejit
+from .captures import of_tilejit, source_of
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
 from .source import MISSING
@@ -96,6 +96,8 @@ def items(w: Walker, nodes: list[ast.expr]) -> list[Any]:
                 with w.place(node):
                     parts = tuple(numbers(w, parts))
             spread = joins.fields_of(parts)
+            if isinstance(parts, dict):
+                spread = tuple(parts)
             if spread is None:
                 raise w.error(f"only a tuple can be spread with *, not {describe(parts)}", node)
             found += spread
@@ -181,7 +183,7 @@ def compare(w: Walker, node: ast.Compare) -> Any:
     left, result = w.value(node.left), True
     for op, operand in zip(node.ops, node.comparators):
         right = w.value(operand)
-        held = _compare_operands(w, SYMBOLS[type(op)], left, right)
+        held = compare_operands(w, SYMBOLS[type(op)], left, right)
         if result is True:
             result = held
         elif held is not True:
@@ -196,7 +198,7 @@ def _both(w: Walker, a: Any, b: Any) -> Any:
     return b if b is False else operators.binary(w.g, "&", a, b)
 
 
-def _compare_operands(w: Walker, symbol: str, a: Any, b: Any) -> Any:
+def compare_operands(w: Walker, symbol: str, a: Any, b: Any) -> Any:
     for one in (a, b):
         if is_callable_of_the_language(one) and symbol not in ("is", "is not"):
             raise w.error(f"{one.name} is a function and cannot be compared; call it, as in {one.name}()")
@@ -250,7 +252,9 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
         raise w.error(f"{x.__name__} has a local name here, and what is read from it could change without the kernel "
                       f"noticing; write {x.__name__}.{node.attr}")
-    return value if path is None or of_tilejit(x) else w.capture(path, value)
+    if path is None or of_tilejit(x) or isinstance(value, MethodType) and value.__self__ is x:
+        return value  # the object has been captured, and its class with it
+    return w.capture(path, value)
 
 
 def _refuse_none(w: Walker, node: ast.Attribute | ast.Subscript, x: Any) -> None:
@@ -276,7 +280,7 @@ def describe_value(w: Walker, node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return w.lookup(node, enters=False)
     if isinstance(node, ast.Subscript) and (around := _named_tuple(w, node.value)) is not None:
-        return _element(w, around, _index(w, node.slice))
+        return _element(w, around, evaluate_index(w, node.slice))
     return w.value(node)
 
 
@@ -286,7 +290,7 @@ def _named_tuple(w: Walker, node: ast.expr) -> tuple[Any, ...] | None:
     if isinstance(node, ast.Name):
         x = w.lookup(node, enters=False)
     elif isinstance(node, ast.Subscript) and (around := _named_tuple(w, node.value)) is not None:
-        x = _element(w, around, _index(w, node.slice))
+        x = _element(w, around, evaluate_index(w, node.slice))
     return x if isinstance(x, tuple) else None
 
 
@@ -300,7 +304,7 @@ def _callee_name(x: Any) -> str:
 def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
     """The dotted name of an expression that starts at a global or a closure's name; None for any other expression."""
     if isinstance(node, ast.Name):
-        return None if node.id in w.frame.source.locals else (node.id,)
+        return None if node.id in w.frame.source.locals or node.id in w.frame.env else (node.id,)
     if isinstance(node, ast.Attribute):
         base = _path(w, node.value)
         return None if base is None else (*base, node.attr)
@@ -312,7 +316,11 @@ def subscript(w: Walker, node: ast.Subscript) -> Any:
     """``x[index]``: regions and points of memory, parts of tiles, or elements of tuples."""
     x = w.value(node.value)
     _refuse_none(w, node, x)
-    index = _index(w, node.slice)
+    if source_of(x) is not None:
+        name = x.source.name
+        raise w.error(f"{name}[...] launches {name}, and a kernel cannot launch another one; {name}(...) runs it here, "
+                      "as a part of this kernel", node.value)
+    index = evaluate_index(w, node.slice)
     if isinstance(x, Value):
         return indexing.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
     if (type(x), "__getitem__") in MEMBERS:
@@ -329,14 +337,17 @@ def _element(w: Walker, x: Any, index: Any) -> Any:
     if not hasattr(type(x), "__getitem__"):
         raise w.error(f"{describe(x)} cannot be indexed")
     if runtime(index) or isinstance(index, slice) and any(map(is_runtime, (index.start, index.stop, index.step))):
-        raise w.error(f"{describe(x) if not isinstance(x, tuple) else 'a tuple'} is indexed with compile-time numbers; "
+        held = type(x).__name__ if isinstance(x, (tuple, list, dict)) else ""
+        raise w.error(f"{f'a {held}' if held else describe(x)} is indexed with compile-time numbers; "
                       f"loop with tile.static_range, or choose with tile.where" + w.g.declared_constant(index))
     return fold(w, python.getitem, x, index)
 
 
-def _index(w: Walker, node: ast.expr) -> Any:
+def evaluate_index(w: Walker, node: ast.expr) -> Any:
+    """The value of what stands between the brackets of ``x[...]``."""
     if isinstance(node, ast.Slice):
         return slice(*(None if n is None else w.value(n) for n in (node.lower, node.upper, node.step)))
     if isinstance(node, ast.Tuple):
-        return tuple(i for n in node.elts for i in (items(w, [n]) if isinstance(n, ast.Starred) else [_index(w, n)]))
+        return tuple(i for n in node.elts
+                     for i in (items(w, [n]) if isinstance(n, ast.Starred) else [evaluate_index(w, n)]))
     return w.value(node)

@@ -35,7 +35,7 @@ class Keep:
 class Group:
     """The join of two tuples or records of type `kind`, part by part. `make` builds the object from its parts."""
 
-    kind: type
+    kind: type | Keys
     parts: tuple[Join, ...]
 
 
@@ -60,9 +60,12 @@ def is_number(x: Any) -> bool:
 
 
 def fields_of(x: Any) -> tuple[Any, ...] | None:
-    """The parts of a tuple, a named tuple, a dataclass or a slice; None for any other object."""
-    if isinstance(x, tuple):
+    """The parts of a tuple, a list, a dict (its values), a named tuple, a dataclass or a slice; None for any other
+    object."""
+    if isinstance(x, (tuple, list)):
         return tuple(x)
+    if isinstance(x, dict):
+        return tuple(x.values())
     if isinstance(x, slice):
         return x.start, x.stop, x.step
     if is_record(type(x)):
@@ -86,8 +89,23 @@ def is_record(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
-def make(kind: type, parts: tuple[Any, ...]) -> Any:
-    return tuple(parts) if kind is tuple else kind(*parts)
+@dataclass(frozen=True)
+class Keys:
+    """What dicts of one form have in common: their keys, in order."""
+
+    keys: tuple[Any, ...]
+
+
+def kind_of(x: Any) -> type | Keys:
+    """What objects of one form have in common: the class, or the keys of a dict. Lists of the same class may still
+    have different lengths."""
+    return Keys(tuple(x)) if isinstance(x, dict) else type(x)
+
+
+def make(kind: type | Keys, parts: tuple[Any, ...]) -> Any:
+    if isinstance(kind, Keys):
+        return dict(zip(kind.keys, parts))
+    return kind(parts) if kind in (tuple, list) else kind(*parts)
 
 
 def assemble(kind: type, fields: tuple[str, ...], parts: tuple[Any, ...]) -> Any:
@@ -116,7 +134,7 @@ def same(x: Any, y: Any) -> bool:
     """Whether two objects are interchangeable for the kernel: identical, or equal compile-time values of one type."""
     if x is y:
         return True
-    if type(x) is not type(y) or isinstance(x, Value):
+    if kind_of(x) != kind_of(y) or isinstance(x, Value):
         return False
     if isinstance(x, float):
         return repr(x) == repr(y)
@@ -179,7 +197,7 @@ def varying(x: Any, constants: bool = True) -> Join:
     if is_number(x) and (constants or is_runtime(x)):
         return Leaf(number_type(x))
     parts = fields_of(x)
-    return Keep(x) if parts is None else Group(type(x), tuple(varying(p, constants) for p in parts))
+    return Keep(x) if parts is None else Group(kind_of(x), tuple(varying(p, constants) for p in parts))
 
 
 def widen(plan: Join, y: Any) -> Join:
@@ -203,7 +221,7 @@ def widen(plan: Join, y: Any) -> Join:
             return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
         case Group(kind=kind, parts=parts):
             others = fields_of(y)
-            if type(y) is kind and others is not None and len(others) == len(parts):
+            if kind_of(y) == kind and others is not None and len(others) == len(parts):
                 return _group_joins(kind, tuple(map(widen, parts, others)))
             return Clash(f"is a tuple of {len(parts)}, and the loop makes it {describe(y)}")
     assert isinstance(plan, Leaf)
@@ -214,7 +232,7 @@ def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
     if isinstance(plan, Leaf):
         return Keep(original) if end is header else plan
     parts = fields_of(end)
-    if not isinstance(plan, Group) or type(end) is not plan.kind or parts is None or len(parts) != len(plan.parts):
+    if not isinstance(plan, Group) or kind_of(end) != plan.kind or parts is None or len(parts) != len(plan.parts):
         return plan
     return Group(plan.kind, tuple(map(demote, plan.parts, parts_of(header), parts, parts_of(original))))
 
@@ -233,7 +251,7 @@ def renew_join(plan: Join, x: Any) -> Join:
     match plan:
         case Keep() if parts is None:
             return Keep(x)
-        case Group(kind=kind, parts=plans) if type(x) is kind and parts is not None and len(parts) == len(plans):
+        case Group(kind=kind, parts=plans) if kind_of(x) == kind and parts is not None and len(parts) == len(plans):
             return _group_joins(kind, tuple(map(renew_join, plans, parts)))
         case Leaf():
             return widen(plan, x)
@@ -256,12 +274,12 @@ def _of_type(t: Scalar | Tile) -> str:
 
 def _join_parts(x: Any, y: Any, rule: Callable[[Any, Any], Join]) -> Join:
     parts, others = fields_of(x), fields_of(y)
-    if parts is None or others is None or type(x) is not type(y) or len(parts) != len(others):
+    if parts is None or others is None or kind_of(x) != kind_of(y) or len(parts) != len(others):
         return Clash(f"is {describe(x)} or {describe(y)}, which only a compile-time condition can choose")
-    return _group_joins(type(x), tuple(map(rule, parts, others)))
+    return _group_joins(kind_of(x), tuple(map(rule, parts, others)))
 
 
-def _group_joins(kind: type, parts: tuple[Join, ...]) -> Join:
+def _group_joins(kind: type | Keys, parts: tuple[Join, ...]) -> Join:
     clash = next((p for p in parts if isinstance(p, Clash)), None)
     if clash is None:
         return Group(kind, parts)
@@ -309,7 +327,7 @@ def pending(x: Any, nodes: Iterable[Node] | None = None) -> Join:
     buffer."""
     parts = fields_of(x)
     if parts is not None:
-        return _group_joins(type(x), tuple(pending(part, nodes) for part in parts))
+        return _group_joins(kind_of(x), tuple(pending(part, nodes) for part in parts))
     if isinstance(type_of(x), (Scalar, Tile)) and is_runtime(x):
         return Leaf(type_of(x))
     if is_runtime(x) and nodes is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import EnumMeta
 from functools import reduce
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..ops.sync.pipeline import pipeline_turn
 from ..types import Scalar
 from .branches import evaluate_condition, only_if, truth
 from .carried import Ends, Trip, carries, settle
+from .containers import sequence
 from .names import Entry, Undefined, assigned_in, assigned_names
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .scopes import EachScope, ScopeSpec
@@ -38,8 +40,8 @@ def for_(w: Walker, node: ast.For) -> None:
     with own_exits(w):
         if isinstance(over, LoopRange):
             _device_for(w, node, over)
-        elif isinstance(over, (StaticRange, tuple)):
-            items = list(over.numbers if isinstance(over, StaticRange) else over)
+        elif isinstance(over, (StaticRange, tuple, list, dict, str, set, frozenset, EnumMeta)):
+            items = list(over.numbers if isinstance(over, StaticRange) else sequence(w, over, "a loop", node.iter))
             if len(items) > UNROLLED_AT_MOST:
                 raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
             _unroll(w, node, items)
@@ -48,8 +50,8 @@ def for_(w: Walker, node: ast.For) -> None:
                           "and a loop around or inside it",
                           node.iter)
         else:
-            raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, "
-                          f"not over {describe(over)}", node.iter)
+            raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...), a tuple, "
+                          f"a list or a dict, not over {describe(over)}", node.iter)
 
 
 @contextmanager

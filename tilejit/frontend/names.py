@@ -78,6 +78,8 @@ class Frame:
     loops: list[Any] = field(default_factory=list)  # for each loop being walked, the `Home` that it is in
     # if control certainly does not reach this point: the exits of which one was taken
     gone: frozenset[str] = frozenset()
+    # what is known of the arguments while compiling, for calls of a helper within itself
+    constants: tuple[Any, ...] = ()
 
     def cells(self) -> dict[Any, Entry]:
         """The entries of cells."""
@@ -114,8 +116,38 @@ def _stores_by_depth(node: ast.AST) -> tuple[tuple[int, str], ...]:
     """(depth, name) of each assignment in a piece of syntax, in the order of the text."""
     if isinstance(node, ast.Name):
         return ((0, node.id),) if isinstance(node.ctx, ast.Store) else ()
-    return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields
+    if isinstance(node, ast.comprehension):  # its targets are names of its own
+        return tuple((depth + 1, name) for inner in (node.iter, *node.ifs) for depth, name in _stores_by_depth(inner))
+    own = tuple((0, name) for name in (_bound_by_pattern(node), changed_in_place(node)) if name is not None)
+    return own + tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields
                  for depth, name in _stores_by_depth(inner))
+
+
+def _bound_by_pattern(node: ast.AST) -> str | None:
+    """The name that a pattern of `match` binds itself."""
+    if isinstance(node, (ast.MatchAs, ast.MatchStar)):
+        return node.name
+    return node.rest if isinstance(node, ast.MatchMapping) else None
+
+
+# methods that change a list, dict or set
+CHANGING = frozenset(("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse",
+                      "update", "setdefault", "popitem", "add", "discard"))
+
+
+def changed_in_place(node: ast.AST) -> str | None:
+    """The name of the container that ``name[i] = x`` or ``name.append(x)`` changes, if it is one; None for other
+    syntax."""
+    held: ast.expr
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        held = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+        held = node.func.value
+    else:
+        return None
+    while isinstance(held, ast.Subscript):
+        held = held.value
+    return held.id if isinstance(held, ast.Name) else None
 
 
 @memoize_on_node

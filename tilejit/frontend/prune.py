@@ -12,10 +12,10 @@ from ..ops.tiles.generate import splat
 
 def prune(block: Block) -> Block:
     """`block` without the results and carries on which no call, loop bound or condition depends."""
-    return _block(block, _needed_values(block))
+    return _block(block, needed_values(block))
 
 
-def _needed_values(block: Block) -> set[Value]:
+def needed_values(block: Block) -> set[Value]:
     """Every value that a call, loop bound or condition reads, directly or through joins and carries."""
     needed: set[Value] = set()
     handed: dict[Value, list[Operand]] = {}   # a result or carried value -> the operands that may become it

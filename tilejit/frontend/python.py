@@ -3,7 +3,7 @@ on run-time values the language's ops do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
@@ -14,8 +14,9 @@ from ..ir.graph import Const
 from ..ops.language import pointwise, promotion
 from ..types import Buffer, Points, Region, Tile
 from . import joins
-from .expressions import fold, numbers, operator
-from .ranges import LoopRange, StaticRange, range_
+from .containers import Lambda, make_set, put_item, sequence
+from .expressions import by_python, fold, operator
+from .ranges import range_
 from .walker import Rule, Walker, runtime
 
 PYTHON: dict[Any, Callable[..., Any]] = {}
@@ -29,19 +30,12 @@ def python(function: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def sequence(w: Walker, x: Any, what: str) -> tuple[Any, ...]:
-    """A compile-time sequence as a tuple; `what` names the function that takes it, for the error."""
-    if isinstance(x, (LoopRange, StaticRange)):
-        return tuple(numbers(w, x))
-    if isinstance(x, (tuple, str)):
-        return tuple(x)
-    raise w.error(f"{what} takes tuples and ranges that are known while compiling, not {describe(x)}")
-
-
 def _extreme(name: str, folding: Callable[..., Any], builtin: Any) -> Callable[..., Any]:
     """The rule of `min` or `max`: Python's function on constants, else the language's op, applied pairwise."""
-    def rule(w: Walker, *args: Any) -> Any:
-        args = args if len(args) != 1 or not isinstance(args[0], tuple) else args[0]
+    def rule(w: Walker, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            return by_key(w, folding, args, kwargs)
+        args = sequence(w, args[0], name) if len(args) == 1 and isinstance(args[0], (tuple, list, dict)) else args
         if not args:
             raise w.error(f"{name} of nothing")
         if len(args) == 1 and joins.is_runtime(args[0]):
@@ -114,6 +108,110 @@ PYTHON[int], PYTHON[float], PYTHON[bool] = (_conversion(int, int32), _conversion
 @python(tuple)
 def _(w: Walker, x: Any = ()) -> tuple[Any, ...]:
     return sequence(w, x, "tuple")
+
+
+@python(list)
+def _(w: Walker, x: Any = ()) -> list[Any]:
+    return list(sequence(w, x, "list"))
+
+
+@python(dict)
+def _(w: Walker, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    if len(args) > 1:
+        raise w.error("dict takes a dict, or pairs of keys and values, and values by keyword")
+    given = args[0] if args else ()
+    pairs = given.items() if isinstance(given, dict) else sequence(w, given, "dict")
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)):
+            raise w.error(f"dict takes pairs of a key and a value, not {describe(pair)}")
+        if len(pair) != 2:
+            raise w.error(f"dict takes pairs of a key and a value, and one of these has {len(pair)} parts")
+        put_item(w, made, *pair)
+    return made | kwargs
+
+
+@python(set)
+def _(w: Walker, x: Any = ()) -> set[Any]:
+    return make_set(w, list(x if isinstance(x, (set, frozenset)) else sequence(w, x, "set")))
+
+
+@python(frozenset)
+def _(w: Walker, x: Any = ()) -> frozenset[Any]:
+    return frozenset(make_set(w, list(x if isinstance(x, (set, frozenset)) else sequence(w, x, "frozenset"))))
+
+
+def by_key(w: Walker, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`sorted`, `min` or `max` of compile-time sequences, with `key=` and other keywords."""
+    name: str = function.__name__
+    parts: Iterable[Any] = args
+    if len(args) == 1:
+        parts = args[0] if isinstance(args[0], (set, frozenset)) else sequence(w, args[0], name)
+    key = kwargs.get("key")
+    keys = list(map(key, parts)) if isinstance(key, Lambda) else list(parts)
+    if runtime(keys) and (key is None or isinstance(key, Lambda)):
+        raise w.error(f"{name} compares while compiling, and some of these are known at run time only")
+    with by_python(w):
+        return function(parts, **kwargs)
+
+
+@python(sorted)
+def _(w: Walker, x: Any, /, **kwargs: Any) -> list[Any]:
+    found: list[Any] = by_key(w, sorted, (x,), kwargs)
+    return found
+
+
+@python(map)
+def _(w: Walker, function: Any, *xs: Any) -> tuple[Any, ...]:
+    return tuple(w.g.invoke(function, part, {}) for part in zip(*(sequence(w, x, "map") for x in xs)))
+
+
+@python(filter)
+def _(w: Walker, function: Any, x: Any) -> tuple[Any, ...]:
+    kept = []
+    for part in sequence(w, x, "filter"):
+        held = part if function is None else w.g.invoke(function, (part,), {})
+        if runtime(held):
+            raise w.error("filter decides while compiling, and what its function returns is known at run time only")
+        if held:
+            kept.append(part)
+    return tuple(kept)
+
+
+@python(getattr)
+def _(w: Walker, x: Any, name: Any, *default: Any) -> Any:
+    if not isinstance(name, str):
+        raise w.error(f"the name of an attribute is a string, not {describe(name)}")
+    if joins.is_runtime(x):
+        return member(w.g, x, name)
+    with by_python(w):
+        return getattr(x, name, *default)
+
+
+@python(hasattr)
+def _(w: Walker, x: Any, name: Any) -> bool:
+    return not joins.is_runtime(x) and fold(w, hasattr, x, name)
+
+
+@python(type)
+def _(w: Walker, x: Any) -> Any:
+    if joins.is_runtime(x):
+        raise w.error(f"{describe(x)} has no class of Python; its element type is .dtype")
+    return type(x)
+
+
+def _on_constants(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of a function of Python that kernels call on constants only."""
+    def rule(w: Walker, *args: Any, **kwargs: Any) -> Any:
+        for x in (*args, *kwargs.values()):
+            if runtime(x):
+                raise w.error(f"{function.__name__} is computed while compiling, and {describe(x)} is known at run "
+                              "time only" + w.g.declared_constant(x))
+        return fold(w, function, *args, **kwargs)
+    return rule
+
+
+PYTHON.update({f: _on_constants(f) for f in (repr, ascii, format, ord, chr, hex, bin, oct, callable, issubclass)})
 
 
 @python(slice)

@@ -111,6 +111,12 @@ class Source:
         if not isinstance(function, FunctionType):
             raise CompilationError(f"@tile.jit compiles a Python function, not {type(function).__name__}")
         code = function.__code__
+        *_, around, _ = ("<locals>", *function.__qualname__.split("."))
+        if around != "<locals>" and code.co_varnames[:code.co_argcount][:1] in (("self",), ("cls",)):
+            raise CompilationError(
+                f"{code.co_filename}:{code.co_firstlineno}: {function.__name__} is a method of {around}, and a kernel "
+                f"is a plain function: write it outside the class, let a method launch it, and pass what it needs of "
+                f"{code.co_varnames[0]} as arguments")
         if code.co_name == "<lambda>":
             raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: "
                                    "a lambda cannot be a kernel; write a def")

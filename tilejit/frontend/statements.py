@@ -49,10 +49,17 @@ def assign(w: Walker, node: ast.Assign) -> None:
 
 @statement(ast.AugAssign)
 def aug_assign(w: Walker, node: ast.AugAssign) -> None:
-    """``name += value`` binds the name to a new value; tiles are not changed in place."""
-    if not isinstance(node.target, ast.Name):
-        refuse_target(w, node.target)
-    held = w.value(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target))
+    """``name += value`` binds the name, or the element of a list or dict, to a new value; tiles are not changed in
+    place."""
+    place: ast.expr
+    match node.target:
+        case ast.Name(id=name):
+            place = ast.Name(name, ast.Load())
+        case ast.Subscript(value=container, slice=index) if isinstance(w.value(container), (list, dict)):
+            place = ast.Subscript(container, index, ast.Load())
+        case _:
+            refuse_target(w, node.target)
+    held = w.value(ast.copy_location(place, node.target))
     bind(w, node.target, operator(w, SYMBOLS[type(node.op)], held, w.value(node.value)))
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..ir.builder import describe, type_of
 from ..types import Buffer, Points, Region, Tile
 from . import joins
 from .walker import Walker
+
+# what binds a target that is not a name; registered where containers are
+TARGETS: dict[type, Callable[[Walker, Any, Any], None]] = {}
 
 
 def bind(w: Walker, target: ast.expr, value: Any, anew: bool = False) -> None:
@@ -19,6 +23,8 @@ def bind(w: Walker, target: ast.expr, value: Any, anew: bool = False) -> None:
             (w.put if anew else w.assign)(name, value)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             _unpack(w, target, targets, value, anew)
+        case ast.Subscript() if isinstance(w.value(target.value), (list, dict)):
+            TARGETS[ast.Subscript](w, target, value)
         case _:
             refuse_target(w, target)
 

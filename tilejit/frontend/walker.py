@@ -21,6 +21,7 @@ from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, check_capture, token
 from .joins import leaves
 from .names import EXITS, ONWARD, RESULT, Entry, Frame, Undefined, is_cell, name_in_messages
+from .plain import Function
 from .source import Placed, Source
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -138,7 +139,7 @@ class Walker:
     g: Builder
     frame: Frame
     home: Home
-    captured: dict[tuple[Source, tuple[str, ...]], tuple[Capture, Any]] = field(default_factory=dict)
+    captured: dict[tuple[Source | Function, tuple[str, ...]], tuple[Capture, Any]] = field(default_factory=dict)
     # for each enclosing unrolled loop, the trip that is being walked
     copies: list[int] = field(default_factory=list)
     discarded: ast.expr | None = None                     # the current expression statement, whose value nobody uses
@@ -194,9 +195,9 @@ class Walker:
                 rest = nodes[position:]
                 self.guard(left, lambda: self.statements(rest))
                 return
-            if isinstance(node, ast.If):
+            if isinstance(node, (ast.If, ast.Match)):
                 with self.place(node):
-                    if STATEMENTS[ast.If](self, node, nodes[position + 1:]):
+                    if STATEMENTS[type(node)](self, node, nodes[position + 1:]):
                         return  # the rest was walked in one of the branches
                 continue
             rule = STATEMENTS.get(type(node))
@@ -342,10 +343,10 @@ class Walker:
         with self.place(node):
             return self.capture((name,), value)
 
-    def capture(self, path: tuple[str, ...], value: Any) -> Any:
-        """Record that the kernel reads `value` from the code around it. Later reads of the same path in this
-        compilation give the first value."""
-        key = self.frame.source, path
+    def capture(self, path: tuple[str, ...], value: Any, reader: Source | Function | None = None) -> Any:
+        """Record that the kernel, or the `reader`, reads `value` from the code around it. Later reads of the same
+        path in this compilation give the first value."""
+        key = reader or self.frame.source, path
         if key not in self.captured:
             value = check_capture(".".join(path), value)
             self.captured[key] = Capture(*key, token(value)), value
@@ -391,14 +392,6 @@ def runtime(x: Any) -> bool:
 
 
 REFUSED = {
-    ast.List: "a list is not a value of a kernel; write a tuple, as in (a, b)",
-    ast.Dict: "a dict is not a value of a kernel; use names, or a tuple",
-    ast.Set: "a set is not a value of a kernel; use a tuple",
-    ast.ListComp: "comprehensions are not supported; write a `for` over tile.static_range, or a tuple",
-    ast.SetComp: "comprehensions are not supported; write a `for` over tile.static_range, or a tuple",
-    ast.DictComp: "comprehensions are not supported; write a `for` over tile.static_range, or a tuple",
-    ast.GeneratorExp: "generator expressions are not supported; write a `for` over tile.static_range, or a tuple",
-    ast.Lambda: "a lambda cannot be made in a kernel; define a helper under @tile.jit outside it",
     ast.Await: "a kernel cannot await; tile.copy_async returns a token with .wait()",
     ast.Yield: "a kernel cannot yield; write a loop",
     ast.YieldFrom: "a kernel cannot yield; write a loop",
@@ -414,7 +407,6 @@ REFUSED = {
     ast.Delete: "names cannot be deleted in a kernel; leave the statement out",
     ast.AsyncFor: "a kernel has no `async for`; write `for`",
     ast.AsyncWith: "a kernel has no `async with`; write `with`",
-    ast.Match: "`match` is not supported; write if/elif/else",
     ast.Starred: "a starred expression can only be in a tuple or in a call's arguments",
     ast.Slice: "a slice can only be inside an index, as in x[0:BLOCK]",
 }

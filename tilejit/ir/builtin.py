@@ -120,8 +120,8 @@ def _check_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], 
     misfit = _misfit(function, len(args), tuple(kwargs))
     if misfit is not None:
         signature = signature_of(function)
-        shown = list(signature.parameters.values())[1:]
-        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: "
+        shown = [p.replace(annotation=p.empty) for p in signature.parameters.values()][1:]
+        raise CompilationError(f"{name}{signature.replace(parameters=shown, return_annotation=signature.empty)}: "
                                f"{misfit}{misspelt(kwargs, signature.parameters)}")
     return function(*args, **kwargs)
 

@@ -57,10 +57,10 @@ class Warp(Protocol):
 
     def shuffle(self, kind: str, value: Emitted, operand: Any) -> Emitted:
         """The value that another lane has."""
-    def vote(self, kind: str, condition: Emitted) -> Emitted:
-        """Whether `condition` holds in 'any' or 'all' lanes of the scope's part of the warp, or the mask of those where
-        it holds ('ballot')."""
-    def match(self, value: Emitted) -> Emitted:
+    def vote(self, kind: str, condition: Emitted, mask: Emitted | None = None) -> Emitted:
+        """Whether `condition` holds in 'any' or 'all' lanes of `mask`, by default the scope's part of the warp, or the
+        mask of those where it holds ('ballot')."""
+    def match(self, value: Emitted, mask: Emitted | None = None) -> Emitted:
         """The mask of the lanes that have the same bits in `value`."""
     def redux(self, word: str, value: Emitted) -> Emitted:
         """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers

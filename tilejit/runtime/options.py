@@ -70,6 +70,8 @@ def call_grid(grid, arguments: dict[str, Any]):
         hint = ""
         if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
             hint = nearest(error.args[0], arguments)
+        elif isinstance(error, AttributeError) and error.obj is arguments and error.name in arguments:
+            hint = f"; write [{error.name!r}]"
         raise LaunchError(f"the grid function raised {type(error).__name__}: {error}{hint}; "
                           f"it is called with the launch's arguments by name: {', '.join(arguments)}") from error
 
@@ -86,7 +88,8 @@ def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
     for axis, n in enumerate(grid):
         count = _integer(n)
         if count is None:
-            raise LaunchError(f"a grid is made of integers, not {n!r}")
+            raise LaunchError(f"a grid is made of integers, not {n!r}"
+                              + ("; // and tile.cdiv divide integers" if isinstance(n, float) else ""))
         if not 0 <= count <= limits[axis]:
             raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
     x, y, z = (*map(index, grid), *(1,) * (3 - len(grid)))

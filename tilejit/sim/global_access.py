@@ -62,7 +62,7 @@ class GlobalAccess(Component):
             threads = self.threads_of(shape, owner, writing=True)
         if shape[0] == 1 and self.m.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.m.ctas[-1] + 1), index.shape)
-            if self.m.checks and (keep is None or keep.any()):
+            if self.m.checks and not atomic and (keep is None or keep.any()):
                 self._clash(memory, "write", int(self.m.ctas[0]), int(self.m.ctas[-1]))
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
@@ -203,8 +203,9 @@ class GlobalAccess(Component):
         if not self.m.checks:
             return
         n = index[0].size
-        threads = self.m.low + np.asarray(owner).reshape(-1) if owner is not None else np.arange(self.m.low,
-                                                                                                 self.m.high)
+        threads = np.arange(self.m.low, self.m.high)
+        if owner is not None:
+            threads = self.m.low + np.asarray(owner).reshape(-1)
         if n in (1, len(threads)):
             self.m.traffic.count("global", threads[:n],
                                  lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize, memory.itemsize)

@@ -231,12 +231,19 @@ def coerce(g: Builder, x, type_: Type) -> Operand:
     return convert(g, x, type_.dtype)
 
 
+NUMBERS = "int", "uint", "float"  # kinds of dtypes whose elements are no truth values
+
+
 def as_mask(g: Builder, mask, shape: tuple[int, ...]) -> Operand:
     """`mask` as a bool tile of `shape`, or a bool scalar if that is (). None stays None."""
     if mask is None:
         return None
     if shape == () and isinstance(type_of(mask), Tile):
         raise g.error("a single element takes a scalar mask, not a tile")
+    t = type_of(mask)
+    if isinstance(t, Tile) and t.dtype.kind in NUMBERS and t.dtype.bits > 8:  # bytes are how arrays hold masks
+        g.warn(f"the mask is a tile of {t.dtype}, of which every element but 0 counts as true; write a comparison, as "
+               "in i < n")
     return coerce(g, as_condition(g, mask), Tile(bool_, shape) if shape != () else Scalar(bool_))
 
 

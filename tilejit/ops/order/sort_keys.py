@@ -19,6 +19,12 @@ from .network import LANES, Network, choose_network, network_layouts, steps
 # instructions that they save where a thread has few elements, whose shuffles wait for each other.
 WRITTEN_OUT = 400
 
+# Both integers of 64 bits, the lower one first, by one comparison (two instructions) and selections of words. Of
+# selections of 64 bits, ptxas makes a minimum and a maximum, each with its own comparison.
+ORDER_64 = ("{ .reg .pred p; .reg .b32 a<2>, b<2>, l<2>, h<2>; setp.lt.u64 p, $3, $2; "
+            "mov.b64 {a0, a1}, $2; mov.b64 {b0, b1}, $3; selp.b32 l0, b0, a0, p; selp.b32 l1, b1, a1, p; "
+            "selp.b32 h0, a0, b0, p; selp.b32 h1, a1, b1, p; mov.b64 $0, {l0, l1}; mov.b64 $1, {h0, h1}; }")
+
 Element = tuple  # one value of each operand
 
 
@@ -200,9 +206,7 @@ class _Sorter:
             for row, at in [place for place in self.values if not place[1] >> bit & 1]:
                 places = [(row, at), (row, at | 1 << bit)]
                 low, high = places[::-1] if downwards(at) else places
-                a, b = self.values[low], self.values[high]
-                swap = self.below(b, a)
-                self.values[low], self.values[high] = self.choose(swap, b, a), self.choose(swap, a, b)
+                self.values[low], self.values[high] = self.ordered(self.values[low], self.values[high])
 
     def exchange(self, bit, fetch: Callable) -> None:
         """The comparators between threads that differ in `bit`: each keeps the lower or the higher element."""
@@ -264,8 +268,24 @@ class _Sorter:
     def choose(self, test, a: Element, b: Element) -> Element:
         return tuple(self.e.select(test, x, y) for x, y in zip(a, b))
 
+    def ordered(self, a: Element, b: Element) -> tuple[Element, Element]:
+        """Both elements, the lower one first."""
+        if len(a) == 1 and a[0].dtype.bits == 64:
+            low, high = self.e.asm(ORDER_64, [a[0].dtype] * 2, [a[0], b[0]], pure=True)
+            return (low,), (high,)
+        if len(a) == 1:
+            return self.extreme("min", a, b), self.extreme("max", a, b)
+        swap = self.below(b, a)
+        return self.choose(swap, b, a), self.choose(swap, a, b)
+
     def least(self, a: Element, b: Element) -> Element:
-        return self.choose(self.below(b, a), b, a)
+        return self.extreme("min", a, b) if len(a) == 1 else self.choose(self.below(b, a), b, a)
+
+    def extreme(self, which: str, a: Element, b: Element) -> Element:
+        """The lower ('min') or higher ('max') of two integers. Written as PTX: LLVM 22 takes 3 s for the network of 64
+        registers if it sees minima and maxima, and 0.1 s if it does not."""
+        dtype = a[0].dtype
+        return (self.e.asm(f"{which}.u{dtype.bits} $0, $1, $2;", [dtype], [a[0], b[0]], pure=True)[0],)
 
     def complement(self, *bits) -> None:
         """Complement the elements of threads for which an odd number of these bits of the thread's number are set."""

@@ -13,7 +13,7 @@ import numpy as np
 from ...dtypes import bool_, int32, uint32
 from ...ir.builder import Builder, describe, source_text, type_as, type_of
 from ...ir.builtin import builtin
-from ...ir.graph import Const, Value
+from ...ir.graph import Const, Operand, Value
 from ...ir.op import op
 from ...ir.op_traits import Registers
 from ...lazy import Lazy
@@ -60,72 +60,77 @@ def _(e, call, x, operand):
 
 
 @op("syncs", attrs=("kind",))
-def vote(condition: Registers, kind):
-    """Whether `condition` holds in "any" lane or in "all", or the mask of the lanes where it holds ("ballot")."""
+def vote(condition: Registers, *mask: Registers, kind):
+    """Whether `condition` holds in "any" lane or in "all", or the mask of the lanes where it holds ("ballot"): among
+    the lanes of `mask`, if there is one, else among those of the scope."""
 
 
 @vote.infer
-def _(g, condition, kind):
-    return Scalar(uint32 if kind == "ballot" else bool_, max(type_of(condition).uniform, Uniformity.WARP))
+def _(g, condition, *mask, kind):
+    held = type_of(condition).uniform
+    uniform = min(held, type_of(mask[0]).uniform) if mask else max(held, Uniformity.WARP)
+    return Scalar(uint32 if kind == "ballot" else bool_, uniform)
 
 
 @vote.simulate
-def _(m, call, condition):
+def _(m, call, condition, *mask):
     kind = call.attrs["kind"]
     form = "vote.sync.ballot.b32" if kind == "ballot" else f"vote.sync.{kind}.pred"
-    return _run(m, form, {"p": condition}).astype(call.result.type.dtype.np)
+    return _run(m, form, {"p": condition}, *mask).astype(call.result.type.dtype.np)
 
 
 @vote.emit
-def _(e, call, condition):
-    return e.warp.vote(call.attrs["kind"], condition)
+def _(e, call, condition, *mask):
+    return e.warp.vote(call.attrs["kind"], condition, *mask)
 
 
 @op("syncs")
-def match(x: Registers):
-    """The mask of the lanes in which `x` has the same bits."""
+def match_(x: Registers, *mask: Registers):
+    """The mask of the lanes in which `x` has the same bits: among those of `mask`, if there is one, else of the
+    scope."""
 
 
-@match.infer
-def _(g, x):
-    return Scalar(uint32, type_of(x).uniform)
+@match_.infer
+def _(g, x, *mask):
+    return Scalar(uint32, min(type_of(a).uniform for a in (x, *mask)))
 
 
-@match.simulate
-def _(m, call, x):
+@match_.simulate
+def _(m, call, x, *mask):
     bits = x.view(f"u{x.dtype.itemsize}")
     name = "match.any.sync.b64" if x.dtype.itemsize == 8 else "match.any.sync.b32"
-    return _run(m, name, {"a": bits}).astype(np.uint32)
+    return _run(m, name, {"a": bits}, *mask).astype(np.uint32)
 
 
-@match.emit
-def _(e, call, x):
-    return e.warp.match(x)
+@match_.emit
+def _(e, call, x, *mask):
+    return e.warp.match(x, *mask)
 
 
 def _word(n: int) -> np.ndarray:
     return np.full((1, 1), n, np.uint32)
 
 
-def _run(m, name: str, operands: dict[str, np.ndarray]) -> np.ndarray:
-    """The result of the instruction form `name`, executed by the lanes of the scope."""
-    mask = (1 << m.threads) - 1 << m.low % LANES if m.threads < LANES else (1 << LANES) - 1
+def _run(m, name: str, operands: dict[str, np.ndarray], mask: np.ndarray | None = None) -> np.ndarray:
+    """The result of the instruction form `name`, executed by the lanes of `mask`, by default those of the scope."""
+    lanes = (1 << m.threads) - 1 << m.low % LANES if m.threads < LANES else (1 << LANES) - 1
     form = ptx.form(name)
     compute = meaning(form)
     assert compute is not None  # exchanges have one
-    return compute(m, form, {**operands, "membermask": _word(mask)})
+    return compute(m, form, {**operands, "membermask": _word(lanes) if mask is None else mask.view(np.uint32)})
 
 
 # -- what kernels call -------------------------------------------------------------------------------------------------
 
-def _in_warps(g: Builder, what: str) -> None:
-    """CompilationError if some lanes of a warp of the scope may not reach the call."""
+def _in_warps(g: Builder, what: str, instead: str = "") -> None:
+    """CompilationError if some lanes of a warp of the scope may not reach the call; it ends by what to write `instead`.
+    """
     if g.scope.threads == 1:
         raise g.error(f"{what} exchanges values among the lanes of a warp, and only one thread runs here")
     partial = g.scope.partial
     if partial is not None and type_as(partial, Scalar).uniform < Uniformity.WARP:
         raise g.error(f"{what} needs all lanes of the warp, and the condition {source_text(partial)} differs between "
-                      f"them")
+                      f"them{instead}")
 
 
 def _scalar(g: Builder, what: str, x: Any) -> None:
@@ -225,41 +230,60 @@ def shuffle_down(g: Builder, x, delta):
     return _shuffle_within(g, "down", x, _lanes(g, "delta", delta, 0))
 
 
-def _vote(g: Builder, what: str, kind: str, condition: Any) -> Value:
-    _in_warps(g, what)
+def _members(g: Builder, what: str, mask: Any) -> tuple[Operand, ...]:
+    """The operand for the lanes that take part, if the call names them: then also in a branch that only they take.
+    CompilationError for a mask that is no integer of 32 bits, or without it where some lanes may not reach the call."""
+    if mask is None:
+        _in_warps(g, what, "; mask= names the lanes that take part, if these are not all")
+        return ()
+    if g.scope.threads == 1:
+        _in_warps(g, what)
+    mask = _lanes(g, "mask", mask)
+    if isinstance(mask, int):
+        if mask == 0 or not -1 <= mask < 1 << LANES:
+            raise g.error(f"mask has a bit for each lane that takes part, up to 0xffffffff, not {mask:#x}")
+        return (Const(mask % (1 << LANES), uint32),)
+    return (cast.function(g, mask, uint32),)
+
+
+def _vote(g: Builder, what: str, kind: str, condition: Any, mask: Any) -> Value:
+    members = _members(g, what, mask)
     if not isinstance(type_of(condition), Scalar):
         raise g.error(f"{what} takes a condition, one scalar in each thread, not {describe(condition)}")
-    return g.call(vote, as_condition(g, condition), kind=kind)
+    return g.call(vote, as_condition(g, condition), *members, kind=kind)
 
 
 @builtin
-def ballot(g: Builder, condition):
-    """The lanes of the thread's warp in which `condition` holds, as the bits of a uint32. PTX ISA,
-    "vote.sync.ballot"."""
-    return _vote(g, "ballot", "ballot", condition)
+def ballot(g: Builder, condition, mask=None):
+    """The lanes of the thread's warp in which `condition` holds, as the bits of a uint32.
+
+    All lanes of the warp take part; or those whose bits are set in `mask`, the thread's own one among them, also in a
+    branch that only they take. PTX ISA, "vote.sync.ballot".
+    """
+    return _vote(g, "ballot", "ballot", condition, mask)
 
 
 @builtin
-def warp_any(g: Builder, condition):
-    """Whether `condition` holds in some lane of the thread's warp, a bool that is uniform in it. PTX ISA,
-    "vote.sync.any"."""
-    return _vote(g, "warp_any", "any", condition)
+def warp_any(g: Builder, condition, mask=None):
+    """Whether `condition` holds in some lane of the thread's warp, a bool that is uniform in it; or in some lane of
+    `mask`, as in ``tile.ballot``. PTX ISA, "vote.sync.any"."""
+    return _vote(g, "warp_any", "any", condition, mask)
 
 
 @builtin
-def warp_all(g: Builder, condition):
-    """Whether `condition` holds in all lanes of the thread's warp, a bool that is uniform in it. PTX ISA,
-    "vote.sync.all"."""
-    return _vote(g, "warp_all", "all", condition)
+def warp_all(g: Builder, condition, mask=None):
+    """Whether `condition` holds in all lanes of the thread's warp, a bool that is uniform in it; or in all lanes of
+    `mask`, as in ``tile.ballot``. PTX ISA, "vote.sync.all"."""
+    return _vote(g, "warp_all", "all", condition, mask)
 
 
 @builtin
-def match_any(g: Builder, x):
+def match(g: Builder, x, mask=None):
     """The lanes of the thread's warp in which the scalar `x` has the same bits as in this thread, as the bits of a
-    uint32.
+    uint32; with `mask`, among those lanes, as in ``tile.ballot``.
 
     Bits, not numbers: 0.0 and -0.0 differ, and a NaN equals one with the same bits. PTX ISA, "match.any.sync".
     """
-    _in_warps(g, "match_any")
-    _scalar(g, "match_any", x)
-    return g.call(match, g.operand(x))
+    members = _members(g, "match", mask)
+    _scalar(g, "match", x)
+    return g.call(match_, g.operand(x), *members)

@@ -110,7 +110,7 @@ def _(e, call, x):
     e.tiles.scratch_store(call, x, source)
     return e.tiles.scratch_load(call, call.result.type, source.shape,
                                 lambda at: tuple(n - 1 - c if d in axes else c
-                                           for d, (n, c) in enumerate(zip(source.shape, at))))
+                                                 for d, (n, c) in enumerate(zip(source.shape, at))))
 
 
 def _flip_scratch(call) -> int:

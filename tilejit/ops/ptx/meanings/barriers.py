@@ -152,7 +152,9 @@ def reduce_at_the_barrier(m, form, x):
 
 @means(r"barrier\.cluster\.(arrive(\.release|\.relaxed)?|wait(\.acquire)?)(\.aligned)?")
 def barrier_of_the_cluster(m, form, x):
-    return m.sync.cluster_arrive(relaxed=".relaxed" in form.name) if ".arrive" in form.name else m.sync.cluster_wait()
+    if ".arrive" in form.name:
+        return m.sync.cluster_arrive(relaxed=".relaxed" in form.name)
+    return m.sync.cluster_wait()
 
 
 # -- fences ------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ _KEPT = {
 
 def _own(g: Builder, m: Value, what: str) -> TensorMap:
     """The type of a map that the kernel edits. An error for a map that is a kernel parameter, which is read-only."""
-    t: TensorMap = m.type
+    t = type_as(m, TensorMap)
     if t.slot is None:
         raise g.error(f"{what} is for a map that the kernel makes: this one is a parameter, "
                       "which the launch encodes and nothing may write; give tile.tensor_map a slot=")

@@ -324,13 +324,14 @@ def index(g: Builder, m: Value, items: tuple) -> Value:
 @attribute(TensorMap, name="dtype")
 def _dtype(g, m: Value):
     """The element type."""
-    return m.type.dtype
+    return type_as(m, TensorMap).dtype
 
 
 @attribute(TensorMap, name="box")
 def _box(g, m: Value):
     """The extents of the region that the map was made of, in elements."""
-    return shape_of(m.type.dtype, m.type.box)
+    t = type_as(m, TensorMap)
+    return shape_of(t.dtype, t.box)
 
 
 __all__ = ["index", "tensor_map"]
