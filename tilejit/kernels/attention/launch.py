@@ -21,9 +21,9 @@ class Launch:
     """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its
     grid and constants, and the result's shape and dtype. `by_rows`: a new result has the rows of all heads beside each
     other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `group`: the
-    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `lengths`: it takes the lengths and pages of sequences; `splits`: it has so many
-    parts of the keys, whose results `combine` puts together. `spans`: the bytes, relative to their addresses, that Q,
-    K, V and the result occupy."""
+    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `lengths`: it takes the
+    lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts together.
+    `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
