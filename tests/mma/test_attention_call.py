@@ -182,7 +182,7 @@ def compiled(d=128, rows=4096, target="sm_90a", **options):
     x = tile.ArraySpec(shape, "bfloat16")
     sums = tile.ArraySpec(shape[:-1], "float32") if problem.request.lse else 0
     extra = (tile.ArraySpec((rows,), "int32" if problem.scores.mask else "float32"), 0, 0, 0) if problem.scores.extras else (0,) * 4
-    counter = (tile.ArraySpec((1,), "uint32"),) if config.roles else ()
+    counter = (tile.ArraySpec((1,), "uint32"), 16) if config.roles else ()
     return (hopper if config.roles else pipelined).compile(x, x, x, x, sums, 0, *counter, 0.1, 0, 0, 0.0, *extra, PLAN=plan, num_warps=config.num_warps,
                                                            spills=1 << 20, target=target)
 

@@ -102,3 +102,52 @@ def test_attention_runs_in_graphs_and_on_streams():
             made.append(kernels.attention(q, k, v, causal=True))
     torch.cuda.synchronize()
     assert all(torch.equal(x, want) for x in made)
+
+
+def near(out, q, k, v, **options):
+    """Assert that a sequence's result [heads, rows, D] is the exact one to its rounding."""
+    want = exact(q[None], k[None], v[None], **options)[0][0]
+    bound = float(2.0 ** -7) * (want.abs() + (v.abs().max().item() if v.numel() else 0))
+    assert bool(((out.double().cpu() - want).abs() <= bound).all()), (q.shape, k.shape, options)
+
+
+def sequences_checked(page, heads, kv_heads, rows, lengths, d, **options):
+    """One call with keys in pages, NaN behind the lengths, compared with each sequence by itself."""
+    import torch
+    from tilejit import kernels
+    torch.manual_seed(page + rows)
+    width = -(-max(lengths) // page)
+    table = torch.randperm(len(lengths) * width + 3)[:len(lengths) * width].view(len(lengths), width).int().cuda()
+    q = torch.randn(len(lengths), heads, rows, d, device="cuda").bfloat16()
+    held = [torch.full((len(lengths) * width + 3, page, kv_heads, d), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    whole = [[torch.randn(kv_heads, n, d, device="cuda").bfloat16() for n in lengths] for _ in range(2)]
+    for pages, each in zip(held, whole):
+        for i, n in enumerate(lengths):
+            for at in range(0, n, page):
+                pages[table[i, at // page], :min(page, n - at)] = each[i][:, at:at + page].transpose(0, 1)
+    out = kernels.attention(q, *(x.transpose(1, 2) for x in held), lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32), block_table=table, **options)
+    for i in range(len(lengths)):
+        near(out[i], q[i], whole[0][i], whole[1][i], **options)
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("page", [16, 64, 256])
+def test_keys_in_pages_are_right_on_the_gpu(page):
+    for heads, kv_heads, rows, d in some(((8, 1, 1, 128), (4, 4, 1, 64), (8, 2, 5, 128), (2, 1, 200, 128)), least=2):
+        sequences_checked(page, heads, kv_heads, rows, [1, 777, 3000, 64], d, causal=True)
+
+
+@needs_gpu()
+@in_child(timeout=200)
+def test_packed_sequences_are_right_on_the_gpu():
+    import torch
+    from tilejit import kernels
+    lengths = [700, 0, 1, 129, 64, 2000]
+    q, k, v = (torch.randn(h, sum(lengths), 128, device="cuda").bfloat16() for h in (4, 2, 2))
+    out = kernels.attention(q, k, v, causal=True, lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32))
+    first = 0
+    for n in lengths:
+        part = slice(first, first + n)
+        near(out[:, part], q[:, part], k[:, part], v[:, part], causal=True)
+        first += n

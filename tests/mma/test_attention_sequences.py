@@ -118,7 +118,7 @@ def test_sequences_run_on_every_target(target, monkeypatch):
 def test_blocks_are_loaded_ahead_without_spills(target, kind):
     few = kind != "packed"
     plan = SequenceConstants(bm=16 if few else 64, bn=64, d=128, dv=128, stages=3 if few else 2, heads=32, kv_heads=4, shared=8 if few else 1,
-                             lengths=kind != "even", packed=not few, page=16 if kind == "paged" else 0, most_keys=65536, rows_first=True, splits=4 if few else 1)
+                             lengths=kind != "even", packed=not few, page=16 if kind == "paged" else 0, rows_first=True, splits=4 if few else 1)
     spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
     q, k = (spec(8, 32, 1, 128), spec(8, 4, 65536, 128)) if few else (spec(32, 5000, 128), spec(4, 5000, 128))
     k = spec(1 << 20, 128) if kind == "paged" else k

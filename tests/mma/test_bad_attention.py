@@ -1,10 +1,14 @@
 """Invalid calls of `attention` are errors that say what to pass instead, before anything is launched."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
+from tilejit.kernels.attention.call import _check_no_gradient
 from tilejit.kernels.attention.config import Config
 
 Q, K = np.ones((2, 4, 70, 64), np.float16), np.ones((2, 2, 100, 64), np.float16)
@@ -69,6 +73,18 @@ def test_arrays_that_do_not_fit_are_refused(q, k, v, words):
 def test_a_score_of_another_shape_is_an_error_of_the_kernel():
     with pytest.raises(CompilationError, match="score must return a tile of the shape of the scores"):
         kernels.attention(Q, K, K, score=of_rows)
+
+
+def test_a_gradient_is_refused_instead_of_lost(monkeypatch):
+    """Under torch.no_grad(), a tensor that requires a gradient is one like others."""
+    class Tracked(np.ndarray):
+        requires_grad = True
+    grad = SimpleNamespace(is_grad_enabled=lambda: True, Tensor=(), nn=SimpleNamespace(Parameter=()))
+    monkeypatch.setitem(sys.modules, "torch", grad)
+    with pytest.raises(LaunchError, match=r"attention has no backward, .* call it under torch.no_grad\(\), or with their .detach\(\)"):
+        kernels.attention(Q.view(Tracked), K, K)
+    grad.is_grad_enabled = lambda: False
+    _check_no_gradient(Q.view(Tracked), K, K)
 
 
 def test_roles_are_for_hopper(monkeypatch):

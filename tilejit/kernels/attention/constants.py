@@ -59,8 +59,7 @@ class HopperConstants(AttentionConstants):
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
-      are stored by threads
-    - `group`: the heads whose tiles are taken together, since their K and V fit in L2"""
+      are stored by threads"""
 
     consumers: int
     regs: tuple[int | None, int | None]
@@ -68,7 +67,6 @@ class HopperConstants(AttentionConstants):
     turns: bool
     width: int
     buffers: int
-    group: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,7 @@ class SequenceConstants(AttentionConstants):
 
     - `heads`, `kv_heads`: the heads of Q, and of K and V; `shared`: how many of them a tile has
     - `lengths`: each sequence has a number of keys of its own; `packed`: and of rows, and all lie one after the other
-    - `page`: the keys of a page, 0 without pages, of which a sequence has up to `most_keys`; `rows_first`: a page has
-      the heads of a key beside each other
+    - `page`: the keys of a page, 0 without pages; `rows_first`: a page has the heads of a key beside each other
     - `splits`: CTAs that share the keys of a tile; `lines`: lines that a CTA of `combine` puts together"""
 
     heads: int
@@ -87,7 +84,6 @@ class SequenceConstants(AttentionConstants):
     lengths: bool = False
     packed: bool = False
     page: int = 0
-    most_keys: int = 0
     rows_first: bool = False
     splits: int = 1
     lines: int = 1

@@ -16,13 +16,12 @@ PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an a
 
 
 @tile.jit
-def tile_of(t, heads, above, PLAN: tile.constexpr):
-    """(Head, counted through all batches; tile in it) of number `t`: a group of heads after the other, and in it all
-    tiles of the last rows first, which are the longest if rows see only columns to their left."""
-    GROUP: tile.constexpr = PLAN.group
-    group = t // (GROUP * above)
-    rest, inside = t - group * (GROUP * above), min(heads - group * GROUP, GROUP)
-    return group * GROUP + rest % inside, above - 1 - rest // inside
+def tile_of(t, heads, above, size):
+    """(Head, counted through all batches; tile in it) of number `t`: a group of `size` heads after the other, and in it
+    all tiles of the last rows first, which are the longest if rows see only columns to their left."""
+    group = t // (size * above)
+    rest, inside = t - group * (size * above), min(heads - group * size, size)
+    return group * size + rest % inside, above - 1 - rest // inside
 
 
 @tile.jit
@@ -33,8 +32,9 @@ def place_of(z, row, Q, K):
 
 
 @tile.jit
-def load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN: tile.constexpr):
+def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     """The producer."""
+    numbers, queries, keys, values = rings
     BM: tile.constexpr = PLAN.bm
     above = tile.cdiv(Q.shape[-2], BM)
     heads = tiles // above
@@ -43,7 +43,7 @@ def load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN: t
     while t < tiles:
         with numbers.produce() as slot:
             tile.store(slot.T[0], t)
-        z, m = tile_of(t, heads, above, PLAN)
+        z, m = tile_of(t, heads, above, group)
         place = place_of(z, m * BM, Q, K)
         with queries.produce() as slot:
             tile.copy_async(slot.Q, part(Q, place.batch, place.head, m * BM, BM, PLAN.d), mbar=slot.full)
@@ -143,9 +143,9 @@ def put(acc, stage, OUT, place, PLAN: tile.constexpr):
 
 
 @tile.jit
-def hopper(Q, K, V, OUT, L, S, counter, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
+def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
-    `HopperConstants`; S holds the sinks."""
+    `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d
@@ -164,7 +164,7 @@ def hopper(Q, K, V, OUT, L, S, counter, scale, left, right, cap, E0, E1, E2, E3,
         stage = tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
-            load(numbers, queries, keys, values, Q, K, V, counter, rules, tiles, PLAN)
+            load((numbers, queries, keys, values), Q, K, V, counter, group, rules, tiles, PLAN)
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
         w = warpgroup - 1
         t = 0
@@ -172,7 +172,7 @@ def hopper(Q, K, V, OUT, L, S, counter, scale, left, right, cap, E0, E1, E2, E3,
             with numbers.consume() as slot:
                 t = tile.load(slot.T[0])
             if t < tiles:
-                z, m = tile_of(t, tiles // above, above, PLAN)
+                z, m = tile_of(t, tiles // above, above, group)
                 first, stop, _, _ = span_of(m * BM, place_of(z, m * BM, Q, K), rules, BM, PLAN.bn, PLAN.scores)
                 place = place_of(z, m * BM + w * 64, Q, K)
                 # of a loaded number: a store's position must be known not to be negative

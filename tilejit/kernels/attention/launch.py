@@ -20,10 +20,10 @@ from .sequences import combine
 class Launch:
     """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its
     grid and constants, and the result's shape and dtype. `by_rows`: a new result has the rows of all heads beside each
-    other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `counted`: the
-    kernel takes tiles from a counter. `lengths`: it takes the lengths and pages of sequences; `splits`: it has so many
-    parts of the keys, whose results `combine` puts together. `spans`: the bytes, relative to their addresses, that Q,
-    K, V and the result occupy."""
+    other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `group`: the
+    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `lengths`: it takes the
+    lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts together.
+    `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -32,7 +32,7 @@ class Launch:
     constants: dict[str, Any] = field(default_factory=dict)
     by_rows: bool = False
     bounds: tuple[int, int] = (0, 0)
-    counted: bool = False
+    group: int = 0
     lengths: bool = False
     splits: int = 1
     spans: tuple[tuple[int, int], ...] = ()
@@ -50,7 +50,7 @@ class Launch:
 
     def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float, softcap: float, arguments: tuple) -> None:
         """Launch. `sequences` are the lengths of rows and of keys, and the pages; each may be None."""
-        more: tuple = (zeros(q, (1,), "uint32"),) if self.counted else ()
+        more: tuple = (zeros(q, (1,), "uint32"), self.group) if self.group else ()
         lse, sinks = (0 if x is None else x for x in (lse, sinks))
         made, sums = out, lse
         if self.lengths:

@@ -78,8 +78,8 @@ def choose_sequences(problem: Attention, target: str, processors: int) -> Config
     if request.packed or lines > 64:
         return config
     tiles = problem.batches * (problem.kv_heads if few_rows(problem) else problem.heads) * -(-lines // bm)
-    splits = min(2 * processors // tiles, -(-problem.keys // (4 * bn)), SPLITS)
-    return replace(config, splits=max(splits, 1))
+    splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS)
+    return replace(config, splits=1 << max(splits, 1).bit_length() - 1)  # few values: each is a kernel of its own
 
 
 def few_rows(problem: Attention) -> bool:

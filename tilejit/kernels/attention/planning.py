@@ -56,7 +56,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if not config.roles:
         return Launch(shape, dtype, pipelined, (tiles, problem.heads, problem.batches), options, **how)
     ctas = min(processors, tiles * problem.heads * problem.batches)
-    return Launch(shape, dtype, hopper, (ctas,), options, counted=True, **how)
+    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem), **how)
 
 
 def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> Launch:
@@ -72,7 +72,7 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
         bm=config.bm, bn=config.bn, d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, lse=request.lse,
         scores=problem.scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
         lengths=request.key_lengths is not None, packed=packed, page=problem.page,
-        most_keys=problem.keys if problem.page else 0, rows_first=bool(order), splits=splits)
+        rows_first=bool(order), splits=splits)
     tiles = -(-problem.rows * shared // config.bm)
     if packed:
         tiles += request.sequences  # at most, since each may end with a part of a tile
@@ -90,7 +90,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
-                           buffers=config.buffers, group=heads_at_once(problem))
+                           buffers=config.buffers)
 
 
 def packed_nothing(request: Request) -> bool:

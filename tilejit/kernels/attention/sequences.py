@@ -143,7 +143,7 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
         if batch >= ROWS.shape[0]:
             return
     else:
-        rows, keys = Q.shape[-2], PLAN.most_keys if PLAN.page else K.shape[-2]
+        rows, keys = Q.shape[-2], pages.shape[-1] * PLAN.page if PLAN.page else K.shape[-2]
         if PLAN.lengths:
             keys = length_of(KEYS, batch, keys)
     place = Place(batch, head, t * BM, rows, keys, SHARED)
