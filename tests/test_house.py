@@ -216,11 +216,40 @@ def long_lines() -> Iterator[Place]:
                 yield path, n, f"{len(line)} columns"
 
 
+# Words that end like a participle and are nouns or verbs, and function names that are bare participles or adjectives for a reason.
+NOUNS_AND_VERBS = {"bring", "deed", "finding", "meaning", "ring", "seed", "string", "padding", "need"}
+IRREGULAR = frozenset("begun built chosen found given held hidden kept known left made said seen sent shown taken told torn written".split())
+OTHER_WORDS = frozenset(
+    "absent accurate afresh after again alike alive along already always apart aside away back before behind below beside between beyond both "
+    "busy common contiguous convergent crossable different direct each early either else elsewhere encodable endless enough equal evenly few "
+    "flat fresh ghost here idle independent injective inner innermost instead joint largest last late later legal linear local logical "
+    "misspelt narrower native natural near nearest new newer none nowhere once ordinary own past pending plain possible raw readable "
+    "reducible regular remote right same serial short sideways simple since single some standard static surely then through together uneven "
+    "unfit unhindered uniform unknown unplain unseen unset up usable when whole wide wider widest wrong".split())
+MAY_BE_BARE = {
+    "CUDA's, NumPy's or PTX's word": {"contiguous", "first", "uniform", "where"},
+    "a public name": {"compiled", "grouped", "packed", "padded", "passed", "pipelined", "prepared", "signed", "strided", "swizzled"},
+    "an op's name": {"assumed", "remote", "renewed"},
+    "part of a record of plans": {"across"},
+    "a field of `Wait`, for which its classes have methods": {"ready", "then"},
+}
+
+
+def bare_participles() -> Iterator[Place]:
+    """Functions, methods and properties called by one word that is a participle, an adverb or an adjective."""
+    for path, node in nodes(*FUNCTIONS):
+        word = node.name.strip("_")
+        participle = re.fullmatch(r"[a-z]{2,}(ed|ing)", word) and word not in NOUNS_AND_VERBS
+        if (participle or word in IRREGULAR | OTHER_WORDS) and not any(word in allowed for allowed in MAY_BE_BARE.values()):
+            yield path, node.lineno, node.name
+
+
 # -- the bars --------------------------------------------------------------------------------------------------------------
 
 MEASURES = (late_imports, comparisons_with_ops_names, parts_of_ops_names, lookups_by_ops_names, rules_read_by_string, effects_by_spelling,
-            nested_conditional_expressions, long_conditional_expressions, long_functions, complex_functions, many_parameters, long_lines)
-BARS = {late_imports: 10}  # how many places a measure may find, if not none
+            nested_conditional_expressions, long_conditional_expressions, long_functions, complex_functions, many_parameters,
+            bare_participles, long_lines)
+BARS = {late_imports: 10, bare_participles: 30}  # how many places a measure may find, if not none
 
 
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda m: m.__name__)

@@ -171,7 +171,7 @@ def test_host_preparation_of_a_launch_is_not_counted_as_kernel_time(monkeypatch)
         def wait(self):
             return self
 
-        def since(self, other):
+        def milliseconds_since(self, other):
             return self.at - other.at
 
     def launch(number, milliseconds, prepares):

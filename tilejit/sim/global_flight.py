@@ -207,7 +207,7 @@ class _Earlier:
         late = self.pending.copy()
         over = ~self.pending
         if over.any():
-            late |= self._find_unknown(over & ~self.near, self.clocks and self.clocks.known)
+            late |= self._find_unknown(over & ~self.near, self.clocks and self.clocks.known_clocks)
             late |= self._unordered_cells(over & self.near & ~(self.own & self._ended_by_issuer()))
         if late.any():
             at = int(np.argmax(late))

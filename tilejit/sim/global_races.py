@@ -347,7 +347,7 @@ class GlobalShadow:
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered_marks(bad, writer, ids, clocks.known, epoch, who)
+            bad = self._unordered_marks(bad, writer, ids, clocks.known_clocks, epoch, who)
         if who is not None and who.m.sim.ranks > 1 and bad.any():
             bad = self.threads.unordered_write(view, who, bad)
         if not bad.any():
@@ -366,7 +366,7 @@ class GlobalShadow:
         if clocks is not None:
             bad &= reader > 0
             if bad.any():  # the reader's epoch is not recorded: any release by it counts
-                bad = self._unordered_marks(bad, reader, ids, clocks.known, np.ones(reader.shape, np.int32), who)
+                bad = self._unordered_marks(bad, reader, ids, clocks.known_clocks, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
