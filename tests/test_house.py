@@ -230,7 +230,9 @@ MAY_BE_BARE = {
     "CUDA's, NumPy's or PTX's word": {"contiguous", "first", "uniform", "where"},
     "a public name": {"compiled", "grouped", "packed", "padded", "passed", "pipelined", "prepared", "signed", "strided", "swizzled"},
     "an op's name": {"assumed", "remote", "renewed"},
-    "part of a record of plans": {"across"},
+    "part of a record of plans": {"across", "moving"},
+    "the sides of a window": {"left", "right"},
+    "a component of the machine": {"shared", "ordered"},
     "a field of `Wait`, for which its classes have methods": {"ready", "then"},
 }
 
@@ -249,7 +251,7 @@ def bare_participles() -> Iterator[Place]:
 MEASURES = (late_imports, comparisons_with_ops_names, parts_of_ops_names, lookups_by_ops_names, rules_read_by_string, effects_by_spelling,
             nested_conditional_expressions, long_conditional_expressions, long_functions, complex_functions, many_parameters,
             bare_participles, long_lines)
-BARS = {late_imports: 10, bare_participles: 30}  # how many places a measure may find, if not none
+BARS = {late_imports: 10}  # how many places a measure may find, if not none
 
 
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda m: m.__name__)

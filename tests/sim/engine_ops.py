@@ -93,7 +93,7 @@ def test_named(number, threads, wait=True):
 @test_named.simulate
 def _(m, call):
     a = call.attrs
-    return m.sync.named(a["number"], a["threads"]) if a["wait"] else m.sync.named_arrive(a["number"], a["threads"])
+    return m.sync.named_barrier(a["number"], a["threads"]) if a["wait"] else m.sync.named_arrive(a["number"], a["threads"])
 
 
 @op("syncs", attrs=("nbytes",))

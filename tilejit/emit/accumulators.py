@@ -80,7 +80,7 @@ class Products(Component):
         if self.pins_of(acc) not in (None, pins):
             self.renew(call)
         else:
-            self.handed([acc], [call.result])
+            self.hand_over([acc], [call.result])
         return pins, False
 
     def _own_pins(self, value: Operand) -> Pins:
@@ -93,7 +93,7 @@ class Products(Component):
         made = self.e.made_by.get(value) if isinstance(value, Value) else None
         return made is not None and made.op is splat and isinstance(made.args[0], Const) and made.args[0].value == 0
 
-    def handed(self, operands, targets, over=()) -> list:
+    def hand_over(self, operands, targets, over=()) -> list:
         """`operands` in the form that `targets` take over an edge of control flow: a pinned tile in its target's
         registers, anything else as values. It is a parallel copy: all operands are read before a register is written.
         `over` are the tiles whose lives end here."""

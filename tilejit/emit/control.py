@@ -12,7 +12,7 @@ from .value import V
 class Control(Component):
     """The part of the emitter for control flow inside a rule."""
 
-    def counted(self, n: int, body: Callable[[V], None]) -> None:
+    def emit_counted_loop(self, n: int, body: Callable[[V], None]) -> None:
         """Emit ``for i in range(n): body(i)`` for a constant `n` of at least 1; `body` emits one trip."""
         before, head, done = self.e.current, self.e.label("loop"), self.e.label("looped")
         self.e.branch(head)
@@ -30,7 +30,7 @@ class Control(Component):
                               f"%{latch} ]{self.e.debug.mark(self.e.loc)}")
         self.e.start(done)
 
-    def looped(self, start: int, stop, values: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+    def emit_loop(self, start: int, stop, values: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
         """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values.
         `stop` is an int or a signed value."""
         head, inside, done = self.e.label("loop"), self.e.label("trip"), self.e.label("looped")

@@ -16,7 +16,7 @@ from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir import emitter_protocol
 from ..ir.builder import ExecScope, type_as
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
-from ..ir.op_rules import required
+from ..ir.op_rules import require_rule
 from ..names import entry_name
 from ..ops.memory.regions import points, region
 from ..ops.mma import mma_async_, renewed
@@ -329,7 +329,7 @@ class Emitter(PlaceMixin, InstructionMixin):
             args = tuple(None if self.mma.pins_of(a) else self.operand(a) for a in call.args)
         else:
             args = tuple(self.operand(a) for a in call.args)
-        result = required(op.rules.emit)(self, call, *args)
+        result = require_rule(op.rules.emit)(self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
         else:

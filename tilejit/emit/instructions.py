@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..dtypes import DType, bool_, float32, float64, int8, int16, int32, int64
 from .narrow import NarrowFloats
-from .value import Part, V, Word, widening, word_of
+from .value import Part, V, Word, widening_op, word_of
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q",
               "float": "f", "double": "d"}
@@ -119,7 +119,7 @@ class InstructionMixin(NarrowFloats):
             return V(self, x.text, target)
         if source.bits > target.bits:
             return self.ins(f"trunc {source.llvm} {x.text} to {target.llvm}", target)
-        return self.ins(f"{widening(source)} {source.llvm} {x.text} to {target.llvm}", target)
+        return self.ins(f"{widening_op(source)} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
         """Cast all registers of a tile: two or four at a time where the hardware converts several

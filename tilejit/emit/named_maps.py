@@ -36,7 +36,7 @@ class EMap:
 class NamedMaps(Component):
     """The part of the emitter for tensor maps by name."""
 
-    def named(self, type_: TensorMap, slot, shared) -> EMap:
+    def named_map(self, type_: TensorMap, slot, shared) -> EMap:
         fields = template(type_)
         if slot is None:
             return EMap(type_, fields)

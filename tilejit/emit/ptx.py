@@ -41,7 +41,7 @@ class PtxOperands(Component):
         word = "trunc" if dtype.llvm == "i8" else "bitcast"
         return [self.e.ins(f"{word} {x.typed_text} to {dtype.llvm}", dtype)]
 
-    def wide(self, low: V, high: V) -> V:
+    def widen(self, low: V, high: V) -> V:
         """The 128-bit value of two 64-bit words."""
         low, high = (x if x.dtype.llvm == "i64" else self.e.ins(f"bitcast {x.typed_text} to i64", int64)
                      for x in (low, high))

@@ -91,7 +91,7 @@ class Structure(Component):
         if self._over_scopes(node):
             return
         start, stop = self.e.operand(node.start), self.e.operand(node.stop)
-        carried = self.e.mma.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+        carried = self.e.mma.hand_over([c.init for c in node.carried], [c.inner for c in node.carried])
         with self.partial_on(node.start, node.stop, node.step):
             if node.unroll == 0:
                 carried = self._emit_unrolled_loop(node, carried)
@@ -158,7 +158,7 @@ class Structure(Component):
         self.e.block(node.body)
         self.e.loc = node.loc
         inner = [c.inner for c in node.carried]
-        return self.e.mma.handed(node.body.yields, inner, inner)
+        return self.e.mma.hand_over(node.body.yields, inner, inner)
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
         """Emit a loop with `copies` bodies per trip; returns the index and the carried values after it.
@@ -238,7 +238,7 @@ class Structure(Component):
 
     def emit_while(self, node: While) -> None:
         head, body, done = self.e.label("while"), self.e.label("body"), self.e.label("done")
-        inits = self.e.mma.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+        inits = self.e.mma.hand_over([c.init for c in node.carried], [c.inner for c in node.carried])
         packed = self._pack_phi_values(inits)
         self.e.branch(head)
         words, close = self.phis(head, packed)
@@ -253,7 +253,8 @@ class Structure(Component):
             self.e.block(node.body)
             self.e.loc = node.loc
             names = [c.inner for c in node.carried]
-            following, latch = self._pack_phi_values(self.e.mma.handed(node.body.yields, names, names)), self.e.current
+            following = self._pack_phi_values(self.e.mma.hand_over(node.body.yields, names, names))
+            latch = self.e.current
             self.e.branch(head)
         close(following, latch)
         self.e.start(done)
@@ -269,7 +270,7 @@ class Structure(Component):
                 self.e.start(label)
                 self.e.block(block)
                 self.e.loc = node.loc
-                values = self.e.mma.handed(block.yields, node.results, other.yields)
+                values = self.e.mma.hand_over(block.yields, node.results, other.yields)
                 ends.append((self._pack_phi_values(values), self.e.current))
                 self.e.branch(done)
         self.e.start(done)

@@ -37,7 +37,7 @@ class Synchronisation(Component):
         """
         self.e.asm("barrier.sync 0;" if self.e.kernel_lane_loops else "bar.sync 0;", convergent=True)
 
-    def named(self, what: str, barriers, index) -> None:
+    def named_barrier(self, what: str, barriers, index) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
         base = self._reserve(barriers, barriers.n)
         index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index

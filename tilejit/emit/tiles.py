@@ -75,7 +75,7 @@ class Tiles(Component):
                 tests.append(self.axis_digit(axis, extent, stride).equals(0))
         return self.e.all_of(tests)
 
-    def ghost(self, t: Tile, reg: int) -> V | None:
+    def is_element(self, t: Tile, reg: int) -> V | None:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
         tests = []
         at = self.register_coordinates(t, reg)
@@ -91,7 +91,7 @@ class Tiles(Component):
         apart (contiguous if None). Ends with a barrier of the scope."""
         self.e.begin_scratch(call)
         for word in self._words(t, self._in_a_word(t, pitch)):
-            parts = [p for p in (self.first_replica(t), self.ghost(t, word[0])) if p is not None]
+            parts = [p for p in (self.first_replica(t), self.is_element(t, word[0])) if p is not None]
             address, offset = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes, pitch)
             self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.e.all_of(parts),
                                 None)
@@ -107,7 +107,7 @@ class Tiles(Component):
             address, offset = self._scratch_place(call, shape, at if place is None else place(at), t.dtype.nbytes,
                                                   pitch)
             found |= zip(word, self.e.vector_load("shared", address, offset, t.dtype, [zero] * len(word),
-                                                  self.ghost(t, word[0]), None))
+                                                  self.is_element(t, word[0]), None))
         return [found[r] for r in range(self.registers(t))]
 
     def _in_a_word(self, t: Tile, pitch: int | None) -> int:

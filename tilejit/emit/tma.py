@@ -75,12 +75,12 @@ class TensorCopies(Component):
         saturate, which keeps those that do not fit out of every map's bounds."""
         names = [f"${len(inputs) + i}" for i in range(len(coordinates))]
 
-        def limited(c):
+        def limit(c):
             if isinstance(c, V) and c.dtype.bits == 64:
                 return self.e.asm("cvt.sat.s32.s64 $0, $1;", [int32], [c], pure=True)[0]
             return self.e.word(c)
 
-        return [*inputs, *map(limited, coordinates)], "{" + ", ".join(names) + "}"
+        return [*inputs, *map(limit, coordinates)], "{" + ", ".join(names) + "}"
 
     def _offsets(self, text: str, inputs: list[V], offsets) -> tuple[str, list[V]]:
         """Append the offsets of an im2col mode, of 16 bits each, to an instruction's text and inputs."""

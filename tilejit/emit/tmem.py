@@ -76,7 +76,7 @@ class TensorMemory(Component):
         self.e.branch(done)
         self.e.start(done)
 
-    def narrowed(self, word: V, dtype) -> V:
+    def narrow(self, word: V, dtype) -> V:
         """The element of fewer than 32 bits in the low bits of a register."""
         bits = self.e.ins(f"trunc i32 {word.text} to i{dtype.bits}", dtype)
         if dtype.llvm == f"i{dtype.bits}":

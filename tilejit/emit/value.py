@@ -143,7 +143,7 @@ class Part(V):
         return Part(self.word, self.index, dtype)
 
 
-def widening(dtype: DType) -> str:
+def widening_op(dtype: DType) -> str:
     """The LLVM instruction that widens integers of a dtype."""
     return "sext" if dtype.kind == "int" else "zext"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, int32, int64, uint32
 from .component import Component
-from .value import V, widening
+from .value import V, widening_op
 
 
 class Warp(Component):
@@ -95,7 +95,9 @@ class Warp(Component):
             return self.e.ins(f"call i1 @llvm.nvvm.vote.{kind}.sync(i32 -1, i1 {value.text})", bool_)
         if dtype == float32:
             return self.e.asm(f"redux.sync.{word}.NaN.f32 $0, $1, -1;", [float32], [value], convergent=True)[0]
-        wide = value if dtype.llvm == "i32" else self.e.ins(f"{widening(dtype)} {value.typed_text} to i32", int32)
+        wide = value
+        if dtype.llvm != "i32":
+            wide = self.e.ins(f"{widening_op(dtype)} {value.typed_text} to i32", int32)
         name = "u" + word if dtype.kind == "uint" and word in ("min", "max") else word
         return self._from_word(self.e.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32),
                                dtype)

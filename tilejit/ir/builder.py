@@ -15,7 +15,7 @@ from ..errors import CompilationError, Loc, at
 from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Selected, Tile, Type, Uniformity
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
-from .op_rules import required
+from .op_rules import require_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Builder:
     def call(self, op: Op, *args: Operand, name: str | None = None, **attrs: Any) -> Any:
         """Infer the types of a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
         with at(self.loc):
-            types = required(op.rules.infer)(self, *args, **attrs)
+            types = require_rule(op.rules.infer)(self, *args, **attrs)
         several = isinstance(types, tuple)
         if not several:
             types = () if types is None else (types,)

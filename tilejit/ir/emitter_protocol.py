@@ -42,7 +42,7 @@ class Tiles(Protocol):
         """The coordinates in the tile of the thread's register `reg`."""
     def first_replica(self, t: Tile) -> Emitted | None:
         """Whether the thread holds the first replica of its elements; None if only one thread holds each element."""
-    def ghost(self, t: Tile, reg: int) -> Emitted | None:
+    def is_element(self, t: Tile, reg: int) -> Emitted | None:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
     def scratch_store(self, call: Any, values: list[Emitted], t: Tile, pitch: int | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
@@ -80,9 +80,9 @@ class Warp(Protocol):
 class Control(Protocol):
     """Control flow inside a rule."""
 
-    def counted(self, n: int, body: Callable[[Emitted], None]) -> None:
+    def emit_counted_loop(self, n: int, body: Callable[[Emitted], None]) -> None:
         """Emit ``for i in range(n): body(i)`` for a constant `n` of at least 1; `body` emits one trip."""
-    def looped(self, start: int, stop: Any, values: list[Emitted],
+    def emit_loop(self, start: int, stop: Any, values: list[Emitted],
                body: Callable[[Emitted, list[Emitted]], list[Emitted]]) -> list[Emitted]:
         """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values."""
     def by_first_thread(self, then: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class Synchronisation(Protocol):
 
     def scope(self) -> None:
         """Synchronise the threads of the current scope."""
-    def named(self, what: str, barriers: Any, index: Any) -> None:
+    def named_barrier(self, what: str, barriers: Any, index: Any) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
     def first_turn(self, barriers: Any) -> None:
         """Arrive on barrier 0 of a `turns` object, so that its first member may begin."""
@@ -152,7 +152,7 @@ class PtxOperands(Protocol):
     def result(self, operand: Any, x: Emitted, dtype: DType) -> list[Emitted]:
         """A result register as values of `dtype`: 128 bits as two 64-bit words, 16 bits truncated to a byte, bits as a
         float."""
-    def wide(self, low: Emitted, high: Emitted) -> Emitted:
+    def widen(self, low: Emitted, high: Emitted) -> Emitted:
         """The 128-bit value of two 64-bit words."""
     def address(self, operand: Any, place: Any) -> tuple[Emitted, int]:
         """(address, constant byte offset) for an address operand."""
@@ -206,7 +206,7 @@ class BulkCopies(Protocol):
 class NamedMaps(Protocol):
     """Tensor maps that the kernel names."""
 
-    def named(self, type_: TensorMap, slot: Any, shared: Any) -> EMap:
+    def named_map(self, type_: TensorMap, slot: Any, shared: Any) -> EMap:
         """A map by name, with its slot."""
     def seed(self, map_: EMap) -> None:
         """Initialise a map from the one that the launch encoded: one thread copies all 128 bytes, 16 at a time, since a
@@ -248,7 +248,7 @@ class TensorMemory(Protocol):
 
     def deallocate(self, value: Value) -> None:
         """``tcgen05.dealloc`` of the allocation that holds a buffer, by the first warp."""
-    def narrowed(self, word: Emitted, dtype: Any) -> Emitted:
+    def narrow(self, word: Emitted, dtype: Any) -> Emitted:
         """The element of fewer than 32 bits in the low bits of a register."""
     def widened_bits(self, value: Emitted) -> Emitted:
         """An element of fewer than 32 bits, zero-extended to a register."""

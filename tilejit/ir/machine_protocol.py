@@ -79,7 +79,7 @@ class Synchronisation(Protocol):
         """A barrier of the threads with the same number in `group`, (B or 1, T); those with -1 take no part."""
     def collective(self, what: str) -> None:
         """Check that all threads of the scope take part in a collective operation."""
-    def named(self, number: Any, threads: int, index: Any = 0) -> Wait:
+    def named_barrier(self, number: Any, threads: int, index: Any = 0) -> Wait:
         """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`, and wait for all
         of them."""
     def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> Array:
@@ -194,7 +194,7 @@ class RemoteStores(Protocol):
 class NamedMaps(Protocol):
     """Tensor maps that the kernel names or edits."""
 
-    def named(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
+    def named_map(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
         """A map by name, with its slot."""
     def in_memory(self, place: SimRegion) -> SimMap:
         """The map in 128 bytes of global or shared memory, for instructions that name it by its address."""
@@ -210,13 +210,13 @@ class NamedMaps(Protocol):
         """The release fence as an instruction: release all edits that the scope's threads have made to any map."""
     def publish(self, map_: SimMap, scope: str) -> None:
         """Copy the map in shared memory to its slot and release it, between two barriers of the scope."""
-    def copied(self, to: SimMap, source: SimMap, scope: str) -> None:
+    def copy_map(self, to: SimMap, source: SimMap, scope: str) -> None:
         """A warp copies all 128 bytes of a map in shared memory to a slot and releases it."""
     def acquire(self, map_: SimMap, scope: str) -> None:
         """``fence_acquire``: the copies that follow see the released edits."""
     def prefetch(self, map_: SimMap) -> None:
         """Prefetch the map."""
-    def reading(self, map_: SimMap, positions: Array | None) -> AbstractContextManager[Any]:
+    def open_map(self, map_: SimMap, positions: Array | None) -> AbstractContextManager[Any]:
         """The maps for a copy: [(map, the positions in the batch that it is for)]."""
 
 

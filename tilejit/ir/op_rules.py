@@ -82,7 +82,7 @@ class Rules:
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-def required(rule: Rule | None) -> Rule:
+def require_rule(rule: Rule | None) -> Rule:
     """A rule that the op is known to have."""
     assert rule is not None, "an op lacks a rule that its declaration needs"
     return rule

@@ -34,10 +34,10 @@ def library(kind: type):
 def transpose(x):
     """A view with the last two axes exchanged."""
     library(x.__class__)
-    return x.T if len(x.shape) == 2 else swapped(x, -1, -2)
+    return x.T if len(x.shape) == 2 else swap_axes(x, -1, -2)
 
 
-def swapped(x, first: int, second: int):
+def swap_axes(x, first: int, second: int):
     """A view with two axes exchanged."""
     library(x.__class__)
     if not isinstance(x, DeviceArray):
@@ -103,4 +103,4 @@ def hold_if_captured(thing, view) -> bool:
     return capture > 0
 
 
-__all__ = ["fold_batches", "folded_row", "hold_if_captured", "new_array", "swapped", "temporary", "transpose"]
+__all__ = ["fold_batches", "folded_row", "hold_if_captured", "new_array", "swap_axes", "temporary", "transpose"]

@@ -216,7 +216,7 @@ def _is_constant_only(value: Any) -> bool:
             or _names_dtype(value) or getattr(value, "source", None) is not None or hasattr(value, "shards"))
 
 
-def _called(value: Any) -> str:
+def _describe_constant(value: Any) -> str:
     """A value of which `_is_constant_only` is true, in words."""
     if isinstance(value, DType) or _names_dtype(value):
         return f"the dtype {dtype_of(value)}"
@@ -307,8 +307,8 @@ def _runtime_value(kernel: str, name: str, value):
         raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; "
                           "pass its values in a tuple, or in a named tuple or dataclass to have names for them")
     if _is_constant_only(value):
-        raise LaunchError(f"{kernel}: {name} is {_called(value)}, which is known while compiling: declare the "
-                          f"parameter as {name}: tile.constexpr")
+        raise LaunchError(f"{kernel}: {name} is {_describe_constant(value)}, which is known while compiling: declare "
+                          f"the parameter as {name}: tile.constexpr")
     if isinstance(value, complex):
         raise LaunchError(f"{kernel}: {name} is a complex number, and kernels have none: pass its real and its "
                           "imaginary part")

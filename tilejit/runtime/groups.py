@@ -68,11 +68,11 @@ def constant_fields(kind: type) -> frozenset[str]:
         annotations = {f.name: f.type for f in fields(kind)}
     if any(isinstance(a, str) for a in annotations.values()):
         names = vars(sys.modules.get(kind.__module__, typing))
-        annotations = {field: _evaluated(a, names) for field, a in annotations.items()}
+        annotations = {field: _evaluate(a, names) for field, a in annotations.items()}
     return frozenset(field for field, a in annotations.items() if a is constexpr)
 
 
-def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
+def _evaluate(annotation: Any, names: Mapping[str, Any]) -> Any:
     """The value of an annotation that may be a dotted name in a string; None for any other string."""
     if not isinstance(annotation, str):
         return annotation

@@ -25,7 +25,7 @@ class Commits(Component):
         """`commit_to_barrier` for several barriers: each gets an arrival."""
         covered: dict[int, tuple] = {}
         for barrier in barriers:
-            for world, rank, number, _ in self.m.barriers.each(barrier):
+            for world, rank, number, _ in self.m.barriers.each_barrier(barrier):
                 if id(world) not in covered:
                     covered[id(world)] = self._cover(world, queue)
                 op = self.m.engines.operation(f"commit of {queue}", world, [], [], _write_nothing, {}, [])

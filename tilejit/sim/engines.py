@@ -80,7 +80,7 @@ class Engines(Component):
         self.m.sim.version += 1
         for where, reads, writes, targets in self._resolve(operation, positions):
             for world, at in self.m.worlds(where):
-                if all(self.m.barriers.usable(world, rank, number) for rank, number, _ in targets):
+                if all(self.m.barriers.is_usable(world, rank, number) for rank, number, _ in targets):
                     thread = MANY if operation.collective or atom is not None else self.m.low
                     params = operation.params
                     if at is not None:
@@ -278,7 +278,7 @@ class Engines(Component):
         def land(rows, params):
             scatter_bytes(target.data, rows, params["to"], params["data"], params["keep"])
 
-        for where, offsets, mask in self.m.shared.alike(Place(to, (to.shape[1],), keep)):
+        for where, offsets, mask in self.m.shared.group_alike(Place(to, (to.shape[1],), keep)):
             if mask is not None and not mask.any():
                 continue
             who = threads if mask is None else threads[mask]
@@ -348,7 +348,7 @@ class Engines(Component):
     def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
         """``cp.async.mbarrier.arrive``: each thread arrives when all its copies issued so far have landed."""
         arrivals = self.m.threads if self.m.active_mask is None else self.m.active_mask.sum(axis=1, keepdims=True)
-        for world, rank, number, (threads,) in self.m.barriers.each(barrier, arrivals):
+        for world, rank, number, (threads,) in self.m.barriers.each_barrier(barrier, arrivals):
             b = world.barriers[rank, number]
             if not noinc:
                 b.pending += threads

@@ -11,7 +11,7 @@ import numpy as np
 from ..ir.builder import element_type
 from ..ir.graph import Call, For, If, Node, Operand, Scope, Value, While
 from ..ir.machine_protocol import Wait
-from ..ir.op_rules import required
+from ..ir.op_rules import require_rule
 from ..types import Scalar
 from .control import Control
 from .machine import Machine
@@ -185,7 +185,7 @@ class Fiber(Control):
         else:
             choice = call.choice
             assert choice is not None and choice.lowering is not None  # as the pass has chosen
-            outcome = required(choice.lowering.simulate)(self.m, choice.plan, call, *args)
+            outcome = require_rule(choice.lowering.simulate)(self.m, choice.plan, call, *args)
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
             self.m.sync.exchange()
         self._store_results(call, outcome)

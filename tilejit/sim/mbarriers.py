@@ -50,7 +50,7 @@ class MBarriers(Component):
         """Initialise a barrier, (B or 1, 1) arrivals. Other threads may use it once they have synchronised with this
         one."""
         atom = int(self.m.active_atoms[0])
-        for world, rank, number, (n,) in self.each(barrier, count, used=False):
+        for world, rank, number, (n,) in self.each_barrier(barrier, count, used=False):
             self._init(world, rank, number, n)
             own = world.clocks.column(self.m.rank, atom)
             world.barriers[rank, number].born = own, int(world.clocks.now[self.m.rank, atom])
@@ -89,10 +89,10 @@ class MBarriers(Component):
 
     def invalidate(self, barrier: SimBarrier) -> None:
         """Invalidate a barrier."""
-        for world, rank, number, _ in self.each(barrier):
+        for world, rank, number, _ in self.each_barrier(barrier):
             world.barriers[rank, number].valid = False
 
-    def each(self, barrier: SimBarrier, *values: Any, used: bool = True):
+    def each_barrier(self, barrier: SimBarrier, *values: Any, used: bool = True):
         """(world, rank, number, ints of `values`) for each barrier that the CTAs refer to; with `used`,
         only valid ones."""
         self.m.sim.version += 1
@@ -100,11 +100,11 @@ class MBarriers(Component):
             rank = self.m.rank if peer is None else peer
             number = barrier.first + (index or 0)
             for world, _ in self.m.worlds(positions):
-                if used and not self.usable(world, rank, number):
+                if used and not self.is_usable(world, rank, number):
                     continue
                 yield world, rank, number, ints
 
-    def usable(self, world: World, rank: int, number: int) -> bool:
+    def is_usable(self, world: World, rank: int, number: int) -> bool:
         found = world.barriers.get((rank, number))
         if found is None or not found.valid:
             what = "before it was initialised" if found is None else "after it was invalidated"
@@ -130,7 +130,7 @@ class MBarriers(Component):
         n = np.asarray(n).reshape(-1, 1)
         if self.m.active_mask is not None:
             n = n * self.m.active_mask.sum(axis=1, keepdims=True)
-        for world, rank, number, (count,) in self.each(barrier, n):
+        for world, rank, number, (count,) in self.each_barrier(barrier, n):
             if count:
                 clock = world.clocks.release(self.m.rank, self.m.active_atoms, alone and self.m.threads > 32)
                 self.follow(world, rank, number, clock)
@@ -143,7 +143,7 @@ class MBarriers(Component):
         """Arrive with each active thread, (B or 1, 1) times in all. A `relaxed` arrival releases only what a fence came
         after; with `drop`, the following phases expect as many fewer; without `completes`, these may not be the last
         arrivals of the phase."""
-        for world, rank, number, (count,) in self.each(barrier, n):
+        for world, rank, number, (count,) in self.each_barrier(barrier, n):
             if not count:
                 continue
             b = world.barriers[rank, number]
@@ -205,7 +205,7 @@ class MBarriers(Component):
 
     def expect_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
         """Announce bytes for the current phase."""
-        for world, rank, number, (count,) in self.each(barrier, np.asarray(nbytes).reshape(-1, 1)):
+        for world, rank, number, (count,) in self.each_barrier(barrier, np.asarray(nbytes).reshape(-1, 1)):
             b = world.barriers[rank, number]
             b.tx += count
             b.expected += count
@@ -219,7 +219,7 @@ class MBarriers(Component):
 
     def complete_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
         """Count bytes of the current phase as arrived."""
-        for world, rank, number, (count,) in self.each(barrier, np.asarray(nbytes).reshape(-1, 1)):
+        for world, rank, number, (count,) in self.each_barrier(barrier, np.asarray(nbytes).reshape(-1, 1)):
             b = world.barriers[rank, number]
             b.tx -= count
             b.issued += count
@@ -248,7 +248,7 @@ class MBarriers(Component):
         for positions, (index, peer, phase) in self.m.cases(barrier.index, barrier.peer, parity):
             rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
             for world, where in self.m.worlds(positions):
-                if self.usable(world, rank, number) and world.barriers[rank, number].has_passed(phase):
+                if self.is_usable(world, rank, number) and world.barriers[rank, number].has_passed(phase):
                     result[slice(None) if where is None else where] = True
                     self.learn(world, rank, number, waited)
         self.m.sim.asked |= not result.all()
@@ -260,7 +260,7 @@ class MBarriers(Component):
         begun = np.zeros((self.m.batch, 1), np.int64)  # completed phases when the wait begins
         for where, b in _barriers(self.m, barrier):
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
-        return BarrierWait(self.m, _phase_passed, _missing, _pass, (barrier, parity, begun), self.m.loc)
+        return BarrierWait(self.m, _phase_passed, _describe_missing, _pass, (barrier, parity, begun), self.m.loc)
 
     def learn(self, world: World, rank: int, number: int, waited: bool = True) -> None:
         b = world.barriers[rank, number]
@@ -320,7 +320,7 @@ def _phase_passed(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray)
     return ready
 
 
-def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> str:
+def _describe_missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> str:
     for _, b in _barriers(m, barrier):
         if b is not None and not b.has_passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
@@ -342,7 +342,7 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
     for positions, (index, peer, old) in m.cases(barrier.index, barrier.peer, begun):
         rank, number = m.rank if peer is None else peer, barrier.first + (index or 0)
         for world, _ in m.worlds(positions):
-            if not m.barriers.usable(world, rank, number):
+            if not m.barriers.is_usable(world, rank, number):
                 continue
             b = world.barriers[rank, number]
             if b.phase > old + 1 and (old & 1) == (int(parity.flat[0]) & 1):

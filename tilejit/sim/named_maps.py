@@ -50,7 +50,7 @@ def _end(made: SimTensorMap, address: int) -> int:
 class NamedMaps(Component):
     """The part of the machine that creates, edits, fences and reads tensor maps."""
 
-    def named(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
+    def named_map(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
         key = "named", type_, id(array.memory)
         if key not in self.m.sim.maps:
             self.m.sim.maps[key] = template(type_)
@@ -199,7 +199,7 @@ class NamedMaps(Component):
         if self.m.threads > 1 and self.m.active_mask is None:
             self._check_sole_editor(self.m.threads, (self.m.low, self.m.low + 1), 0)
 
-        def replaced(b: int, slot: Slot) -> Fields | None:
+        def replace_field(b: int, slot: Slot) -> Fields | None:
             if slot.fields is None:
                 self.m.finding("descriptor", "a field of a tensor map that was never seeded is replaced: "
                                              "the others hold whatever was in memory",
@@ -207,7 +207,7 @@ class NamedMaps(Component):
                 return None
             return slot.fields.replace(name, index, self._value_in(value, b))
 
-        self._edit(map_, shared, replaced)
+        self._edit(map_, shared, replace_field)
 
     def _value_in(self, x, b: int) -> int:
         """The value of a number in CTA `b` of the batch, for its first active thread."""
@@ -305,10 +305,10 @@ class NamedMaps(Component):
     def publish(self, map_: SimMap, scope: str) -> None:
         """Copy the map in shared memory to its slot and release it, between two barriers of the scope."""
         self.m.sync.scope()
-        self.copied(map_, map_, scope)
+        self.copy_map(map_, map_, scope)
         self.m.sync.scope()
 
-    def copied(self, to: SimMap, source: SimMap, scope: str) -> None:
+    def copy_map(self, to: SimMap, source: SimMap, scope: str) -> None:
         """A warp copies all 128 bytes of a map in shared memory to a slot and releases it."""
         self._touch_bytes(source, True, writing=False)
         made = dict(self._slots(source, True))
@@ -338,7 +338,7 @@ class NamedMaps(Component):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self, map_: SimMap, positions: np.ndarray | None):
+    def open_map(self, map_: SimMap, positions: np.ndarray | None):
         """The maps for a copy: [(map, the positions in the batch that it is for)]. Operations issued inside the
         ``with`` block read the slots."""
         if map_.slot is None:

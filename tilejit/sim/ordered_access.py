@@ -133,14 +133,14 @@ class OrderedAccess(Component):
         if scope == "cta":
             return
         clocks, of_grid, clusters = self.m.sim.clocks_of_grid(), scope != "cluster", self.m.sim.cluster_of
-        near = self.near(ctas)
+        near = self.clusters_of(ctas)
         if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
             self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
         for at, cta in zip(index, ctas):
             clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid,
                         near[int(cta)])
 
-    def near(self, ctas: np.ndarray) -> dict[int, Near]:
+    def clusters_of(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
         sim, atoms = self.m.sim, self.m.active_atoms
         found: dict[int, Near] = {}
@@ -212,7 +212,7 @@ class OrderedAccess(Component):
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
         self.m.barriers.note_fence()
         if self.m.checks and scope in ("gpu", "sys") and self.m.sim.program.atomics:
-            near = self.near(self.m.ctas)
+            near = self.clusters_of(self.m.ctas)
             for world, _ in self.m.worlds():
                 for atom in self.m.active_atoms:
                     self._note_global_fence(world.facts, ("fences", self.m.rank, int(atom)), world.clocks, int(atom))

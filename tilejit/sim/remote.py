@@ -29,7 +29,7 @@ class RemoteStores(Component):
         values = np.broadcast_to(values, (values.shape[0], *place.shape)).reshape(values.shape[0], -1)
         threads = self._issuing_threads(place, owner)
         atoms = self.m.sim.atom_of[threads]
-        for where, offsets, keep in self.m.shared.alike(place):
+        for where, offsets, keep in self.m.shared.group_alike(place):
             for atom in np.unique(atoms):
                 mine = atoms == atom if keep is None else (atoms == atom) & keep
                 if mine.any():

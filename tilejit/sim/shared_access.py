@@ -75,13 +75,13 @@ class SharedAccess(Component):
         def spread(x):
             return np.broadcast_to(x, shape).reshape(self.m.batch, -1)
         keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
-        def chosen(x):
+        def kept_part(x):
             return x.reshape(-1) if keep is None else x[keep]
-        at = chosen(index)
+        at = kept_part(index)
         old = np.zeros(index.shape, dtype)
         if at.size:
-            before, changed = apply_atomic(flat, at, kind, chosen(spread(values)),
-                                           None if compare is None else chosen(spread(compare)))
+            before, changed = apply_atomic(flat, at, kind, kept_part(spread(values)),
+                                           None if compare is None else kept_part(spread(compare)))
             if keep is None and before is not None:
                 old = before.reshape(index.shape)
             else:
@@ -297,7 +297,7 @@ class SharedAccess(Component):
                                  None if place.keep is None else place.keep[0])
         holders = self.m.sim.holders(tile, self.m.low) if tile is not None else None
         scope = int(self.m.atoms[0]), int(self.m.atoms[-1]) + 1
-        for positions, offsets, keep in self.alike(place):
+        for positions, offsets, keep in self.group_alike(place):
             if keep is not None:
                 offsets = offsets[keep]
             if not len(offsets):
@@ -373,7 +373,7 @@ class SharedAccess(Component):
             return self.m.atoms[:1], alone[:1], (self.m.atoms, alone)
         return self.m.atoms[:1], np.array([ANYONE], np.int16), None
 
-    def alike(self, place: Place):
+    def group_alike(self, place: Place):
         """Group the CTAs by the elements that they access: (positions or None, offsets, mask) per group."""
         offsets, keep = place.offsets, place.keep
         if offsets.shape[0] == 1 and (keep is None or keep.shape[0] == 1):

@@ -60,7 +60,7 @@ class Synchronisation(Component):
         """Check that all threads of the scope take part in a collective operation."""
         self._reports_divergence(what)
 
-    def named(self, number: Any, threads: int, index: Any = 0) -> RowWait:
+    def named_barrier(self, number: Any, threads: int, index: Any = 0) -> RowWait:
         """Arrive at a hardware barrier for `threads` threads, number `index` of those named `number`,
         and wait for all of them."""
         index = np.asarray(index).reshape(-1, 1)[:, :1]
@@ -151,7 +151,7 @@ class Synchronisation(Component):
             self._fence_shared(space != "shared")
         if space in ("global", "all") and self.m.sim.contended:
             global_clocks = self.m.sim.global_clocks
-            near = self.m.ordered.near(self.m.ctas) if global_clocks is not None else {}
+            near = self.m.ordered.clusters_of(self.m.ctas) if global_clocks is not None else {}
             for world, _ in self.m.worlds():
                 world.clocks.fence_global(self.m.rank, self.m.active_atoms)
             if global_clocks is not None:
@@ -164,7 +164,7 @@ class Synchronisation(Component):
                 world.clocks.fence(self.m.rank, self.m.atoms, peers=peers)
             return
         place = Place(np.arange(self.m.low, self.m.high)[None], (), self.m.active_mask)
-        for positions, threads, active in self.m.shared.alike(place):
+        for positions, threads, active in self.m.shared.group_alike(place):
             for world, _ in self.m.worlds(positions):
                 self._fence_some(world, threads[active], peers)
 

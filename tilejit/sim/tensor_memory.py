@@ -144,7 +144,7 @@ class TensorMemoryAccess(Component):
         """Keep the copy in flight until its warps wait for it."""
         queue = "tcgen05.ld" if reads else "tcgen05.st"
         if self.m.checks:
-            for where, offsets, _ in self.m.shared.alike(place):
+            for where, offsets, _ in self.m.shared.group_alike(place):
                 words, first = np.unique(offsets // 4, return_index=True)
                 for atom in self.m.active_atoms:
                     low, high = self.m.sim.atom_threads(int(atom))

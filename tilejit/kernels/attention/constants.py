@@ -29,7 +29,7 @@ class Scores:
     sinks: bool = False
 
     @property
-    def bounded(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether rows see only some of the columns by their place alone."""
         return self.left or self.right
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tilejit as tile
 
 from .pipelined import part, put_sums
-from .scores import Place, Rules, factor_of, finish, masked, softmax_step, span_of
+from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
 
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -78,7 +78,7 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
     the last."""
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.bounded or SCORES.mask is not None
+    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.mask is not None
     factor = factor_of(rules, SCORES)
     first, stop = ends
     _, _, whole, whole_stop = span_of(place.row, place, rules, 64, BN, SCORES)
@@ -87,7 +87,7 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
     with keys.consume() as slot:
         s = scores_of(q, slot, baton, w, PLAN)
     acc = tile.zeros((64, PLAN.dv))
-    s = masked(s, place, (stop - 1) * BN, rules, True, SCORES)
+    s = mask_scores(s, place, (stop - 1) * BN, rules, True, SCORES)
     powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
     p = tile.cast(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
@@ -111,7 +111,7 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
                         baton.pass_on(w)
                     tile.mma_wait(1)
                     block_k.release()
-                    s = masked(s, place, i * BN, rules, EDGE, SCORES)
+                    s = mask_scores(s, place, i * BN, rules, EDGE, SCORES)
                     powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES)
                     tile.mma_wait(0)
             p = tile.cast(powers, dtype)

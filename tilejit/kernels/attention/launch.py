@@ -12,7 +12,7 @@ from ...concurrency import cached_property
 from ...runtime.arrays import ArrayView
 from ..matmul.workspace import zeros
 from ..operands import NOTHING
-from ..views import new_array, swapped, temporary
+from ..views import new_array, swap_axes, temporary
 from .sequences import combine
 
 
@@ -43,7 +43,7 @@ class Launch:
         return self.kernel.prepared(self.grid, **self.constants)
 
     @cached_property
-    def combined(self):
+    def bound_combine(self):
         """The kernel that puts parts together, likewise."""
         lines = math.prod(self.shape[:-1])
         return combine.prepared((-(-lines // self.constants["PLAN"].lines),), PLAN=self.constants["PLAN"])
@@ -64,14 +64,14 @@ class Launch:
         self.bound_kernel(q, k, v, made, sums, sinks, *more, scale, *self.bounds, softcap, *arguments,
                           *NOTHING[len(arguments):])
         if self.splits > 1:
-            self.combined(made, sums, sinks, out, lse)
+            self.bound_combine(made, sums, sinks, out, lse)
 
     def new_result(self, q):
         """A new array for the result, in the memory order of Q."""
         if not self.by_rows:
             return new_array(q, self.shape, self.dtype)
         *batch, heads, rows, columns = self.shape
-        return swapped(new_array(q, (*batch, rows, heads, columns), self.dtype), -2, -3)
+        return swap_axes(new_array(q, (*batch, rows, heads, columns), self.dtype), -2, -3)
 
     def new_sums(self, q):
         """A new array for the logarithms of the sums."""
@@ -80,7 +80,7 @@ class Launch:
 
 def page_rows(x, rows_first: bool):
     """Pages [pages, heads, rows, columns] as a matrix of the rows of all heads of all pages, in their order."""
-    return (swapped(x, -2, -3) if rows_first else x).reshape((-1, x.shape[-1]))
+    return (swap_axes(x, -2, -3) if rows_first else x).reshape((-1, x.shape[-1]))
 
 
 def ordered_by_rows(view: ArrayView) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .scores import Place, Rules, factor_of, finish, masked, softmax_step, span_of
+from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
 
 
 @tile.jit
@@ -35,8 +35,8 @@ def attend(state, q, K, V, place, head, begin, end, rules, EDGE: tile.constexpr,
     factor = factor_of(rules, SCORES)
     for i in tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end):
         s = tile.dot(q, tile.load(part(K, place.batch, head, i * BN, BN, PLAN.d)).T)
-        s = masked(s, place, i * BN, rules, EDGE, SCORES)
-        HIDES: tile.constexpr = EDGE and SCORES.bounded or SCORES.mask is not None
+        s = mask_scores(s, place, i * BN, rules, EDGE, SCORES)
+        HIDES: tile.constexpr = EDGE and SCORES.has_bounds or SCORES.mask is not None
         p, most, total, by = softmax_step(s, most, total, factor, HIDES)
         v = tile.load(part(V, place.batch, head, i * BN, BN, PLAN.dv))
         acc = tile.dot(p.to(q.dtype), v, acc * by[:, None])

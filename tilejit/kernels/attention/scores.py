@@ -41,7 +41,7 @@ class Rules:
 
 @tile.jit
 def factor_of(rules, SCORES: tile.constexpr):
-    """What the scores, as `masked` returns them, are multiplied by to be exponents of two."""
+    """What the scores, as `mask_scores` returns them, are multiplied by to be exponents of two."""
     return LOG2_E if SCORES.scaled else rules.scale * LOG2_E
 
 
@@ -55,7 +55,7 @@ def lines_of(place, ROWS: tile.constexpr):
 
 
 @tile.jit
-def masked(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr):
+def mask_scores(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr):
     """The scores `s` from `column` on, scaled if `scaled`, with -inf where a row does not see a column. Without `EDGE`
     the place alone hides no column."""
     if SCORES.scaled:
@@ -132,4 +132,4 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "masked", "softmax_step", "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "softmax_step", "span_of"]

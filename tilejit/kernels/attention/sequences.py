@@ -11,7 +11,7 @@ from typing import Any
 import tilejit as tile
 
 from .pipelined import part
-from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, masked, softmax_step, span_of
+from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, mask_scores, softmax_step, span_of
 
 CHUNK = 128   # sequences that are searched at once
 
@@ -83,7 +83,7 @@ def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN:
     factor = factor_of(rules, SCORES)
     for i in (tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end)):
         s = tile.dot(q, block(held.K, held, place, i, PLAN, PLAN.d).T)
-        s = masked(s, place, i * PLAN.bn, rules, EDGE, SCORES)
+        s = mask_scores(s, place, i * PLAN.bn, rules, EDGE, SCORES)
         p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.mask is not None)
         acc = tile.dot(p.to(q.dtype), block(held.V, held, place, i, PLAN, PLAN.dv), acc * by[:, None])
     return acc, most, total

@@ -276,7 +276,7 @@ def _(e, call, condition):
     t = type_of(call.args[0])
     parts = condition if isinstance(condition, list) else [condition]
     for r, value in enumerate(parts):
-        ghost = e.tiles.ghost(t, r) if isinstance(t, Tile) else None
+        ghost = e.tiles.is_element(t, r) if isinstance(t, Tile) else None
         false = e.ins(f"xor i1 {value.text}, true", bool_)
         e.asm("@$0 trap;", [], [e.all_of([false, ghost]) if ghost is not None else false])
 

@@ -58,7 +58,8 @@ def emit(e, plan: Partition, dst, src, fill=None):
         groups, rest = 0, whole
     if groups:
         stride = plan.threads * IN_FLIGHT
-        e.control.counted(groups, lambda i: move([(i * stride + k * plan.threads, False) for k in range(IN_FLIGHT)]))
+        e.control.emit_counted_loop(
+            groups, lambda i: move([(i * stride + k * plan.threads, False) for k in range(IN_FLIGHT)]))
     steps = [(f * plan.threads, f >= whole) for f in range(whole - rest, plan.outer)]
     for n in range(0, len(steps), IN_FLIGHT):
         move(steps[n:n + IN_FLIGHT])

@@ -63,7 +63,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     begins = gcd(layout.offset.get(axis.m, 0) * itemsize,
                  *(x.common_divisor for x in dimensions if not (within_row and x is ks)))
     along_k = [begin + k for begin in ks.begins for k in named.ks]
-    return _misaligned(named, begins, along_k, span, align, within_row) or named
+    return _check_alignment(named, begins, along_k, span, align, within_row) or named
 
 
 def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
@@ -83,7 +83,7 @@ def _byte_offsets(t: Region, starts, divisor: Callable) -> list[Along] | Miss:
     return made
 
 
-def _misaligned(named: Derived, begins: int, along_k: list[int], span: int, align: int,
+def _check_alignment(named: Derived, begins: int, along_k: list[int], span: int, align: int,
                 within_row: bool) -> Miss | None:
     """Why a matrix cannot begin where it does; None if it can. Its bytes begin at multiples of `begins`, and its parts
     along k at `along_k`; with `within_row`, these are within a row of the swizzle's atom."""

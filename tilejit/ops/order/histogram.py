@@ -48,7 +48,7 @@ def _(e, call, x):
         e.vector_store("shared", address, offset + first * 4, int32, [e.const(0, int32)], e.all_of([inside]), None)
     e.sync.scope()
     for r, value in enumerate(x):
-        counted = e.all_of([e.in_bounds(value, bins), e.tiles.ghost(source, r), e.tiles.first_replica(source)])
+        counted = e.all_of([e.in_bounds(value, bins), e.tiles.is_element(source, r), e.tiles.first_replica(source)])
         address, offset = e.scratch_address(call, value * 4)
         e.asm(f"@$2 red.relaxed.cta.shared.add.s32 [$0 + {offset}], $1;", [], [address, e.const(1, int32), counted])
     e.sync.scope()

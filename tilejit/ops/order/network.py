@@ -40,7 +40,7 @@ class Network:
     threads: int
 
     @property
-    def remaining(self) -> int:
+    def result_bits(self) -> int:
         """The bits that number a thread's registers of one row of the result."""
         return min(self.kept, self.registers)
 
@@ -57,10 +57,10 @@ class Network:
     @property
     def work_among_threads(self) -> int:
         """How many comparisons of one element, also within the thread, the stages take that join several threads."""
-        return sum(self.rows << self.remaining for step in steps(self.bits, self.kept) if step.stage > self.registers)
+        return sum(self.rows << self.result_bits for step in steps(self.bits, self.kept) if step.stage > self.registers)
 
     def _exchanges(self, low: int, high: int) -> int:
-        return sum(self.rows << (self.registers if step.stage <= self.kept else self.remaining)
+        return sum(self.rows << (self.registers if step.stage <= self.kept else self.result_bits)
                    for step in steps(self.bits, self.kept) if low <= step.bit < high)
 
 
@@ -118,7 +118,7 @@ def _estimate(network: Network, words: int) -> float:
     total, elements = 0.0, network.rows << network.registers
     busy = max(1, network.threads // 128)
     for step in steps(network.bits, network.kept):
-        held = elements if step.stage <= network.kept else network.rows << network.remaining
+        held = elements if step.stage <= network.kept else network.rows << network.result_bits
         instructions = 2 * words * held * busy
         if step.bit >= network.registers + network.lanes:
             total += 100 + 2.5 * instructions

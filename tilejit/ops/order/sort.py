@@ -45,7 +45,7 @@ class Keys:
         return uint64 if self.bits == 64 else uint32
 
     @property
-    def unsigned(self) -> DType:
+    def unsigned_dtype(self) -> DType:
         return dtype_of(f"uint{self.bits}")
 
     @property
@@ -62,7 +62,7 @@ class Keys:
         if self.dtype == bool_:
             key = cast.function(g, x, self.word)
         else:
-            key = cast.function(g, bitcast.function(g, x, self.unsigned), self.word)
+            key = cast.function(g, bitcast.function(g, x, self.unsigned_dtype), self.word)
         if not self.dtype.is_float:
             key = binary(g, "^", key, self.number(g, self.sign))
         else:
@@ -74,11 +74,11 @@ class Keys:
                 key = binary(g, "^", key, where.function(g, negative, self.number(g, self.ones),
                                                          self.number(g, self.sign)))
             key = where.function(g, isnan.function(g, x), self.number(g, self.ones), key)
-        return self.turned(g, key)
+        return self.reverse_order(g, key)
 
     def decode(self, g: Builder, key: Value) -> Value:
         """The elements whose keys are `key`."""
-        key = self.turned(g, key)
+        key = self.reverse_order(g, key)
         if self.dtype == bool_:
             return compare(g, "!=", key, self.number(g, 0))
         if self.dtype.is_float and self.sign:
@@ -87,9 +87,9 @@ class Keys:
                                                               self.number(g, self.ones))))
         elif not self.dtype.is_float:
             key = as_value(binary(g, "^", key, self.number(g, self.sign)))
-        return bitcast.function(g, cast.function(g, key, self.unsigned), self.dtype)
+        return bitcast.function(g, cast.function(g, key, self.unsigned_dtype), self.dtype)
 
-    def turned(self, g: Builder, key: Value) -> Value:
+    def reverse_order(self, g: Builder, key: Value) -> Value:
         return as_value(binary(g, "^", key, self.number(g, self.ones))) if self.descending else key
 
     def number(self, g: Builder, n: int):

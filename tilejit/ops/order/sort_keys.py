@@ -61,7 +61,7 @@ def _plan(context, call: Call) -> Network:
 def _scratch(call: Call) -> int:
     network: Network = choice_of(call).plan
     element = sum(element_type(a).nbytes for a in call.args)
-    return (network.rows << network.remaining) * network.threads * element if network.through_shared else 0
+    return (network.rows << network.result_bits) * network.threads * element if network.through_shared else 0
 
 
 sort_keys.rules.layout = _layout
@@ -84,13 +84,13 @@ def _(m, call, *xs):
     for step in steps(network.bits, network.kept):
         if step.halves:
             low, high = _pairs(values, network.kept)
-            values = [v.reshape(*v.shape[:-2], -1) for v in _chosen(_below(high, low), high, low)]
+            values = [v.reshape(*v.shape[:-2], -1) for v in _choose(_is_below(high, low), high, low)]
             continue
         low, high = _pairs(values, step.bit)
         upwards = np.arange(values[0].shape[-1]) >> min(step.stage, network.kept) & 1 == 0
-        swap = _below(high, low) == upwards.reshape(-1, 2, 1 << step.bit)[:, 0]
+        swap = _is_below(high, low) == upwards.reshape(-1, 2, 1 << step.bit)[:, 0]
         values = [np.stack(both, -2).reshape(v.shape) for v, *both in
-                  zip(values, _chosen(swap, high, low), _chosen(swap, low, high))]
+                  zip(values, _choose(swap, high, low), _choose(swap, low, high))]
     return tuple(np.moveaxis(v[..., :kept], -1, axis + 1) for v in values)
 
 
@@ -100,14 +100,14 @@ def _pairs(values: list, bit: int) -> tuple[list, list]:
     return [v[..., 0, :] for v in split], [v[..., 1, :] for v in split]
 
 
-def _below(a: list, b: list) -> np.ndarray:
+def _is_below(a: list, b: list) -> np.ndarray:
     test = a[-1] < b[-1]
     for x, y in zip(a[-2::-1], b[-2::-1]):
         test = (x < y) | (x == y) & test
     return test
 
 
-def _chosen(test: np.ndarray, a: list, b: list) -> list:
+def _choose(test: np.ndarray, a: list, b: list) -> list:
     return [np.where(test, x, y) for x, y in zip(a, b)]
 
 
@@ -184,7 +184,7 @@ class _Sorter:
         self.values = {place: self.least(element, others[place]) for place, element in self.values.items()}
         self.complement(bit + 1)
         self.merge_threads(blocks)
-        self.merge_registers(self.network.remaining)
+        self.merge_registers(self.network.result_bits)
 
     def _smaller(self, n, limit: int):
         if isinstance(n, int):
@@ -206,14 +206,14 @@ class _Sorter:
             for row, at in [place for place in self.values if not place[1] >> bit & 1]:
                 places = [(row, at), (row, at | 1 << bit)]
                 low, high = places[::-1] if downwards(at) else places
-                self.values[low], self.values[high] = self.ordered(self.values[low], self.values[high])
+                self.values[low], self.values[high] = self.put_in_order(self.values[low], self.values[high])
 
     def exchange(self, bit, fetch: Callable) -> None:
         """The comparators between threads that differ in `bit`: each keeps the lower or the higher element."""
         e = self.e
         lower, others = (self.thread & e.as_value(1, int32) << bit).equals(0), fetch(bit)
         for place, element in self.values.items():
-            less = self.below(others[place], element)
+            less = self.is_below(others[place], element)
             self.values[place] = self.choose(e.ins(f"icmp eq i1 {less.text}, {lower.text}", bool_), others[place],
                                              element)
 
@@ -254,7 +254,7 @@ class _Sorter:
 
     # -- elements ------------------------------------------------------------------------------------------------------
 
-    def below(self, a: Element, b: Element):
+    def is_below(self, a: Element, b: Element):
         """Whether `a` comes before `b`."""
         e, test = self.e, None
         for x, y in zip(a[::-1], b[::-1]):
@@ -268,18 +268,18 @@ class _Sorter:
     def choose(self, test, a: Element, b: Element) -> Element:
         return tuple(self.e.select(test, x, y) for x, y in zip(a, b))
 
-    def ordered(self, a: Element, b: Element) -> tuple[Element, Element]:
+    def put_in_order(self, a: Element, b: Element) -> tuple[Element, Element]:
         """Both elements, the lower one first."""
         if len(a) == 1 and a[0].dtype.bits == 64:
             low, high = self.e.asm(ORDER_64, [a[0].dtype] * 2, [a[0], b[0]], pure=True)
             return (low,), (high,)
         if len(a) == 1:
             return self.extreme("min", a, b), self.extreme("max", a, b)
-        swap = self.below(b, a)
+        swap = self.is_below(b, a)
         return self.choose(swap, b, a), self.choose(swap, a, b)
 
     def least(self, a: Element, b: Element) -> Element:
-        return self.extreme("min", a, b) if len(a) == 1 else self.choose(self.below(b, a), b, a)
+        return self.extreme("min", a, b) if len(a) == 1 else self.choose(self.is_below(b, a), b, a)
 
     def extreme(self, which: str, a: Element, b: Element) -> Element:
         """The lower ('min') or higher ('max') of two integers. Written as PTX: LLVM 22 takes 3 s for the network of 64
@@ -313,10 +313,10 @@ class _Sorter:
         def trip(i, flat: list) -> list:
             self.set(places, flat)
             body(i)
-            return self.flat(places)
-        self.set(places, self.e.control.looped(start, stop, self.flat(places), trip))
+            return self.flatten(places)
+        self.set(places, self.e.control.emit_loop(start, stop, self.flatten(places), trip))
 
-    def flat(self, places: list[tuple[int, int]]) -> list:
+    def flatten(self, places: list[tuple[int, int]]) -> list:
         return [v for place in places for v in self.values[place]]
 
     def set(self, places: list[tuple[int, int]], flat: list) -> None:

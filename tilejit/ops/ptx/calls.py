@@ -475,7 +475,7 @@ def _emit_one(e, call: Call, args) -> list:
             address, offset = e.ptx.address(operand, parts[0])
             registers[name], offsets[name] = [address], offset
         else:
-            parts = [e.ptx.wide(*parts[i:i + 2]) for i in range(0, count, 2)] if operand.type == "b128" else parts
+            parts = [e.ptx.widen(*parts[i:i + 2]) for i in range(0, count, 2)] if operand.type == "b128" else parts
             registers[name] = [e.ptx.register(operand, x) for x in parts]
     dtypes = [e.ptx.dtype(o) for o in row.results for _ in range(o.registers)]
     tied = [o for o in row.results if o.role == "inout"]

@@ -16,7 +16,7 @@ from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import apply
 from ...ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...ir.printer import function_text
 from ...types import Scalar, Uniformity
 from ..language.promotion import convert
@@ -286,7 +286,8 @@ class _Run:
         for node in block.nodes:
             match node:
                 case Call():
-                    self.env[node.result] = required(node.op.rules.simulate)(self.m, node, *map(self.value, node.args))
+                    compute = require_rule(node.op.rules.simulate)
+                    self.env[node.result] = compute(self.m, node, *map(self.value, node.args))
                 case If():
                     self._if(node, active)
                 case For():

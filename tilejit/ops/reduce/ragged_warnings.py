@@ -16,7 +16,7 @@ import numpy as np
 from ...dtypes import DType, integer_range
 from ...ir.builder import Builder, Warning_, as_value, element_type, extents_of, type_as, type_of
 from ...ir.graph import Call, Const, Operand, Value
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...types import Region, Sym, Tile
 from ..tiles import casts, elementwise as ew, generate
 from ..tiles.arrange import broadcast, reshape_, transpose_
@@ -247,7 +247,7 @@ def _computed_outside(g: Builder, value: Value, axes: Axes, numbers: list) -> bo
     if None not in numbers:
         with np.errstate(all="ignore"):
             operands = (np.array([n]).astype(element_type(a).np) for n, a in zip(numbers, call.args))
-            return required(call.op.rules.simulate)(None, call, *operands).item()
+            return require_rule(call.op.rules.simulate)(None, call, *operands).item()
     if call.op in (ew.mul, ew.bit_and):
         return 0 if 0 in numbers and all(n is None or math.isfinite(n) for n in numbers) else None
     return 0 if call.op in (ew.div, ew.shl, ew.shr) and numbers[0] == 0 else None

@@ -72,7 +72,7 @@ named_arrive = _declare_method("named_arrive",
 def _(m, call, index):
     m.sync.collective("a named barrier")
     barriers = call.attrs["barriers"]
-    return m.sync.named(barriers.number, barriers.threads, index)
+    return m.sync.named_barrier(barriers.number, barriers.threads, index)
 
 
 @named_arrive.simulate
@@ -84,12 +84,12 @@ def _(m, call, index):
 
 @named_sync.emit
 def _(e, call, index):
-    e.sync.named("sync", call.attrs["barriers"], index)
+    e.sync.named_barrier("sync", call.attrs["barriers"], index)
 
 
 @named_arrive.emit
 def _(e, call, index):
-    e.sync.named("arrive", call.attrs["barriers"], index)
+    e.sync.named_barrier("arrive", call.attrs["barriers"], index)
 
 
 @op("syncs", attrs=("barriers",), collective=True)

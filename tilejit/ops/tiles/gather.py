@@ -12,7 +12,7 @@ from ...types import Tile
 from . import elementwise as ew
 from .casts import cast
 from .generate import splat
-from .layout_change import register_moves, shuffled
+from .layout_change import emit_moves, register_moves
 
 # -- gather ------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def _(e, call, x, index):
         for d, extent in enumerate(source.shape):
             flat = flat * extent + (place if d == axis else own[d])
         address, offset = e.scratch_address(call, flat * source.dtype.nbytes)
-        inside = e.all_of([e.in_bounds(place, source.shape[axis]), e.tiles.ghost(target, r)])
+        inside = e.all_of([e.in_bounds(place, source.shape[axis]), e.tiles.is_element(target, r)])
         result += e.vector_load("shared", address, offset, source.dtype, [zero], inside, None)
     return result
 
@@ -106,7 +106,7 @@ def _(e, call, x):
     source, axes = type_of(call.args[0]), call.attrs["axes"]
     moves = register_moves(source, call.result.type, axes)
     if moves is not None:
-        return shuffled(e, x, moves)
+        return emit_moves(e, x, moves)
     e.tiles.scratch_store(call, x, source)
     return e.tiles.scratch_load(call, call.result.type, source.shape,
                                 lambda at: tuple(n - 1 - c if d in axes else c

@@ -195,7 +195,7 @@ def _from_lane(e, value, move):
     return e.warp.shuffle("idx", value, e.memoize_for_region(("lane", move.base, move.lanes), lambda: _lane(e, move)))
 
 
-def shuffled(e, x: list, moves: tuple[Move, ...]) -> list:
+def emit_moves(e, x: list, moves: tuple[Move, ...]) -> list:
     """Emit the moves of a tile's registers."""
     return [x[m.reg] if m.stays_in_lane else _from_lane(e, x[m.reg], m) for m in moves]
 
@@ -205,7 +205,7 @@ def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     moves = register_moves(source, target)
     if moves is not None:
-        return shuffled(e, x, moves)
+        return emit_moves(e, x, moves)
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)

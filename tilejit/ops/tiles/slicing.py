@@ -151,14 +151,14 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
         items += (slice(None),) * (len(shape) - used)
     extents = iter(shape)
     cuts = [None if item is None else _cut(g, item, next(extents)) for item in items]
-    result = _selected(g, x, [cut for cut in cuts if cut is not None])
+    result = _select(g, x, [cut for cut in cuts if cut is not None])
     kept = tuple(1 if cut is None else cut.extent for cut in cuts if cut is None or not cut.dropped)
     if not kept:
         return g.call(item_of, result)
     return result if kept == extents_of(result) else g.call(reshape_, result, shape=kept)
 
 
-def _selected(g: Builder, x: Value, cuts: list[Cut]) -> Value:
+def _select(g: Builder, x: Value, cuts: list[Cut]) -> Value:
     """What the cuts select, with all dimensions."""
     if flipped := tuple(d for d, cut in enumerate(cuts) if cut.flipped):
         x = g.call(flip_, x, axes=flipped)

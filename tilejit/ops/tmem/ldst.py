@@ -178,7 +178,7 @@ def emit(e, plan: Plan, call, region, value=None):
         return None
     words = e.asm(text, [int32] * total, [address], convergent=True)
     if plan.elements == 1 and dtype.bits < 32:
-        return [e.tmem.narrowed(w, dtype) for w in words]
+        return [e.tmem.narrow(w, dtype) for w in words]
     return e.from_units(words, dtype, total * plan.elements)
 
 

@@ -32,7 +32,7 @@ from ...ir.graph import (
     While,
     results as results_of,
 )
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...ops.memory.access_ops import load_, store_
 from ...ops.tiles.arrange import reshape_
 from ...ops.tiles.layout_change import convert_layout
@@ -372,7 +372,7 @@ class Assigner(LayoutChoice):
         """A free value rematerialised in the layout that a use asks for."""
         needs, made = self.backward(call, want), in_layout_of(want, type_as(call.result, Tile).dtype)
         if needs is None:  # it cannot be computed in that layout
-            needs, (own,) = required(call.op.rules.layout)(self, call, tuple(map(self.settled_type, call.args)))
+            needs, (own,) = require_rule(call.op.rules.layout)(self, call, tuple(map(self.settled_type, call.args)))
         value = replace(call.result, type=made)
         self.append(call, needs, (value,))
         return value if same_layout(made, want) else self.convert(value, want, call.loc)

@@ -25,7 +25,7 @@ from ...dtypes import DType
 from ...errors import DispatchError, line_of
 from ...ir.builder import Facts, as_value, type_as, type_of
 from ...ir.graph import Block, Call, For, Graph, Operand, Value, blocks
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...layout import TileLayout, axis, standard_layout
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, default_align, peer_buffer
@@ -259,7 +259,7 @@ class _UseEvaluator:
             found = self.evaluate(ahead, False)  # as the pipelined loop issues it if it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
-        site = required(call.op.rules.site)(self.context, call)
+        site = require_rule(call.op.rules.site)(self.context, call)
         variants = variants_at(call.op.variants, site)
         only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:

@@ -8,7 +8,7 @@ from ...dispatch import Choice, choose
 from ...errors import at
 from ...ir.builder import Facts
 from ...ir.graph import Block, Call, Graph, Node, with_blocks
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ..analysis.context import Context
 
 
@@ -36,7 +36,7 @@ def _choose_variant(context: Context, call: Call) -> Call:
         if call.op.rules.check is not None:
             call.op.rules.check(context, call)
         if call.op.variants:
-            site = required(call.op.rules.site)(context, call)
+            site = require_rule(call.op.rules.site)(context, call)
             only = (call.attrs.get("options") or {}).get("variant")
             shown = call.op.traits.shown or call.op.name
             return replace(call, choice=choose(shown, call.op.variants, site, only=only, loc=call.loc))

@@ -17,7 +17,7 @@ from ...dispatch import reasons, variants_at
 from ...errors import line_of
 from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, Node, Operand, Value, pipeline_of, results, walk, with_blocks
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...layout import auto
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
@@ -266,7 +266,7 @@ class _LoadsAhead:
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
-        site = required(copy.op.rules.site)(self.context, copy)
+        site = require_rule(copy.op.rules.site)(self.context, copy)
         variants = variants_at(copy.op.variants, site)
         if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""

@@ -17,7 +17,7 @@ from ...config import architecture
 from ...dispatch import Choice
 from ...ir.builder import Facts
 from ...ir.graph import UNIT, Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, number, walk
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...ops.mma import mma_wait
 from ...ops.structure.ring_release import Release, ring_release
 from ...ops.sync.barriers import fence_proxy_async, fences_proxies
@@ -84,7 +84,7 @@ class _FenceInserter:
         return allocation_of(self.definitions, place)
 
     def buffers(self, call: Call) -> set[Value | None]:
-        return {self.allocation(b) for b in required(call.op.rules.handed_over)(call)}
+        return {self.allocation(b) for b in require_rule(call.op.rules.handed_over)(call)}
 
     def for_engines(self, call: Call) -> set[Value | None]:
         """Of the buffers that a call hands over, those that the async proxy then accesses."""

@@ -34,7 +34,7 @@ from ...ir.graph import (
     rises,
     walk,
 )
-from ...ir.op_rules import required
+from ...ir.op_rules import require_rule
 from ...layout import TileLayout
 from ...ops.language.operators import compare
 from ...ops.language.promotion import convert
@@ -228,7 +228,7 @@ class TensorDots(_Walk):
     def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
         """Issue the instructions of a product: one for each 128 rows, or one of 64."""
         t, m = call.attrs, type_as(call.result, Tile).shape[0]
-        named = kind_of(required(dot_.rules.site)(self.context, call))
+        named = kind_of(require_rule(dot_.rules.site)(self.context, call))
         assert not isinstance(named, str), named
         kind, types = named
         for first in range(0, m, LANES):
@@ -244,7 +244,7 @@ class TensorDots(_Walk):
         """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
-        site = required(dot_.rules.site)(self.context, self.stage_operands(call)[0])
+        site = require_rule(dot_.rules.site)(self.context, self.stage_operands(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- accumulators that stay over a loop ----------------------------------------------------------------------------

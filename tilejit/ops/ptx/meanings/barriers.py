@@ -127,7 +127,7 @@ def barrier_of_the_cta(m, form, x):
     number."""
     m.sync.collective(form.name)
     number, threads = _number(m, form, x), _threads(m, x)
-    return m.sync.scope() if m.threads == threads else m.sync.named("ptx", threads, number)
+    return m.sync.scope() if m.threads == threads else m.sync.named_barrier("ptx", threads, number)
 
 
 @means(r"bar(rier)?\.arrive(\.aligned)?")

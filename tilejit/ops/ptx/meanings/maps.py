@@ -38,7 +38,7 @@ def replace_field(m, form, x):
 @means(
     r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.(cta|cluster|gpu|sys)\.sync\.aligned")
 def copy_and_release(m, form, x):
-    m.maps.copied(_map(m, form, x["dst"]), _map(m, form, x["src"]), form.name.split(".")[-3])
+    m.maps.copy_map(_map(m, form, x["dst"]), _map(m, form, x["src"]), form.name.split(".")[-3])
 
 
 @means(r"fence\.proxy\.tensormap::generic\.(acquire|release)\.(cta|cluster|gpu|sys)")
@@ -69,7 +69,7 @@ def _mode(form) -> str:
 def tensor_load(m, form, x):
     (dst, to), barrier = run_of(m, form, x["dst"]), barrier_of(m, form, x)
     mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
-    with m.maps.reading(_map(m, form, x["map"]), None) as maps:
+    with m.maps.open_map(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
             m.tma.load(described, _numbers(x, "coords"), dst, to, barrier, mode=_mode(form),
                        offsets=_numbers(x, "offsets"), multicast=mask,
@@ -83,7 +83,7 @@ def tensor_load(m, form, x):
 def tensor_store(m, form, x):
     src, at = run_of(m, form, x["src"])
     kind = form.name.split("shared::cta.")[1].split(".")[0] if form.name.startswith("cp.reduce") else None
-    with m.maps.reading(_map(m, form, x["map"]), None) as maps:
+    with m.maps.open_map(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
             m.tma.store(described, _numbers(x, "coords"), src, at, mode=_mode(form), kind=kind, positions=where)
 
@@ -93,7 +93,7 @@ def tensor_store(m, form, x):
     r"(\.L2::cache_hint)?")
 def tensor_prefetch(m, form, x):
     """A prefetch has no effect, but a wrong map or wrong coordinates are reported."""
-    with m.maps.reading(_map(m, form, x["map"]), None) as maps:
+    with m.maps.open_map(_map(m, form, x["map"]), None) as maps:
         for described, _ in maps:
             m.tma.prefetch(described, _numbers(x, "coords"), mode=_mode(form), offsets=_numbers(x, "offsets"))
 

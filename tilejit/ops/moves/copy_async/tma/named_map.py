@@ -191,7 +191,7 @@ def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):
 
 def simulate(m, plan: tma.Plan, call, dst, src, mbar, mask=None):
     array = dst if plan.store else src
-    tma.simulate_by(lambda positions: m.maps.reading(array.buffer, positions), m, plan, dst, src, mbar, mask)
+    tma.simulate_by(lambda positions: m.maps.open_map(array.buffer, positions), m, plan, dst, src, mbar, mask)
 
 
 VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, place="map", takes=tma.TAKES, needs=(

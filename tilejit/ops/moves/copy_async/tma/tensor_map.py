@@ -42,12 +42,12 @@ def _(g, array, slot, shared, map):
 
 @tensor_map_.simulate
 def _(m, call, array, slot, shared):
-    return m.maps.named(call.result.type, array, slot, shared)
+    return m.maps.named_map(call.result.type, array, slot, shared)
 
 
 @tensor_map_.emit
 def _(e, call, array, slot, shared):
-    return e.maps.named(call.result.type, slot, shared)
+    return e.maps.named_map(call.result.type, slot, shared)
 
 
 def _plan(context, call: Call) -> None:

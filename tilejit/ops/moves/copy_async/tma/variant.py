@@ -143,7 +143,7 @@ def inner_dim(site: CopySite) -> Dim | None:
     return v.dims[runs[0].dim] if runs else None
 
 
-def _inner(site: CopySite) -> Dim:
+def _inner_dim_of(site: CopySite) -> Dim:
     """The contiguous dimension of a site that has one."""
     dim = inner_dim(site)
     assert dim is not None
@@ -210,7 +210,7 @@ def _base(s: CopySite) -> bool | str:
 
 
 def _coordinate(s: CopySite) -> bool | str:
-    start = _inner(s).start
+    start = _inner_dim_of(s).start
     if pads_elements(s):
         return (start.multiple_of(PADDED)
                 or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way")
@@ -226,7 +226,7 @@ def _coordinate(s: CopySite) -> bool | str:
 def _clips_safely(s: CopySite) -> bool | str:
     if s.scopes == LOAD:
         return True
-    dim = _inner(s)
+    dim = _inner_dim_of(s)
     return (dim.inside() or multiple(dim.size, 16 // s.itemsize, s.g.facts.ask)
             or "it is not, and the engine would write past the end of a row")
 
