@@ -163,7 +163,7 @@ MUTANTS = (
            "mma/test_dot.py mma/test_products_of_products.py"),
     Mutant("ops/mma", "if begins % period or align % period:",
            "if begins % period:",
-           "mma/test_descriptor.py mma/test_wgmma.py mma/test_wgmma_code.py"),
+           "mma/test_descriptor.py mma/test_bad_products.py mma/test_wgmma.py mma/test_wgmma_code.py"),
     Mutant("ops/mma", "return float32 if {dtype, other} == {float16, bfloat16} else dtype",
            "return dtype",
            "mma/test_dot.py mma/test_bad_products.py"),
