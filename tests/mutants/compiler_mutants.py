@@ -140,7 +140,7 @@ MUTANTS = (
            "ops/test_shape_layouts.py language/test_shapes_and_memory.py"),
     Mutant("ops/moves", "if apart % period or not all(_keeps_place(",
            "if not all(_keeps_place(",
-           "copy/test_remote.py copy/test_program_dsmem.py"),
+           "copy/test_program_dsmem.py copy/test_remote.py"),
     Mutant("ops/moves", "return -(-self.shape[1] // self.lanes)",
            "return self.shape[1] // self.lanes",
            "copy/test_gathered_rows.py"),
