@@ -31,7 +31,7 @@ from .ops.sync.barriers import waits_for_grids
 from .passes.analysis.lowering_records import access_records, copy_records, product_records
 from .passes.analysis.program_slices import without_dead_code
 from .passes.checks.constant_bounds import check_constant_bounds
-from .passes.checks.registers import check_registers, check_warpgroup_registers
+from .passes.checks.register_limits import check_registers, check_warpgroup_registers
 from .passes.checks.scan_tails import tail_warnings
 from .passes.checks.untyped_bits import untyped_bits_warnings
 from .passes.layouts.box_accesses import write_boxes
@@ -107,7 +107,7 @@ class Lowered:
 PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines),
           ("layouts", assign_layouts),
-          ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
+          ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
           ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),

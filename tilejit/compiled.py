@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .ir.builder import element_type
 from .lazy import Lazy
 from .runtime import driver
-from .runtime.expressions import evaluate, expression
+from .runtime.launch_expressions import evaluate, expression
 from .runtime.store import open_store
 from .types import Buffer
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from ..ir.builder import describe
 from . import joins
+from .assignment_targets import TARGETS, bind
 from .branches import evaluate_condition, truth
 from .expressions import by_python, evaluate_index, items, numbers
 from .names import Frame, assigned_names, is_cell
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange
-from .targets import TARGETS, bind
 from .walker import Walker, expression, runtime
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from ..errors import LaunchError
 from .element_types import element_type
-from .expressions import Expression, Leaf, Operation, as_function
+from .launch_expressions import Expression, Leaf, Operation, as_function
 
 INT32_LIMIT = 2 ** 31
 LAST_STEP = 2 ** 20  # a loop over an array may overshoot its end by this much without an index beyond INT32_LIMIT

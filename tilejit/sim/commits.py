@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .clocks import BEFORE, ORDER, PASSED, empty_clock
 from .component import Component
 from .values import SimBarrier
+from .vector_clocks import BEFORE, ORDER, PASSED, empty_clock
 from .world import AsyncOp
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .component import Component
 from .faults import Reporter
 from .flight import NEVER
@@ -17,6 +16,7 @@ from .global_flight import LOAD
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
+from .vector_clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .world import AsyncOp, World
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .clocks import PASSED
 from .parts import ChunkParts
 from .shadow import COPIED, REDUCED, SUMMED
+from .vector_clocks import PASSED
 from .world import AsyncOp, World
 
 NEVER = float("inf")

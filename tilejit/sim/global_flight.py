@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import Loc
-from .clocks import GLOBAL, ORDER
 from .global_threads import NOBODY, Accessor, find_unknown
+from .vector_clocks import GLOBAL, ORDER
 
 STORE, REDUCE, LOAD = range(3)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import GLOBAL, ORDER, READ, SETTLED, Clocks
+from .vector_clocks import GLOBAL, ORDER, READ, SETTLED, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..concurrency import cached_property
-from .clocks import AFTER, FENCED, ORDER, PEERS, Clocks
 from .reductions import Reductions
+from .vector_clocks import AFTER, FENCED, ORDER, PEERS, Clocks
 
 # Values of `writer` besides the column of an atom or a barrier:
 NEVER = -1          # the cell has not been written

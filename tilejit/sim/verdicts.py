@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ..errors import Loc
 from ..ir.graph import For, While
 from .barriers import MBarrier
-from .clocks import ORDER, PASSED
 from .parts import ChunkParts
 from .report import Finding
+from .vector_clocks import ORDER, PASSED
 from .waits import BarrierWait, ChildWait
 from .world import AsyncOp, World
 

@@ -20,8 +20,8 @@ from functools import lru_cache
 from ..config import config
 from ..errors import Loc, ToolchainError
 from . import nvjitlink
+from .child_process import Program
 from .packages import package
-from .program import Program
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 

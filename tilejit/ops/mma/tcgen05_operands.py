@@ -11,7 +11,7 @@ from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
 from ...layout.axes import as_whole_number
 from ...types import Region, layout_of
-from ..tmem.fragments import digits_of
+from ..tmem.ldst_plan import digits_of
 from ..tmem.multiples import Multiple
 
 

@@ -22,7 +22,7 @@ from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
 from ..memory.packed import refuse_packed
 from ..memory.regions import whole_region
-from .fragments import SHAPES, WORDS, Plan, digits_of, plan_moves
+from .ldst_plan import SHAPES, WORDS, Plan, digits_of, plan_moves
 from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")
