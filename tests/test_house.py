@@ -247,6 +247,14 @@ def bare_participles() -> Iterator[Place]:
             yield path, node.lineno, node.name
 
 
+def unfinished_first_lines() -> Iterator[Place]:
+    """Files of code whose first line is not a whole sentence, which says what the file holds."""
+    for path, tree in trees().items():
+        first = (ast.get_docstring(tree) or "").partition("\n")[0]
+        if tree.body and not first.endswith("."):
+            yield path, 1, first
+
+
 # File names that occur more than once, because the folder says of what.
 MAY_REPEAT = {
     "a component of the emitter and one of the machine, for the same instructions":
@@ -278,7 +286,7 @@ def repeated_file_names() -> Iterator[Place]:
 
 MEASURES = (late_imports, comparisons_with_ops_names, parts_of_ops_names, lookups_by_ops_names, rules_read_by_string, effects_by_spelling,
             nested_conditional_expressions, long_conditional_expressions, long_functions, complex_functions, many_parameters,
-            bare_participles, long_lines, repeated_file_names)
+            bare_participles, long_lines, unfinished_first_lines, repeated_file_names)
 BARS = {late_imports: 10}  # how many places a measure may find, if not none
 
 

@@ -1,5 +1,6 @@
-"""The compilation pipeline: `lower` goes from source to the lowered graph, `assemble_graph` on to LLVM IR,
-PTX and cubin.
+"""The compilation pipeline: source, typed graph, passes, LLVM IR, PTX, cubin.
+
+`lower` goes from source to the lowered graph, `assemble_graph` from there to the cubin.
 
 Each stage's text can be written to a file (``TILEJIT_DUMP=folder``) and replaced from a file
 (``TILEJIT_OVERRIDE=folder``).

@@ -1,5 +1,8 @@
-"""Choosing a lowering: variants with named needs are tested against a site (the facts of a call), and the choice
-keeps the reasons. Testing has no side effects, and no lowering is tried by catching its errors."""
+"""How a call's lowering is chosen: the first variant whose needs all hold.
+
+Needs are named conditions. They are tested against a site (the facts of one call), and the choice records why each
+earlier variant was declined. Testing a need has no side effects, and no lowering is tried by catching its errors.
+"""
 
 from __future__ import annotations
 

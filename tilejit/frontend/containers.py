@@ -1,5 +1,6 @@
-"""Lists, dicts and sets of a kernel, which exist while compiling only: their displays, comprehensions, and changes in
-place; and lambdas.
+"""Lists, dicts, sets and lambdas of a kernel, which exist only while compiling.
+
+Their displays, comprehensions and changes in place.
 
 A container is a value. ``name[i] = x`` and ``name.append(x)`` bind the name to a changed copy, so that branches and
 loops treat the name as any other; that this is seen nowhere else is checked.

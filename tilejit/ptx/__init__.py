@@ -1,5 +1,6 @@
-"""The instruction table: every PTX instruction form that a kernel can contain,
-with one row of data for each family of forms.
+"""The instruction table: every PTX instruction form that a kernel can contain.
+
+It has one row of data for each family of forms.
 
 A form's **name is its PTX mnemonic** with all modifiers, spelled and ordered as in the ISA manual:
 

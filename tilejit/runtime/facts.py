@@ -1,4 +1,4 @@
-"""Facts about a call's arguments, as plain data, and the condition that each of them is.
+"""Facts about a call's arguments that a compiled kernel relies on, and the condition that each stands for.
 
 A fact is a question that compilation asks about arguments, and that a launch then checks as a guard:
 ``["size_multiple", 0, 1, 64]``. The first number counts the call's runtime arguments."""

@@ -1,5 +1,7 @@
-"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are complete, and what these
-arrivals publish."""
+"""Simulates tcgen05.commit: arrivals on mbarriers once a thread's earlier operations are complete.
+
+What these arrivals publish is here too.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Operations that run beside the threads, such as cp.async, bulk copies and tensor core instructions: issue,
-groups and waits."""
+"""Simulates asynchronous engines: cp.async, bulk copies, tensor core instructions.
+
+Their issue, their groups, and waits for them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Asynchronous operations of a chunk: when they read their sources, when their bytes land,
-and what their completion publishes."""
+"""Asynchronous operations in flight.
+
+When they read their sources, when their bytes land, and what their completion publishes.
+"""
 
 from __future__ import annotations
 

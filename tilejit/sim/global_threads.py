@@ -1,5 +1,6 @@
-"""Races on global memory between threads of a cluster, by its vector clocks: for each element, which thread wrote it
-last and which threads have read it since.
+"""Detects races on global memory between threads of a cluster, by vector clocks.
+
+For each element: which thread wrote it last, and which threads have read it since.
 
 This is tracked only for memory that a kernel writes and accesses more than once. Races between clusters:
 see `global_races`.

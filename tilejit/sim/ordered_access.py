@@ -1,5 +1,7 @@
-"""Accesses to global memory by which CTAs synchronise: atomics, and relaxed,
-acquiring and releasing loads and stores."""
+"""Simulates accesses to global memory by which CTAs synchronise.
+
+Atomics, and relaxed, acquiring and releasing loads and stores.
+"""
 
 from __future__ import annotations
 

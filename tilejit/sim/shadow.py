@@ -1,5 +1,7 @@
-"""Shadow memory: for each cell of a CTA's shared or tensor memory, who last wrote it, who has read it since, and which
-operations in flight access it."""
+"""Shadow memory, for race detection in shared and tensor memory.
+
+For each cell: who last wrote it, who has read it since, and which operations in flight access it.
+"""
 
 from __future__ import annotations
 

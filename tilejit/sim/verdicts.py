@@ -1,5 +1,7 @@
-"""Faults that no rule reports (deadlocks, missing bytes, copies that outlive the kernel),
-and which of several faults is the cause."""
+"""Faults found at the end of a run: deadlocks, missing bytes, copies that outlive the kernel.
+
+And which of several faults is the cause.
+"""
 
 from __future__ import annotations
 

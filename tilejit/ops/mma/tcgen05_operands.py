@@ -1,5 +1,6 @@
-"""The tensor-memory layouts that ``tcgen05.mma`` requires of its accumulator, of A and of scale factors,
-and checks of them.
+"""The tensor-memory layouts that ``tcgen05.mma`` requires, and checks of them.
+
+They are those of the accumulator, of A and of scale factors.
 
 PTX ISA, "Data Path Layout Organization" and "Block Scaling" (9.7.16.10.5, 9.7.16.10.7).
 """

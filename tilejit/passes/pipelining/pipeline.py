@@ -1,5 +1,6 @@
-"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as
-there are slots, less one.
+"""Writes out pipelined loops: buffers become rings of slots, and copies run ahead.
+
+They run ahead by as many trips as there are slots, less one.
 
 Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a
 barrier, which also says that all threads have read the slot of trip i - 1, then issues the copies of trip i + stages

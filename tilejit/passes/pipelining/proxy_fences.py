@@ -1,5 +1,6 @@
-"""Insert the proxy fences of what the compiler makes: between a scope's ordinary accesses to a buffer and the barrier
-or arrival that hands the buffer over to copies through the async proxy.
+"""Inserts fence.proxy.async where the compiler hands a buffer from threads to copies or tensor cores.
+
+The fence stands between a scope's ordinary accesses to the buffer and the barrier or arrival that hands it over.
 
 Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the
 products and copies that read their slots through that proxy. The pass follows which buffers the threads may have

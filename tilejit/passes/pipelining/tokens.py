@@ -1,5 +1,6 @@
-"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by,
-each wait what waits for that.
+"""Lowers completion tokens: `done.wait()` becomes a wait for a group or an mbarrier.
+
+Each copy gets the commit or the barrier by which its path completes, and each wait becomes the wait for that.
 
 ``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise.
 Copies that complete by bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread

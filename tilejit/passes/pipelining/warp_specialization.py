@@ -1,5 +1,6 @@
-"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's
-own warps (the consumers) do the rest.
+"""Warp specialization of pipelined loops: a producer thread issues the copies, consumer warps compute.
+
+The producer is one thread of added warps; the consumers are the kernel's own warps.
 
 The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The
 producer runs what decides where the copies go: the same loops and branches, with waits for empty slots. Its warps

@@ -1,5 +1,6 @@
-"""ldgsts for rows that an index selects: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes from rows
-whose indices it holds.
+"""ldgsts for rows that an index selects (``A.take(rows)``): every thread of the scope issues ``cp.async``.
+
+Each copies 16, 8 or 4 bytes from rows whose indices it holds.
 
 Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement
 and Conversion Instructions: cp.async".
