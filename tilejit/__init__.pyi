@@ -467,8 +467,8 @@ class Kernel(Generic[_P, _R]):
     __signature__: Any
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     def __getitem__(self, grid: _Grid) -> _Launch[_P]:
-        """A function that launches the kernel on a grid: one to three numbers of CTAs,
-        or a function of the dict of arguments.
+        """Return a function that launches the kernel on a grid: one to three numbers of CTAs, or a function of the dict
+        of arguments.
         """
     def prepared(self, grid: _Grid, /, **kwargs: Any) -> Callable[..., None]:
         """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining,
@@ -493,8 +493,8 @@ class Kernel(Generic[_P, _R]):
         self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
         max_steps: int | None = None, **kwargs: Any
     ) -> Report:
-        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
-        `max_steps` operations of the lowered kernel it stops, with a finding that says where.
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
@@ -503,8 +503,8 @@ class Kernel(Generic[_P, _R]):
         self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None, max_steps: Any = None,
         **kwargs: Any
     ) -> Report:
-        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
-        `max_steps` operations of the lowered kernel it stops, with a finding that says where.
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """

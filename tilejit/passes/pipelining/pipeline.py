@@ -22,7 +22,7 @@ from .warp_specialization import specialize_warps
 
 
 def write_pipelines(graph: Graph, facts: Facts) -> Graph:
-    """The graph without pipelined loops. CompilationError says what a loop does that cannot run ahead."""
+    """The graph with its pipelined loops written out. CompilationError says what in a loop cannot run ahead."""
     if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
         return graph
     context = Context(graph, facts)

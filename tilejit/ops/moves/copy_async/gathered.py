@@ -198,7 +198,7 @@ class Rows:
         return first
 
     def takes_part(self, step: int):
-        """The condition that the thread copies something in this step; None if all threads of the scope do."""
+        """The condition that the thread copies something in this step; None if every thread of the scope does."""
         e, plan = self.e, self.plan
         place, last = plan.place(self.thread, step), plan.place(plan.threads - 1, step)
         return e.all_of([e.in_bounds(at, n) for at, most, n in zip(place, last, plan.shape) if most >= n])
