@@ -1,7 +1,7 @@
 """How a call's lowering is chosen: the first variant whose needs all hold.
 
 Needs are named conditions. They are tested against a site (the facts of one call), and the choice records why each
-earlier variant was declined. Testing a need has no side effects, and no lowering is tried by catching its errors.
+other variant was declined. Testing a need has no side effects, and no lowering is tried by catching its errors.
 """
 
 from __future__ import annotations

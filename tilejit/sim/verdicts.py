@@ -1,6 +1,6 @@
 """Faults found at the end of a run: deadlocks, missing bytes, copies that outlive the kernel.
 
-And which of several faults is the cause.
+It also decides which of several faults is the cause.
 """
 
 from __future__ import annotations

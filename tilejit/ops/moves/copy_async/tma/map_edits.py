@@ -1,6 +1,6 @@
 """Tensor maps that the kernel edits: how they are seeded, rebound and published.
 
-And the fences before the copies that use them.
+The fences before the copies that use them are here too.
 
 A map with a slot starts as a copy of the map that the launch encodes, and is then rebound to another array. Threads
 write it through the generic proxy, and copies read it through the tensormap proxy. So the writing threads must
