@@ -61,7 +61,9 @@ def test_heads_share_keys_and_the_result_has_the_order_of_the_queries(batch, hea
     q, k, v = inputs(batch, heads, kv_heads, 70, 100, by_rows=by_rows)
     for config in (None, PIPELINED):
         got = tried(q, k, v, config)
-        assert np.argsort(got.strides, kind="stable").tolist() == np.argsort(q.strides, kind="stable").tolist()
+        # the strides of an axis of one element say nothing
+        several = [axis for axis, n in enumerate(q.shape) if n > 1]
+        assert sorted(several, key=lambda axis: got.strides[axis]) == sorted(several, key=lambda axis: q.strides[axis])
 
 
 @CONFIGS

@@ -8,7 +8,7 @@ from typing import Any
 import tilejit as tile
 
 from ...config import config as settings
-from ...errors import LaunchError
+from ...errors import LaunchError, SharedMemoryError
 from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
@@ -70,6 +70,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
                    _checked_scale(scale, shape), _checked_softcap(softcap), tuple(arguments), config)
 
 
+# for functions of the user's whose layouts need scratch memory, which only compiling tells
+BESIDE_SCRATCH = Config(roles=False, bm=64, bn=64)
 NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table"
 
 
@@ -81,6 +83,7 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, tuple(given), *options.values(), scale > 0, softcap > 0, config, target
     launch = known = earlier_plan(PLANS, key)
+    score_and_mask = options["score"], options["mask"]
     q, k, v, out, sinks, *sequences = arrays
     if launch is None:
         views: list[Any] = [None if x is None else describe(x) for x in arrays]
@@ -92,8 +95,14 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if launch.kernel is not None:
         if out is not None:
             check_apart(launch.spans, addresses[:4], arrays[:4], NAMES[:3])
+        values = q, k, v, made, sums, sinks, tuple(sequences), scale, softcap, arguments
         try:
-            launch.run(q, k, v, made, sums, sinks, tuple(sequences), scale, softcap, arguments)
+            launch.run(*values)
+        except SharedMemoryError:
+            if known is not None or config is not None or score_and_mask == (None, None):
+                raise
+            launch = plan_launch(request, BESIDE_SCRATCH, target or driver.target(request.q.device))
+            launch.run(*values)
         except LaunchError:
             check_arguments(arguments, describe(q).device)
             raise
