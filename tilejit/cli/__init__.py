@@ -12,7 +12,10 @@ from .. import __version__
 from ..errors import TileError
 from ..lazy import Lazy
 
-COMMANDS = {"demo": Lazy("tilejit.cli.demo"), "cache": Lazy("tilejit.cli.cache"), "ptx": Lazy("tilejit.cli.ptx")}
+COMMANDS = {"demo": Lazy("tilejit.cli.demo"), "explain": Lazy("tilejit.cli.explain"),
+            "inspect": Lazy("tilejit.cli.stages"), "diff": Lazy("tilejit.cli.diff"),
+            "cache": Lazy("tilejit.cli.cache"), "ptx": Lazy("tilejit.cli.ptx")}
+STAGES = ("graph", "llvm", "ptx", "sass")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,12 +46,39 @@ def _make_parser() -> argparse.ArgumentParser:
         return added
 
     command("demo", "compile four kernels, say how each copy was lowered, run and check them")
+    _add_kernel(command("explain", "how a kernel is lowered, and why", "the same for programs"))
+    inspect = command("inspect", "the text of a stage of a kernel", "the same for programs")
+    _add_kernel(inspect)
+    inspect.add_argument("--stage", choices=STAGES, default="ptx", help="default ptx; sass has source lines beside it")
+    diff = command("diff", "two builds: other kernels, arguments, constants, options or targets",
+                   "the same for programs")
+    _add_kernel(diff)
+    diff.add_argument("other", nargs="?", metavar="FILE:KERNEL", help="the second kernel, if it is another")
+    diff.add_argument("--stage", choices=STAGES, default="ptx", help="the stage whose text is compared, default ptx")
+    _add_build(diff, "--to-", "of the second build: ")
     cache = command("cache", "what the on-disk cache holds, or remove it", "the same for programs")
     cache.add_argument("--clear", action="store_true", help="remove the entries instead: all, or those selected below")
     cache.add_argument("--kernel", metavar="NAME", help="only entries of this kernel")
     cache.add_argument("--older-than", metavar="AGE", help="only entries last used so long ago: 30d, 12h, 45m, 10s")
     command("ptx", "the instruction table", "one object per form: name, one PTX line, targets")
     return parser
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    """Add a kernel and what to compile it for."""
+    parser.add_argument("kernel", metavar="FILE:KERNEL", help="as in kernels.py:softmax or package.module:softmax")
+    _add_build(parser, "--", "")
+
+
+def _add_build(parser: argparse.ArgumentParser, prefix: str, whose: str) -> None:
+    """Add the options that describe a build, named with a prefix."""
+    parser.add_argument(f"{prefix}arg", action="append", default=[], metavar="NAME=SPEC",
+                        help=f"{whose}an argument: float32[1024,1000], with strides float32[1024,1000]:1024,1, or 7")
+    parser.add_argument(f"{prefix}const", action="append", default=[], metavar="NAME=VALUE",
+                        help=f"{whose}a constexpr parameter: BLOCK=1024, DTYPE=float16")
+    parser.add_argument(f"{prefix}option", action="append", default=[], metavar="NAME=VALUE",
+                        help=f"{whose}a launch option: num_warps=8")
+    parser.add_argument(f"{prefix}target", metavar="TARGET", help=f"{whose}sm_80 to sm_120a")
 
 
 __all__ = ["main"]
