@@ -6,11 +6,17 @@ import re
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import tilejit as tile
 from tilejit import ptx
+from tilejit.cli import main
+from tilejit.config import TARGETS
+from tilejit.toolchain import packages
+
+from tests.gpu import in_child, needs_gpu
 
 ROOT = Path(__file__).parents[1]
 
@@ -128,6 +134,74 @@ def test_the_command_cache_loads_neither_llvm_nor_the_compiler_nor_numpy(cache):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TILEJIT_CACHE_DIR": str(cache)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def checks(tmp_path, **settings):
+    """The status of doctor, and its checks by name: (state, text)."""
+    done = run("doctor", "--json", cache=tmp_path / "cache", **settings)
+    assert "Traceback" not in done.stderr
+    data = json.loads(done.stdout)
+    assert data["ok"] == (done.returncode == 0)
+    return done.returncode, {c["name"]: (c["state"], c["text"]) for c in data["checks"]}
+
+
+def test_doctor_compiles_for_every_target_and_simulates_without_a_gpu(tmp_path):
+    status, found = checks(tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert status == 0 and all(found[f"compile for {target}"][0] == "ok" for target in TARGETS)
+    assert found["simulate"] == ("ok", "vector_add, with the right result")
+    assert found["assembler"][1].startswith("ptxas ") and found["libdevice"][1].endswith("libdevice.10.bc") and found["numpy"][0] == "ok"
+    assert found["cache"] == ("ok", f"{tmp_path}/cache, 0 entries, 0 B")
+    assert found["launch"] == ("none", "no GPU here; kernels on NumPy arrays run on the simulator") and found["driver"][0] != "ok"
+
+
+def test_doctor_prints_the_same_in_at_most_100_columns(tmp_path):
+    done = run("doctor", cache=tmp_path, CUDA_VISIBLE_DEVICES="")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[-1] == "kernels can be compiled and simulated"
+    assert [line for line in lines if line and not line.startswith(" ")][:-1] == ["Environment", "Tools", "GPU", "What works"]
+    assert all(len(line) <= 100 or " " not in line.strip() for line in lines)
+
+
+def test_doctor_says_which_tool_is_missing_and_what_does_not_work_then(tmp_path):
+    status, found = checks(tmp_path, CUDA_VISIBLE_DEVICES="", TILEJIT_PTXAS=str(tmp_path / "none"))
+    text = f"TILEJIT_PTXAS={tmp_path / 'none'} is not a program that can be run"
+    assert status == 1 and found["assembler"] == ("missing", text)
+    assert {found[f"compile for {target}"] for target in TARGETS} == {("broken", text)}
+    assert found["simulate"][0] == "ok" and f"TILEJIT_PTXAS={tmp_path / 'none'}" in found["settings"][1]
+
+
+def test_doctor_says_that_the_cache_cannot_be_written(tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    status, found = checks(tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert status == 1 and found["cache"][0] == "broken" and "set TILEJIT_CACHE_DIR to another folder" in found["cache"][1]
+
+
+@pytest.mark.parametrize("package, name, cure", [("llvmlite", "llvmlite", "pip install llvmlite"), ("nvidia_cuda_nvdisasm", "SASS", "pip install nvidia-cuda-nvdisasm")])
+def test_doctor_says_what_to_install_for_a_package_that_is_not_there(package, name, cure, monkeypatch, capsys):
+    doctor, disassembler = import_module("tilejit.cli.doctor"), import_module("tilejit.toolchain.disassembler")
+    absent = lambda wanted: None if wanted.replace("-", "_") == package else packages.package(wanted)
+    monkeypatch.setattr(doctor, "package", absent)
+    monkeypatch.setattr(disassembler, "package", lambda wanted: None)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    disassembler._find.cache_clear()
+    monkeypatch.setattr(doctor, "_what_works", lambda: ())
+    status = main(["doctor", "--json"])
+    disassembler._find.cache_clear()
+    found = {c["name"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
+    assert found[name]["state"] == "missing" and cure in found[name]["text"] and status == (name == "llvmlite")
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_doctor_launches_a_kernel_on_each_machine_with_a_gpu():
+    import contextlib
+    import io
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["doctor", "--json"]) == 0
+    found = {c["name"]: c for c in json.loads(printed.getvalue())["checks"]}
+    assert found["launch"]["state"] == found["driver"]["state"] == found["device 0"]["state"] == "ok"
+    assert re.fullmatch(r"for CUDA \d+\.\d", found["driver"]["text"])
 
 
 def test_version_is_that_of_the_package(tmp_path):

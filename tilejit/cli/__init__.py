@@ -12,9 +12,9 @@ from .. import __version__
 from ..errors import TileError
 from ..lazy import Lazy
 
-COMMANDS = {"demo": Lazy("tilejit.cli.demo"), "explain": Lazy("tilejit.cli.explain"),
-            "inspect": Lazy("tilejit.cli.stages"), "diff": Lazy("tilejit.cli.diff"),
-            "cache": Lazy("tilejit.cli.cache"), "ptx": Lazy("tilejit.cli.ptx")}
+COMMANDS = {"demo": Lazy("tilejit.cli.demo"), "doctor": Lazy("tilejit.cli.doctor"),
+            "explain": Lazy("tilejit.cli.explain"), "inspect": Lazy("tilejit.cli.stages"),
+            "diff": Lazy("tilejit.cli.diff"), "cache": Lazy("tilejit.cli.cache"), "ptx": Lazy("tilejit.cli.ptx")}
 STAGES = ("graph", "llvm", "ptx", "sass")
 
 
@@ -46,6 +46,7 @@ def _make_parser() -> argparse.ArgumentParser:
         return added
 
     command("demo", "compile four kernels, say how each copy was lowered, run and check them")
+    command("doctor", "what is here, what works, and what to install", "the same for programs")
     _add_kernel(command("explain", "how a kernel is lowered, and why", "the same for programs"))
     inspect = command("inspect", "the text of a stage of a kernel", "the same for programs")
     _add_kernel(inspect)
