@@ -27,7 +27,7 @@ def looked_at(monkeypatch):
         monkeypatch.setattr(boxes, name, call)
 
     counting("Candidate", "boxes")
-    counting("realised", "maps")
+    counting("realise", "maps")
     return counts
 
 

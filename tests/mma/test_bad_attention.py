@@ -8,8 +8,8 @@ import pytest
 import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
-from tilejit.kernels.attention.call import _check_no_gradient
 from tilejit.kernels.attention.config import Config
+from tilejit.kernels.operands import check_no_gradient
 
 Q, K = np.ones((2, 4, 70, 64), np.float16), np.ones((2, 2, 100, 64), np.float16)
 
@@ -17,6 +17,11 @@ Q, K = np.ones((2, 4, 70, 64), np.float16), np.ones((2, 2, 100, 64), np.float16)
 @tile.jit
 def shifted(s, batch, head, rows, columns, by):
     return s + by
+
+
+@tile.jit
+def plus(sums, row, column, tile_):
+    return sums + tile_
 
 
 @tile.jit
@@ -75,16 +80,22 @@ def test_a_score_of_another_shape_is_an_error_of_the_kernel():
         kernels.attention(Q, K, K, score=of_rows)
 
 
-def test_a_gradient_is_refused_instead_of_lost(monkeypatch):
+@pytest.mark.parametrize("name,call", [
+    ("attention", lambda x: kernels.attention(x, K, K)),
+    ("matmul", lambda x: kernels.matmul(Q[0, 0], x[0, 0].T)),
+    ("matmul", lambda x: kernels.matmul(Q[0, 0], Q[0, 0].T, tiles=[x[0, 0, :, :1]], epilogue=plus)),
+    ("grouped_matmul", lambda x: kernels.grouped_matmul([Q[0, 0]], [x[0, 0].T])),
+    ("grouped_matmul", lambda x: kernels.grouped_matmul(x[0, 0], K[0, :, :, :70], offs=np.array([30, 70], np.int32)))])
+def test_a_gradient_is_refused_instead_of_lost(monkeypatch, name, call):
     """Under torch.no_grad(), a tensor that requires a gradient is one like others."""
     class Tracked(np.ndarray):
         requires_grad = True
     grad = SimpleNamespace(is_grad_enabled=lambda: True, Tensor=(), nn=SimpleNamespace(Parameter=()))
     monkeypatch.setitem(sys.modules, "torch", grad)
-    with pytest.raises(LaunchError, match=r"attention has no backward, .* call it under torch.no_grad\(\), or with their .detach\(\)"):
-        kernels.attention(Q.view(Tracked), K, K)
+    with pytest.raises(LaunchError, match=rf"^{name} has no backward, .* call it under torch.no_grad\(\), or with the operands' .detach\(\)"):
+        call(Q.view(Tracked))
     grad.is_grad_enabled = lambda: False
-    _check_no_gradient(Q.view(Tracked), K, K)
+    check_no_gradient(name, Q.view(Tracked), K, K)
 
 
 def test_roles_are_for_hopper(monkeypatch):

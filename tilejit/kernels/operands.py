@@ -3,9 +3,11 @@ what does not fit."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from itertools import combinations
 from math import gcd
+from typing import Any
 
 import numpy as np
 import tilejit as tile
@@ -25,6 +27,13 @@ NOTHING = (0,) * 4  # placeholders for an epilogue's arguments, of which there a
 HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
 # element sizes of A and of B that need not be K-major (A of 4 bytes then comes from registers)
 EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}
+
+
+def check_no_gradient(kernel: str, *arrays: Any) -> None:
+    """LaunchError if torch would have to compute gradients of the arrays, which the kernel would drop."""
+    if any(getattr(x, "requires_grad", False) for x in arrays) and sys.modules["torch"].is_grad_enabled():
+        raise LaunchError(f"{kernel} has no backward, and an operand requires a gradient: call it under "
+                          "torch.no_grad(), or with the operands' .detach()")
 
 
 def result_dtype(operands: str, scaled: tuple) -> str:

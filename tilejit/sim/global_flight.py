@@ -275,7 +275,7 @@ class _Earlier:
         """Whether the access to a cell is ordered after the issue of the earlier one."""
         some = np.arange(len(self.cta)) == at
         if not self.near[at]:
-            return not self._find_unknown(some, self.clocks and self.clocks.known, self._issues)[at]
+            return not self._find_unknown(some, self.clocks and self.clocks.known_clocks, self._issues)[at]
         return self.who.kind == NOBODY or bool(self._knows(some, ORDER, self._issues())[at])
 
     def _deed_at(self, at: int) -> Deed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from ...errors import LaunchError
 from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
-from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_number, seen_as
+from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_no_gradient, check_number, seen_as
 from .config import Config
 from .launch import Launch
 from .planning import plan_launch
@@ -60,7 +59,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
     time. LaunchError says what does not fit."""
-    _check_no_gradient(q, k, v)
+    check_no_gradient("attention", q, k, v)
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
         _check_number_of(arguments, mask, score)
@@ -101,13 +100,6 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if known is None:
         remember(PLANS, key, launch)
     return (made, sums) if options["lse"] else made
-
-
-def _check_no_gradient(*arrays: Any) -> None:
-    """LaunchError if torch would have to compute gradients of the arrays."""
-    if any(getattr(x, "requires_grad", False) for x in arrays) and sys.modules["torch"].is_grad_enabled():
-        raise LaunchError("attention has no backward, and q, k or v requires a gradient: call it under "
-                          "torch.no_grad(), or with their .detach()")
 
 
 def _checked_lengths(lengths: Any, block_table: Any, rank: int) -> tuple:

@@ -28,6 +28,7 @@ from ..operands import (
     check_epilogue,
     check_listed,
     check_lists_apart,
+    check_no_gradient,
     check_out,
     check_parameters,
     dtype_of_sums,
@@ -78,8 +79,10 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
         check_listed(arguments=arguments)
         check_epilogue(epilogue, arguments, ())
     if offs is not None:
+        check_no_gradient("grouped_matmul", a, b)
         return _multiply_stacked(a, b, out, offs, precision, config, epilogue, arguments)
     _check_lists(a, b, out)
+    check_no_gradient("grouped_matmul", *a, *b)
     found = [seen_as((f"{name}[{g}]" for g in range(len(some))),
                      some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)

@@ -18,6 +18,7 @@ from ..operands import (
     check_arguments,
     check_epilogue,
     check_listed,
+    check_no_gradient,
     check_parameters,
     extents_of,
     places_of,
@@ -86,6 +87,7 @@ def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | No
 
 def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accum, precision, config):
     """`matmul`, by its parameters in their order."""
+    check_no_gradient("matmul", a, b, *tiles)
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     if epilogue is not None or arguments.__class__ is not tuple or tiles.__class__ is not tuple or arguments or tiles:
         check_listed(arguments=arguments, tiles=tiles)
