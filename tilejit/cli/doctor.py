@@ -40,9 +40,9 @@ class Check:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks; the status is 1 if kernels cannot be compiled or simulated."""
+    """Print the checks; the status is 1 if kernels cannot be compiled, simulated, or launched on a GPU that is here."""
     checks = [*_environment(), *_tools(), *_gpu(), *_what_works()]
-    fit = not any(c.state == "broken" or c.state == "missing" and c.part != "GPU" and c.name != "SASS" for c in checks)
+    fit = not any(c.state in ("broken", "missing") and c.part != "GPU" and c.name != "SASS" for c in checks)
     if arguments.json:
         print_json({"ok": fit, "checks": list(map(asdict, checks))})
     else:
