@@ -207,7 +207,7 @@ class Warp:
         if name.endswith("tid.x"):
             return self.thread
         if ".shfl.sync." in name:
-            return self.shuffle(name.split(".")[4], *values[1:3])
+            return self.shuffle(name.split(".")[4], *values[1:4])
         if ".vote." in name:
             kind, votes = name.split(".")[3], values[1]
             if kind == "ballot":
@@ -218,11 +218,15 @@ class Warp:
         a, b = values if found[1] == "u" else (v.view(f"i{v.dtype.itemsize}") for v in values)
         return (np.minimum if found[2] == "min" else np.maximum)(a, b).view(values[0].dtype)
 
-    def shuffle(self, kind: str, x, operand):
+    def shuffle(self, kind: str, x, operand, clamp):
+        """PTX ISA, shfl.sync: a lane whose source is beyond `clamp` keeps its own value. `clamp` is the last lane of the
+        warp's segments, for "up" the first."""
         lane = np.arange(len(x))
-        operand = operand.astype(np.int64) & 31
+        operand, clamp = operand.astype(np.int64) & 31, clamp.astype(np.int64)
+        assert (clamp < LANES).all(), "segments of a warp"
         at = {"bfly": lane ^ operand, "idx": operand, "up": lane - operand, "down": lane + operand}[kind]
-        return x[np.where((at >= 0) & (at < len(x)), at, lane)]
+        within = at >= clamp if kind == "up" else at <= clamp
+        return x[np.where(within & (at >= 0) & (at < len(x)), at, lane)]
 
     def assembly(self, text: str):
         kind, code, constraints, arguments = re.match(r'call (.*?) ?asm (?:sideeffect )?"(.*?)", "(.*?)"\((.*)\)', text).groups()

@@ -15,7 +15,7 @@ QUICK = {
     ".": (
         "copy/test_copy_options.py", "runtime/test_autotune.py",
         "language/test_constants.py::test_a_frozen_dataclass_can_be_a_constant", "cache/test_cache_keys.py",
-        "test_quick_tier.py", "test_chosen_cases.py",
+        "test_quick_tier.py", "test_chosen_cases.py", "mutants/test_compiler_mutants.py",
     ),
     "frontend": (
         "frontend/test_branches.py", "frontend/test_cells.py", "frontend/test_leaving_loops.py",

@@ -1,4 +1,5 @@
-"""Measures of the package's code: late imports, decisions by ops' names, long and branched functions, long lines and expressions.
+"""Measures of the package's code: late imports, decisions by ops' names, long and branched functions, long lines and expressions,
+names of files that repeat.
 
 Each finds places in the code, and has a bar: so many may be there, none if `BARS` does not say otherwise. ``python tests/test_house.py``
 prints what each finds.
@@ -246,11 +247,46 @@ def bare_participles() -> Iterator[Place]:
             yield path, node.lineno, node.name
 
 
+def unfinished_first_lines() -> Iterator[Place]:
+    """Files of code whose first line is not a whole sentence, which says what the file holds."""
+    for path, tree in trees().items():
+        first = (ast.get_docstring(tree) or "").partition("\n")[0]
+        if tree.body and not first.endswith("."):
+            yield path, 1, first
+
+
+# File names that occur more than once, because the folder says of what.
+MAY_REPEAT = {
+    "a component of the emitter and one of the machine, for the same instructions":
+        {"barriers", "bulk", "component", "control", "named_maps", "parts", "synchronisation", "tma"},
+    "the part of each kernel's family with the same task":
+        {"call", "choice", "config", "constants", "launch", "mainloop", "model", "persistent", "planning", "problem", "split"},
+    "a section of the instruction table, and what its rows mean or which ops are made of them":
+        {"barriers", "copies", "matrices", "memory", "tcgen05", "warps"},
+    "the ops of a subject, and the pass, the part of the simulator or of the runtime that has the same subject":
+        {"atomics", "launch", "memory", "packed", "pipeline", "reductions", "remote", "tokens"},
+    "the emitter's part and the pass's, or the simulator's and the pass's, of one subject": {"accumulators", "tensor_memory"},
+    "of shared memory in one folder, of tensor memory in the other": {"alloc", "descriptor"},
+    "of what the folder is about: a copy, a product, a launch, an instruction, a kernel's source":
+        {"calls", "config", "names", "operands", "options", "site"},
+}
+
+
+def repeated_file_names() -> Iterator[Place]:
+    """Files whose name another file has too, unless `MAY_REPEAT` says why."""
+    allowed, first = set().union(*MAY_REPEAT.values()), {}
+    for path in trees():
+        name = Path(path).stem
+        other = first.setdefault(name, path)
+        if other != path and name != "__init__" and name not in allowed:
+            yield path, 1, f"as {other}"
+
+
 # -- the bars --------------------------------------------------------------------------------------------------------------
 
 MEASURES = (late_imports, comparisons_with_ops_names, parts_of_ops_names, lookups_by_ops_names, rules_read_by_string, effects_by_spelling,
             nested_conditional_expressions, long_conditional_expressions, long_functions, complex_functions, many_parameters,
-            bare_participles, long_lines)
+            bare_participles, long_lines, unfinished_first_lines, repeated_file_names)
 BARS = {late_imports: 10}  # how many places a measure may find, if not none
 
 
@@ -264,6 +300,11 @@ def test_the_package_is_within_the_bar_of_the_measure(measure):
 def test_each_late_import_has_its_reason_on_its_line_and_none_is_in_an_op():
     """Loading a module later is what `Lazy` is for; a statement is for circles, for handling its error, and for paths that are short of time."""
     assert not [place for place in late_imports() if place[0].startswith("ops/") or not reason(*place[:2])]
+
+
+def test_every_file_name_that_may_repeat_does():
+    names = [Path(path).stem for path in trees()]
+    assert [name for allowed in MAY_REPEAT.values() for name in allowed if names.count(name) < 2] == []
 
 
 def test_the_complexity_of_a_function_counts_its_branches():

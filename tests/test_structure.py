@@ -108,7 +108,7 @@ ROOMS = {
 # Modules that import each other, at any time, and why.
 CIRCLES = {
     frozenset({"ir.graph", "ir.printer"}): "a graph prints itself, and the printer knows the kinds of nodes",
-    frozenset({"frontend.branches", "frontend.scoping", "frontend.targets", "frontend.walker"}):
+    frozenset({"frontend.branches", "frontend.scoping", "frontend.assignment_targets", "frontend.walker"}):
         "a branch walks its statements, and a statement may be a branch",
     frozenset({"__init__", "jit", "manifest"}): "the package makes kernels, and the key of the cache has its version",
 }

@@ -1,5 +1,7 @@
-"""tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python,
-compiled per call site and testable without a GPU."""
+"""tilejit: write GPU kernels for Ampere, Hopper and Blackwell in Python.
+
+Kernels are compiled for each kind of call, and run on a simulator where there is no GPU.
+"""
 
 import builtins as _builtins
 from importlib import import_module as _import_module

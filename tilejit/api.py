@@ -1,5 +1,8 @@
-"""All names of the language. The module is loaded at the first use of one of them, which a process that finds its
-kernels in the cache does not need."""
+"""The public names of the language, collected from the modules that define them.
+
+This module is loaded when one of them is first used: a process that finds its kernels in the cache does not need
+it.
+"""
 
 from .frontend.ranges import pipelined, range_ as range, static_range
 from .frontend.scopes import each_warp, each_warpgroup, elect, thread, warp, warpgroup

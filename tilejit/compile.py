@@ -1,5 +1,6 @@
-"""The compilation pipeline: `lower` goes from source to the lowered graph, `assemble_graph` on to LLVM IR,
-PTX and cubin.
+"""The compilation pipeline: source, typed graph, passes, LLVM IR, PTX, cubin.
+
+`lower` goes from source to the lowered graph, `assemble_graph` from there to the cubin.
 
 Each stage's text can be written to a file (``TILEJIT_DUMP=folder``) and replaced from a file
 (``TILEJIT_OVERRIDE=folder``).
@@ -31,7 +32,7 @@ from .ops.sync.barriers import waits_for_grids
 from .passes.analysis.lowering_records import access_records, copy_records, product_records
 from .passes.analysis.program_slices import without_dead_code
 from .passes.checks.constant_bounds import check_constant_bounds
-from .passes.checks.registers import check_registers, check_warpgroup_registers
+from .passes.checks.register_limits import check_registers, check_warpgroup_registers
 from .passes.checks.scan_tails import tail_warnings
 from .passes.checks.untyped_bits import untyped_bits_warnings
 from .passes.layouts.box_accesses import write_boxes
@@ -62,7 +63,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel after the passes, the common input of the simulator and the emitter."""
+    """A kernel after the passes: what the simulator and the emitter both work from."""
 
     graph: Graph
     warnings: tuple[Any, ...]
@@ -103,11 +104,11 @@ class Lowered:
         return {name: getattr(self, name) for name in RECORDS}
 
 
-# Each by the name of its module in passes/.
+# (name, function) of each pass, in order. The name is that of its module in passes/.
 PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines),
           ("layouts", assign_layouts),
-          ("registers", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
+          ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
           ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
@@ -116,9 +117,9 @@ PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("co
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """A context without the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of
-    which live until its end. Their number triggers the collector again and again, which scans all objects of the
-    process: in one that has compiled before, this takes a third of the frontend's time."""
+    """Pause the garbage collector. Compiling allocates hundreds of thousands of objects, nearly all of which live until
+    it ends. So many new objects trigger the collector again and again, and it scans every object of the process: in a
+    process that has compiled before, this takes a third of the frontend's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -129,11 +130,11 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def in_one_piece(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: the frames of `function` and all that it calls share one chunk of CPython's frame stack, by a large
-    ``co_stacksize``. CPython allocates the stack in chunks of 16 KB, or of the size that a frame needs, and frees
-    each when it is empty. A compiler calls and returns across the ends of chunks all the time: 1300 chunks were
-    allocated for one kernel."""
-    plain: Any = function  # written with `def`, so that it has code
+    """Decorator: keep the frames of `function`, and of all that it calls, in one chunk of CPython's frame stack, by a
+    large ``co_stacksize``. CPython allocates that stack in chunks of 16 KB, or of the size that a frame needs, and
+    frees a chunk when it is empty. A compiler calls and returns across the ends of chunks all the time: one kernel
+    allocated 1300 chunks."""
+    plain: Any = function  # written with `def`, so it has a code object
     plain.__code__ = plain.__code__.replace(co_stacksize=1 << 15)
     return function
 
@@ -199,8 +200,8 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
 
 
 def _slower_products(calls: list[Call]) -> list[Warning_]:
-    """A warning for each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call
-    names its variant."""
+    """Warn of each `dot` that a change to the kernel (a cure) would give a faster variant, unless the call names its
+    variant."""
     found = {}
     for call in calls:
         choice = call.reported_choice
@@ -259,7 +260,7 @@ def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None]
 
 
 def _stage(name: str, suffix: str, text: str) -> str:
-    """A stage's text, or its replacement from the override folder; it is also dumped."""
+    """A stage's text, or its replacement from the override folder; the text is also dumped."""
     folder = config().override
     if folder:
         if not Path(folder).is_dir():
@@ -284,8 +285,8 @@ def _dump(name: str, suffix: str, text: str) -> None:
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
-    """CompilationError if the kernel exceeds its `spills` or `max_registers`. With `jitter` it may:
-    idle time takes registers too."""
+    """Raise CompilationError if the kernel exceeds its `spills` or `max_registers`. With `jitter` it may: idle time
+    takes registers too."""
     launch: Launch = graph.launch
     if launch.jitter is not None:
         return
@@ -298,8 +299,8 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
 
 
 def graph_key(lowered: Lowered) -> str:
-    """A digest of everything that determines the code: the graph's text, constants' dtypes,
-    plans and source locations."""
+    """A digest of all that determines the code: the graph's text, the dtypes of constants, plans, and source
+    locations."""
     graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode(errors="surrogatepass"))
     digest.update(str(graph.loc).encode(errors="surrogatepass"))
     for node in walk(graph.body):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .ir.builder import element_type
 from .lazy import Lazy
 from .runtime import driver
-from .runtime.expressions import evaluate, expression
+from .runtime.launch_expressions import evaluate, expression
 from .runtime.store import open_store
 from .types import Buffer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 html = Lazy("html")
 jitter = Lazy("tilejit.emit.jitter")  # part of the compiler
-loading = Lazy("tilejit.runtime.launcher")  # kernels may be compiled where none is launched
+loading = Lazy("tilejit.runtime.launcher")  # a process may compile kernels and launch none
 disassembler = Lazy("tilejit.toolchain.disassembler")
 
 PREPOSITIONS = {"load": "from", "store": "to"}
@@ -85,7 +85,7 @@ class CompiledKernel:
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
     written: tuple[int, ...] = ()  # the indices of the run-time arguments that the kernel writes
     launchers: dict[int, Any] = field(repr=False, default_factory=dict)  # by device
-    texts: Callable[[], dict[str, str]] = field(repr=False, default=dict)  # gives the stages' texts, by name
+    texts: Callable[[], dict[str, str]] = field(repr=False, default=dict)  # returns the stages' texts, by name
 
     @property
     def graph(self) -> str:
@@ -101,21 +101,21 @@ class CompiledKernel:
         return self.texts()["ptx"]
 
     def launcher(self, device: int) -> Any:
-        """The launcher of the kernel on a device, loaded at the first call.
-        LaunchError if the device cannot run the kernel."""
+        """The launcher of the kernel on a device, loaded at the first call. Raises LaunchError if the device cannot run
+        the kernel."""
         if device not in self.launchers:
             image = self.cubin if self.cubin is not None else self.ptx
             self.launchers[device] = loading.load(self.recipe, image, device, store=open_store())
         return self.launchers[device]
 
     def active_ctas(self, device: int = 0) -> int:
-        """How many CTAs of the kernel fit on one multiprocessor of the GPU at once. A persistent grid has this many per
+        """How many CTAs of the kernel fit on one multiprocessor of the GPU at once: a persistent grid has this many per
         multiprocessor. (CUDA driver API, ``cuOccupancyMaxActiveBlocksPerMultiprocessor``.)"""
         return driver.active_ctas(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"], device)
 
     def active_clusters(self, device: int = 0) -> int:
-        """How many clusters of the kernel fit on the GPU at once, which is the size of a persistent grid of clusters:
-        they may not fill all multiprocessors. (CUDA driver API, ``cuOccupancyMaxActiveClusters``.)"""
+        """How many clusters of the kernel fit on the GPU at once: the size of a persistent grid of clusters. They may
+        not fill all multiprocessors. (CUDA driver API, ``cuOccupancyMaxActiveClusters``.)"""
         return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
                                       tuple(self.recipe["cluster"] or (1, 1, 1)), device)
 
@@ -126,7 +126,7 @@ class CompiledKernel:
         return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound))
 
     def sass(self) -> str:
-        """The disassembled machine code. ToolchainError without the disassembler (``pip install
+        """The disassembled machine code. Raises ToolchainError if there is no disassembler (``pip install
         nvidia-cuda-nvdisasm``)."""
         text: str = disassembler.sass(self.cubin or b"")
         return text
@@ -155,8 +155,8 @@ class CompiledKernel:
 
 
 def _merge_lines(parts: Iterable[tuple[object, list[str]]]) -> list[str]:
-    """The lines of all parts, given with what they are about; of those about the same the last one's. A pipelined
-    loop has each of its copies several times, ahead of it and in it."""
+    """The lines of all parts, each given with its subject; of parts with equal subjects only the last is kept. A
+    pipelined loop has each of its copies several times, ahead of it and in it."""
     return [line for part in dict(parts).values() for line in part]
 
 
@@ -175,7 +175,7 @@ def _explain_copy(copy: CopyRecord) -> list[str]:
 
 
 def _explain_access(a: AccessRecord, before: AccessRecord | None) -> list[str]:
-    """An access in words; `before` is the one before it, whose reasons may be the same."""
+    """An access in words. `before` is the access before it, whose reasons may be the same."""
     where = a.buffer or f"{a.scope} memory"
     again = before is not None and before.declined == a.declined
     return [f"  line {a.line}: {a.op} of {a.tile} {PREPOSITIONS.get(a.op, 'in')} {where} by {_article(a.exec_scope)}: "
@@ -215,8 +215,8 @@ def _article(scope: str) -> str:
 # -- the plain data that the cache stores, and the compiled kernel made from it ----------------------------------------
 
 def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
-    """The cached data of a kernel that does not come from its code: recipe, target, signature, warnings. The
-    `RECORDS` are stored separately."""
+    """The cached data of a kernel apart from its code: recipe, target, signature, warnings. The `RECORDS` are stored
+    separately."""
     graph, launch = lowered.graph, lowered.graph.launch
     perturbed = launch.jitter is not None
     shared = graph.shared_bytes
@@ -228,7 +228,7 @@ def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
               "written": sorted(lowered.written)}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
-            # with jitter no number is refused, and none is worth a warning
+            # with jitter, no number of spills is refused or worth a warning
             "spills_allowed": 0 if perturbed else launch.spills}
 
 
@@ -241,8 +241,8 @@ def describe_code(code: Code) -> dict[str, Any]:
 
 def made_of(lowered: dict[str, Any], code: dict[str, Any], key: str, cubin: bytes | None, records: dict[str, Any],
             texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound: Bound) -> CompiledKernel:
-    """A compiled kernel, from the data of `describe_launch` (`lowered`) and `describe_code` (`code`),
-    and its `RECORDS`."""
+    """Make a compiled kernel from the data of `describe_launch` (`lowered`), of `describe_code` (`code`), and its
+    `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
@@ -254,8 +254,8 @@ def made_of(lowered: dict[str, Any], code: dict[str, Any], key: str, cubin: byte
 
 
 def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
-    """The warning that registers spill, unless the kernel has a budget (`spills`).
-    `spilled` counts bytes stored plus bytes loaded."""
+    """The warning that registers spill, unless the kernel sets a budget (`spills`). `spilled` counts bytes stored plus
+    bytes loaded."""
     if spilled <= 0 or allowed is not None:
         return ()
     return (f"registers spill: {spilled} bytes are stored to memory and loaded again; "

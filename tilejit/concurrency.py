@@ -1,4 +1,4 @@
-"""Keeps ``os.fork`` apart from compiling in other threads, and a cached property that takes no lock.
+"""Keeps ``os.fork`` and compiling in other threads apart, and caches properties without a lock.
 
 A forked child has only the thread that forked, and a lock that another thread held then stays locked in it. Compiling
 takes such locks: of modules that are imported at their first use, of Python's parser, of LLVM. So a fork waits until

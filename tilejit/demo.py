@@ -1,5 +1,7 @@
-"""``python -m tilejit demo``: compiles four kernels, explains their lowerings,
-runs them and compares the results with NumPy."""
+"""``python -m tilejit demo``: compiles and runs four kernels, and compares them with NumPy.
+
+It also explains how each was lowered.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Choosing a lowering: variants with named needs are tested against a site (the facts of a call), and the choice
-keeps the reasons. Testing has no side effects, and no lowering is tried by catching its errors."""
+"""How a call's lowering is chosen: the first variant whose needs all hold.
+
+Needs are named conditions. They are tested against a site (the facts of one call), and the choice records why each
+other variant was declined. Testing a need has no side effects, and no lowering is tried by catching its errors.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if
-    there is no such change."""
+    """Why a need does not hold, in `words`. `cure` tells the kernel's author what to change so that it holds; "" if no
+    change would."""
 
     words: str
     cure: str = ""
 
 
 class Site:
-    """The facts of one call, on which the needs of its variants are tested. `str(site)` describes the call in errors.
+    """The facts of one call, against which the needs of its variants are tested. `str(site)` describes the call in
+    errors.
 
     `selective` are the options that only some variants of the op take; `options` has those that the call gives.
     """
@@ -48,7 +52,7 @@ class Site:
         return memo[key]
 
     def without_recording(self) -> AbstractContextManager[Any]:
-        """A context in which facts of the launch that needs ask for do not become guards."""
+        """A context in which the facts of the launch that needs ask for do not become guards."""
         return nullcontext()
 
 
@@ -133,7 +137,7 @@ def conditions(variant: Variant, sites: type[Site]) -> tuple[Need, ...]:
 
 
 def variants_at(variants: tuple[Variant, ...], site: Site) -> tuple[Variant, ...]:
-    """Those of `variants` that are for the site's place."""
+    """The variants that apply at the site's place."""
     return _variants_of_place(variants, site.place)
 
 
@@ -143,7 +147,7 @@ def _variants_of_place(variants: tuple[Variant, ...], place: str) -> tuple[Varia
 
 
 def result_of(search: T | str) -> T:
-    """The result of a search that a need has already seen to have one, and not a string that says why there is none."""
+    """The result of a search that a need has already seen succeed: not a string that says why it failed."""
     assert not isinstance(search, str), search
     return search
 
@@ -167,7 +171,7 @@ def reasons(variant: Variant, site: Site) -> list[Miss]:
 
 def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str | None = None,
            loc: Loc | None = None) -> Choice:
-    """The first of `variants` that is for the site's place and whose needs all hold.
+    """Choose the first of `variants` that applies at the site's place and whose needs all hold.
 
     DispatchError with all reasons if there is none.
 
@@ -185,7 +189,7 @@ def choose(op_name: str, variants: tuple[Variant, ...], site: Site, *, only: str
         asked = only in (None, variant.name) and chosen is None
         if asked:
             failed = reasons(variant, site)
-        else:  # facts of the launch that are asked for only to explain why it is not chosen must not become guards
+        else:  # only explains why the variant is not chosen: the facts that it asks for must not become guards
             with site.without_recording():
                 failed = reasons(variant, site)
         if failed:

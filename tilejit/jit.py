@@ -62,14 +62,15 @@ def jit(function: Any = None, *, source: str | None = None, **options: Any) -> A
 @not_while_forking
 def _simulator() -> Callable[..., Report]:
     """The simulator, imported at its first use."""
-    from .sim import simulate  # loads NumPy, and no other thread may fork meanwhile
+    from .sim import simulate  # loads NumPy; no other thread may fork meanwhile
     return simulate
 
 
 @dataclass
 class Version:
-    """A version of a kernel, for one signature, one set of facts and one set of captured values. `lowered` is set
-    once the simulator or the compiler needed it, `compiled` once the machine code was made or found in the cache."""
+    """One version of a kernel: for a signature, a set of facts and a set of captured values. The simulator or the
+    compiler sets `lowered` when it needs it; `compiled` is set once the machine code is compiled or found in the
+    cache."""
 
     facts: dict[tuple[Any, ...], bool]
     captured: tuple[Capture, ...]
@@ -77,7 +78,7 @@ class Version:
     compiled: CompiledKernel | None = None
 
     def require_lowered(self) -> Lowered:
-        """The lowered kernel, where it is known to have been made."""
+        """The lowered kernel, which the caller knows to exist."""
         assert self.lowered is not None
         return self.lowered
 
@@ -86,8 +87,7 @@ class Version:
         return all(c.current() == c.token for c in self.captured)
 
     def difference(self, bound: Bound) -> str:
-        """In words, the first captured value or fact because of which this version does not fit a call;
-        "" if it fits."""
+        """Say which captured value or fact keeps this version from fitting a call; "" if it fits."""
         for capture in self.captured:
             if capture.current() != capture.token:
                 return f"{capture.name} has changed"
@@ -101,7 +101,7 @@ class Version:
 
 
 def _hide_own_frames(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: a TileError is raised without the compiler's own stack frames (unless ``TILEJIT_LOG`` is set)."""
+    """Decorator: raise a TileError without the compiler's own stack frames, unless ``TILEJIT_LOG`` is set."""
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -150,8 +150,8 @@ class Kernel:
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        """A function that launches the kernel on a grid: one to three numbers of CTAs,
-        or a function of the dict of arguments."""
+        """Return a function that launches the kernel on a grid: one to three numbers of CTAs, or a function of the dict
+        of arguments."""
         grid = padded_grid(grid)
 
         def launch(*args: Any, **kwargs: Any) -> None:
@@ -169,7 +169,7 @@ class Kernel:
 
         return launch_on_grid_of if callable(grid) else launch
 
-    __iter__ = None  # otherwise Python would iterate by indices, without end: every number is a grid
+    __iter__ = None  # else Python would iterate by index without end, since every number is a grid
 
     def prepared(self, grid: Any, /, **kwargs: Any) -> Callable[..., None]:
         """``self[grid]`` with the keyword arguments bound in advance: a function of the remaining,
@@ -208,15 +208,15 @@ class Kernel:
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def bind_alone(self, words: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
-        """As `bind`, for methods that do not launch: call options, such as a stream,
-        raise a LaunchError that begins with `words`."""
+        """As `bind`, for methods that do not launch: a call option, such as a stream, raises a LaunchError that begins
+        with `words`."""
         bound, options, call = self.bind(args, kwargs)
         if call:
             raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")
         return bound, options
 
     def _versions(self, bound: Bound, options: dict[str, Any], target: str) -> tuple[list[Version], Version | None]:
-        """All versions for this signature so far, and the one that fits these arguments, if there is one."""
+        """All versions for this signature so far, and the one that fits these arguments, if any."""
         versions = self.versions.setdefault((bound.key, tuple(sorted(options.items())), target), [])
         return versions, next((v for v in versions if v.current() and not difference(v.facts, bound)), None)
 
@@ -311,7 +311,7 @@ class Kernel:
                                            f"  line {record.line}: {record.source}")
 
     def _say(self, told: tuple[Any, ...], printed: tuple[Any, ...] | None = None, cause: str = "") -> None:
-        """Report a new version: its warnings (`told`), the lines of `static_print` if it was found in the cache
+        """Report a new version: its warnings (`told`), the lines of `static_print` if it came from the cache
         (`printed`), and in the log why it was needed (`cause`)."""
         for line in printed or ():
             print_text(line)
@@ -343,8 +343,8 @@ class Kernel:
     @_hide_own_frames
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
                  max_steps: int | None = None, **kwargs: Any) -> Report:
-        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. After
-        `max_steps` operations of the lowered kernel it stops, with a finding that says where.
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
 
         If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
         """
@@ -421,7 +421,7 @@ class Kernel:
             self._remember(launcher, bound, given, version)
 
     def _remember(self, launcher: Any, bound: Bound, given: tuple[Any, ...], version: Version) -> None:
-        """Send later calls of this form directly to the launcher, which checks that they fit."""
+        """Send later calls of this form straight to the launcher, which checks that they fit."""
         args, kwargs = given
         form = [bound.groups.get(n, None if n in bound.constants and bound.values[n] is None else n)
                 for n in self.names[:len(args)]]

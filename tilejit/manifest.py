@@ -48,17 +48,17 @@ records = Lazy("tilejit.records")
 FORMAT = 3            # the version of the entries' format
 MANIFESTS_PER_KEY = 64
 KEPT_BYTES = 1 << 30  # once a day, the least recently used entries are removed until the cache has at most this size
-# of a code entry's JSON: those of `compiled.describe_code`
+# fields of a code entry's JSON, from `compiled.describe_code`
 CODE_FIELDS = frozenset(("params", "maps", "registers", "spills", "notes", "assembler"))
-# what reading an entry that is not as this version writes it raises
+# raised by reading an entry that this version did not write
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 _SEPARATOR = b"\n"    # between an entry's JSON, which is a single line, and its machine code
 
 
 @dataclass(frozen=True)
 class Found:
-    """A compiled kernel from the cache, the facts and captures for which it is valid,
-    and the lines of `static_print`."""
+    """A compiled kernel from the cache, with the facts and captures for which it is valid, and the lines that
+    `static_print` printed."""
 
     compiled: CompiledKernel
     facts: dict[tuple[Any, ...], bool]
@@ -87,15 +87,15 @@ class Shelf:
                 self.store = None
 
     def _require_store(self) -> Store:
-        """The store, where it is known that there is one."""
+        """The store, which the caller knows to be there."""
         assert self.store is not None
         return self.store
 
     # -- level 1 -----------------------------------------------------------------------------------------------------
 
     def find(self, bound: Bound, rebuild: Callable[[], dict[str, str]]) -> Found | None:
-        """The version that is valid for these arguments and the current captured values. `rebuild` makes the stages'
-        texts again if the cache has lost them."""
+        """The version that is valid for these arguments and the current captured values. If the cache has lost the
+        texts of the stages, `rebuild` makes them again."""
         if self.store is None:
             return None
         start = perf_counter()
@@ -111,7 +111,7 @@ class Shelf:
 
     def _version(self, manifest: dict[str, Any], bound: Bound, rebuild: Callable[[], dict[str, str]],
                  start: float) -> Found | None:
-        """The version that a manifest describes, if it is valid here and its code is in the cache."""
+        """The version that a manifest describes, if it is valid here and the cache has its code."""
         captured, differs = find_changed_capture(manifest["captured"], self.source, self.constants)
         facts = {tuple(fact): held for fact, held in manifest["lowered"]["recipe"]["guards"]}
         if not differs:
@@ -152,8 +152,8 @@ class Shelf:
     # -- level 2 -----------------------------------------------------------------------------------------------------
 
     def compile(self, lowered: Lowered, bound: Bound) -> CompiledKernel:
-        """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Stores
-        manifest and code."""
+        """Compile a lowered kernel, or take its code from the cache if the same graph was compiled before. Store the
+        manifest and the code."""
         description = json.loads(_json(describe_launch(lowered, bound)))
         key = code_key(lowered)
         start = perf_counter()
@@ -192,7 +192,7 @@ def _validity(manifest: Any) -> tuple[Any, ...] | None:
 
 
 def difference(facts: dict[tuple[Any, ...], bool], bound: Bound) -> str:
-    """In words, the first fact whose answer differs for these arguments; "" if none does."""
+    """Say which fact is the first with a different answer for these arguments; "" if none is."""
     for fact, held in facts.items():
         if answer(fact, bound) != held:
             return ("not: " if held else "") + describe_fact(fact, bound.names)
@@ -201,8 +201,8 @@ def difference(facts: dict[tuple[Any, ...], bool], bound: Bound) -> str:
 
 @dataclass(frozen=True)
 class _Code:
-    """An entry of level 2: its JSON data and the machine code. `cubin` is None if only the driver can assemble; it
-    compiles the PTX."""
+    """An entry of level 2: its JSON data and the machine code. `cubin` is None if only the driver can assemble; the
+    driver then compiles the PTX."""
 
     says: dict[str, Any]
     cubin: bytes | None
@@ -224,7 +224,7 @@ class _Code:
 
 
 def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
-    """A function that gives the texts of an entry, reading them at its first call."""
+    """A function that returns the texts of an entry, and reads them at its first call."""
     @cache
     def read() -> dict[str, str]:
         data = store.get("texts", key)
@@ -271,7 +271,7 @@ def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: L
 
 
 def group_text(group: Group) -> str:
-    """The form of an argument that groups others, as text that is the same in every process."""
+    """The form of an argument that groups others, as text that is equal in every process."""
     parts = ", ".join(group_text(part) if isinstance(part, Group) else part for part in group.parts)
     return f"{text_of(token(group.kind))}({parts})"
 
@@ -285,7 +285,7 @@ def code_key(lowered: Lowered) -> str:
 def package() -> str:
     """The identity of this package: its version if it is installed,
     otherwise also a digest of its files' sizes and times."""
-    from . import __version__  # the package imports this file before it has its version
+    from . import __version__  # late, since the package imports this file before it has its version
     here = os.path.dirname(os.path.abspath(__file__))
     if os.path.isdir(os.path.join(os.path.dirname(here), f"tilejit-{__version__}.dist-info")):
         return __version__

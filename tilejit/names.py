@@ -1,5 +1,7 @@
-"""Suggestions for names that do not exist, names of allocations and kernels,
-and the base class of instruction names."""
+"""Names: suggestions for misspelt ones, and valid names for allocations and kernels.
+
+The base class of instruction names (``tile.ptx``) is here too.
+"""
 
 from __future__ import annotations
 

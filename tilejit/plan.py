@@ -22,8 +22,8 @@ from .ops.moves.copy_async import copy_async_
 from .ops.moves.copy_async.options import HINTS, checked_options
 from .ops.moves.copy_async.site import CopySite
 from .ops.tmem.alloc import default_layout
-from .ops.tmem.fragments import SHAPES
 from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite
+from .ops.tmem.ldst_plan import SHAPES
 from .types import Buffer, Region, Tile
 
 ADDRESS = 256  # the assumed alignment of an array's address, in bytes

@@ -1,5 +1,7 @@
-"""Records of a kernel's copies, memory accesses, products, layouts and loops, and their serialization as JSON,
-plans included."""
+"""Records of a kernel's copies, memory accesses, products, layouts and loops, and their JSON form.
+
+Plans are included.
+"""
 
 from __future__ import annotations
 

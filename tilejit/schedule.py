@@ -1,5 +1,7 @@
-"""Orders of tiles in which CTAs that run at the same time share operands in the L2 cache,
-and persistent loops over them."""
+"""Orders of tiles that keep operands in the L2 cache, and persistent loops over them.
+
+CTAs that run at the same time share operands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers of earlier calls, by the form of their keywords: the fast path for later calls of the same form."""
+"""The fast launch path: launchers of earlier calls, by the keywords of the call."""
 
 from __future__ import annotations
 

@@ -100,6 +100,22 @@ def test_both_sides_of_dsmem_must_be_shared_memory():
         plan_copy(dst, src, variant="dsmem", peer=1)
 
 
+@pytest.mark.parametrize("to, of", [(0, 8), (8, 0), (0, 4), (4, 0), (4, 12)])
+def test_swizzled_rows_are_copied_by_dsmem_exactly_between_equal_places_of_the_period(to, of):
+    """Of 8 rows: a swizzle exchanges the 16-byte units of a row by the row's number in it."""
+    swizzled = tile.swizzled("float16", (16, 64), 128)
+    kernel = tile.jit(source="\n    ".join((
+        "def k(x, LAYOUT: tile.constexpr):", *(f"{v} = tile.alloc((16, 64), 'float16', layout=LAYOUT)" for v in "ab"),
+        "bar = tile.mbarrier(1)", "tile.store(a, tile.zeros((16, 64), tile.float16))", "tile.cluster_sync()",
+        f"tile.copy_async(b.peer(1)[{to}:{to + 4}], a[{of}:{of + 4}], mbar=bar, variant='dsmem')")))
+    array = tile.ArraySpec((64,), "float32")
+    if (to - of) % 8 == 0:
+        assert COPY in kernel.compile(array, LAYOUT=swizzled, target="sm_90a", cluster=2).ptx
+    else:
+        with pytest.raises(CompilationError, match="regions at different places in its period of 512 elements"):
+            kernel.compile(array, LAYOUT=swizzled, target="sm_90a", cluster=2)
+
+
 def test_the_destination_of_dsmem_must_be_a_peer_s():
     """Without a rank there is no other CTA to copy to."""
     with pytest.raises(DispatchError, match="the shared memory of a peer as the destination.*no peer="):

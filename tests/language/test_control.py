@@ -7,6 +7,8 @@ import pytest
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
 from language_cases import check_on_simulator
+from tilejit.dtypes import int8, integer_range, uint8
+from tilejit.ir.graph import Const, leaves_its_range
 
 
 @pytest.mark.parametrize("level", ["threads", "CTAs", "tiles"])
@@ -213,3 +215,15 @@ def test_a_loop_ends_at_the_end_of_an_array_of_almost_2_to_the_31_elements():
     y = np.zeros(1, np.int32)
     last_trips[1](np.broadcast_to(np.int8(1), (2**31 - 5,)), y)
     assert y[0] == 5000
+
+
+@pytest.mark.parametrize("dtype", [int8, uint8])
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100, -1, -2, -3, -7, -100])
+def test_a_loop_index_leaves_its_range_exactly_if_that_of_some_start_does(dtype, step):
+    """For every stop: the last index may be each that is short of it."""
+    least, most = integer_range(dtype)
+    for stop in range(least, most + 1):
+        lasts = range(least, stop) if step > 0 else range(stop + 1, most + 1)
+        if lasts:
+            leaves = not all(least <= last + step <= most for last in lasts)
+            assert leaves_its_range(Const(stop, dtype), step, dtype) == leaves, stop

@@ -66,12 +66,14 @@ LAST = "tile.mma_async(None, a, b, trans_b=True)"
     ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(2, 2, 4) @ tile.S[(64, '
                                                   '64):(64, 1)])'], "b: the swizzle"),
     ([*operands((80, 64), (64, 64), "float16"), "a = a[4:68]"], "a: it begins at a multiple of 512 bytes, and 1024 are needed"),
+    (['a = tile.alloc((64, 64), "float16", layout=tile.swizzled("float16", (64, 64), 128), align=512)',
+      operands((64, 64), (64, 64), "float16")[1]], "a: the buffer is aligned to 512 bytes, and 1024 are needed"),
     ([*operands((64, 128), (64, 64), "float16"), "a = a[:, 8:72]"], "a: its elements are neither in columns"),
     ([*operands((64, 64), (64, 64), "float16"), "a, b = a[:, 8:40], b[:, 8:40]"], "a: a part of it begins neither at a multiple of 32 bytes"),
     ([*operands((64, 128), (64, 64), "float16"), "at = tile.program_id(0)", "a = a[:, at:at + 64]"], "a: elements to .64 of dimension 1 cut across"),
 ])
 def test_operands_that_no_descriptor_expresses_are_errors(lines, words):
-    """Unswizzled rows, padding, every other element, other swizzles, slices with unaligned starts."""
+    """Unswizzled rows, padding, every other element, other swizzles, slices and buffers with unaligned starts."""
     refused([*lines, LAST], words, len(lines) + 1)
 
 
@@ -101,6 +103,18 @@ def test_a_precision_for_tensor_memory_products_of_operands_other_than_float32_i
     lines = [*operands((128, 64), (64, 64), dtype, a_span=64, b_span=64), 'acc = tile.alloc((128, 64), "float32", scope="tmem")', "with tile.elect():",
              f"    tile.mma_async(acc, a, b, trans_b=True, kind={kind!r}, precision='tf32')"]
     refused(lines, f"precision='tf32' rounds operands of float32 .*and a is {dtype}", 5, "sm_100a")
+
+
+@pytest.mark.parametrize("a, b", [("float16", "bfloat16"), ("bfloat16", "float16")])
+def test_float16_by_bfloat16_has_no_kind_of_tensor_memory_product(a, b):
+    """Nor has a dot whose variant is one."""
+    lines = operands((128, 64), (64, 64), a, b)
+    into = [*lines, 'acc = tile.alloc((128, 64), "float32", scope="tmem")', "with tile.elect():",
+            "    tile.mma_async(acc, a, b, trans_b=True)"]
+    short = {"float16": "f16", "bfloat16": "bf16"}
+    refused(into, f"there is no kind for {short[a]} by {short[b]}: the kinds are f16, tf32", 5, "sm_100a")
+    refused([*lines, "tile.dot(a, b, trans_b=True, variant='tcgen05')"],
+            rf"needs types that a kind of tcgen05\.mma multiplies .*: {a} by {b}", 3, "sm_100a")
 
 
 @pytest.mark.parametrize("call", ["tile.copy_async(s, h[0:64, 0:64], precision='tf32').wait()", "tile.copy_async(s, h[0:64, 0:64], precision='tf32')",

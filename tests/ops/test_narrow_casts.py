@@ -10,10 +10,12 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from llvmlite import binding
-from tilejit.dtypes import DTYPES, float32
+from tilejit.dtypes import DTYPES, float32, int16
 from tilejit.emit.narrow import NarrowFloats
 from tilejit.emit.value import V
 from tilejit.ops.tiles.casts import cast_array
+
+from tests.emitted_code import Warp
 
 SMALL = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 NARROW = (*SMALL, "float8_e8m0fnu")
@@ -129,6 +131,36 @@ end:
         call(x.ctypes.data, out.ctypes.data, x.size)
         return out
     return run
+
+
+class PairOnHost(Host):
+    """Emits the cast of a pair for a target whose instruction converts it, with a given result of the instruction, and
+    evaluates what follows."""
+
+    def __init__(self, result: np.ndarray):
+        super().__init__()
+        self.architecture, self.target, self.result = 100, "sm_100a", result
+        self.warp = Warp({}, [], None, 0, len(result))
+
+    def asm(self, text: str, dtypes, operands, pure=False):
+        assert text.count("cvt.rn.satfinite") == 1
+        self.warp.values["%both"] = self.result
+        return [V(self, "%both", int16)]
+
+    def ins(self, text: str, dtype) -> V:
+        made = super().ins(text, dtype)
+        self.warp.values[made.text] = self.warp.compute(text)
+        return made
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"])
+def test_the_codes_of_a_pair_are_the_halves_of_what_the_instruction_returns(name):
+    """Four bits each of a byte for e2m1, else the bytes; the first element is the lower one."""
+    bits = 4 if name == "float4_e2m1fn" else 8
+    low, high = np.arange(32) % DTYPES[name].codes, (7 * np.arange(32) + 3) % DTYPES[name].codes
+    host = PairOnHost((high << bits | low).astype(np.uint16))
+    made = host._narrow_pair(V(host, "%x", float32), V(host, "%y", float32), DTYPES[name])
+    np.testing.assert_array_equal([host.warp.values[v.text] for v in made], [low, high])
 
 
 def one_nan(codes: np.ndarray, name: str) -> np.ndarray:

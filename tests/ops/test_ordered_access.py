@@ -1,5 +1,6 @@
 """Loads and stores with sem=: CTAs that wait for each other's flags, on the simulator and on a GPU."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -233,6 +234,32 @@ def test_the_instructions_have_the_requested_order_and_scope():
     spec = tile.ArraySpec((512,), "float32")
     ptx = forms.compile(spec, spec).ptx
     assert "ld.relaxed.sys.global.L1::no_allocate.v4.b32" in ptx and "st.relaxed.cluster.global.L1::evict_first.v4.b32" in ptx
+
+
+def accesses(lines: list[str]) -> list[str]:
+    """The loads and stores of global memory and the barriers of a kernel of these lines, in the order of its PTX."""
+    kernel = tile.jit(source="def k(x, y, flag):\n" + "".join(f"    {line}\n" for line in lines))
+    spec = tile.ArraySpec((128,), "int32")
+    return re.findall(r"\bbar\.sync|(?:ld|st)[.\w]*\.global", kernel.compile(spec, spec, spec).ptx)
+
+
+@pytest.mark.parametrize("sem, barrier", [("release", ["bar.sync"]), ("relaxed", [])])
+def test_a_store_with_release_waits_for_the_stores_of_all_threads_and_a_relaxed_one_does_not(sem, barrier):
+    stores = ["tile.store(y[0:128], 1)", f"tile.store(flag[0], 1, sem='{sem}')"]
+    assert accesses(stores) == ["st.global", *barrier, f"st.{sem}.gpu.global"]
+    of_tile = ["tile.store(y[0:128], 1)", f"tile.store(flag[0:128], 1, sem='{sem}')"]
+    assert accesses(of_tile) == ["st.global", *barrier, f"st.{sem}.gpu.global"]
+
+
+def test_a_store_with_release_by_each_thread_for_itself_has_no_barrier():
+    stores = ["t = tile.thread_id()", "tile.store(y[t], 1)", "if t < 3:", "    tile.store(flag[t], 1, sem='release')"]
+    assert accesses(stores) == ["st.global", "st.release.gpu.global"]
+
+
+@pytest.mark.parametrize("sem, barrier", [("acquire", ["bar.sync"]), ("relaxed", [])])
+def test_the_loads_of_all_threads_wait_for_a_load_with_acquire_and_not_for_a_relaxed_one(sem, barrier):
+    loads = [f"f = tile.load(flag[0:128], sem='{sem}')", "tile.store(y[0:128], f + tile.load(x[0:128]))"]
+    assert accesses(loads) == [f"ld.{sem}.gpu.global", *barrier, "ld.global", "st.global"]
 
 
 @pytest.mark.parametrize("body, said", [

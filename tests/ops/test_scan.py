@@ -14,6 +14,8 @@ from tilejit.ops.reduce.combine import Combine, Known
 from tilejit.ops.reduce.scan import plan_scan, scan_
 from tilejit.types import Tile
 
+from tests.emitted_code import run_emitted
+
 
 @cache
 def kernel_of(function):
@@ -57,6 +59,21 @@ def test_cumulative_sums_and_products_of_integers_are_exact(shape, axis, reverse
     out = dtype if info.bits >= 32 else ("u" if dtype[0] == "u" else "") + "int32"
     want = flipped(getattr(np, name)(flipped(x, axis, reverse), axis=axis, dtype=out), axis, reverse)
     np.testing.assert_array_equal(run(name, x, axis, reverse, out, num_warps), want)
+
+
+@pytest.mark.parametrize("shape, axis, num_warps", [((1, 128), 1, 4), ((2, 100), 1, 4), ((16, 8), 0, 4), ((33, 5), 0, 3)])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_the_emitted_code_of_a_cumulative_sum_agrees_with_numpy(shape, axis, reverse, dtype, num_warps):
+    """Across the lanes of a warp, and across warps."""
+    x = np.random.default_rng(0).integers(0, 1 << 31, shape, dtype)
+    y = np.zeros(shape, dtype)
+    compiled = kernel_of("cumsum").compile(x, y, N=shape[0], M=shape[1], AXIS=axis, REVERSE=reverse, num_warps=num_warps,
+                                           target="sm_90a")
+    assert "shfl.sync" in compiled.ptx
+    run_emitted(compiled, [x, y], 32 * num_warps)
+    want = flipped(np.cumsum(flipped(x, axis, reverse), axis=axis, dtype=dtype), axis, reverse)
+    np.testing.assert_array_equal(y, want)
 
 
 @settings(max_examples=30, deadline=None)

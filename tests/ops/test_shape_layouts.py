@@ -8,7 +8,7 @@ from tilejit.dtypes import float32
 from tilejit.ir.graph import Value
 from tilejit.layout import blocked_layout, collapse, register_table, thread_table
 from tilejit.ops.language.stack import _stack_layout
-from tilejit.ops.tiles.arrange import _permute_tile, reshape_domain
+from tilejit.ops.tiles.arrange import _keeps_registers, _permute_tile, reshape_domain
 from tilejit.ops.tiles.slicing import _register_slice
 from tilejit.types import Tile
 
@@ -57,6 +57,14 @@ def test_a_reshape_that_keeps_registers_keeps_every_element_in_place(drawn):
         return
     made = Tile(t.dtype, shape, t.layout, domain)
     np.testing.assert_array_equal(held(made, threads, numbered(shape)), held(t, threads, numbered(t.shape)))
+
+
+def test_a_reshape_into_another_layout_does_not_keep_the_registers():
+    """Even where both have the same domain: threads then exchange elements through shared memory."""
+    by_rows, by_columns = (Tile(float32, (16, 64), *blocked_layout((16, 64), 128, 1, order)) for order in ((0, 1), (1, 0)))
+    assert by_rows.domain == by_columns.domain and by_rows.layout != by_columns.layout
+    assert _keeps_registers(by_rows, by_rows) and not _keeps_registers(by_rows, by_columns)
+    assert not np.array_equal(held(by_rows, 128, numbered((16, 64))), held(by_columns, 128, numbered((16, 64))))
 
 
 @settings(max_examples=100, deadline=None)

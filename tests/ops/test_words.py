@@ -34,6 +34,20 @@ def test_bitwise_operations_and_constant_shifts_take_one_instruction_per_word(ki
     assert not re.search(r"\.(b|u|s)16 |prmt|cvt\.[us](8|16)|bfe|selp", made.ptx)
 
 
+@pytest.mark.parametrize("kind, elements, carried", [
+    ("int8", 1, ["i8"]), ("uint8", 2, ["i8"] * 2), ("uint8", 4, ["i32"]), ("int8", 8, ["i32"] * 2), ("int16", 1, ["i16"]),
+    ("uint16", 2, ["i32"]), ("float16", 1, ["half"]), ("float16", 4, ["i32"] * 2), ("bfloat16", 1, ["bfloat"]),
+    ("bfloat16", 2, ["i32"]), ("int32", 2, ["i32"] * 2), ("float32", 2, ["float"] * 2)])
+def test_a_loop_carries_narrow_elements_in_words_where_they_fill_whole_words(kind, elements, carried):
+    """Of 128 threads with so many elements each; other elements are carried one by one, as they are."""
+    loop = tile.jit(source="\n    ".join((
+        "def k(x, y, times):", f"v = tile.load(x[0:{128 * elements}])", "for _ in range(times):",
+        f"    v = v + tile.load(y[0:{128 * elements}])", f"tile.store(y[0:{128 * elements}], v)")))
+    array = tile.ArraySpec((128 * elements,), kind)
+    phis = re.findall(r" = phi (\w+) ", loop.compile(array, array, 3).llvm_ir)
+    assert phis == ["i32", *carried]  # the first is the index
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_that_constants_decide_compile_and_are_right(kind):
     """A mask of zero makes a word a constant, which later operations take apart, shift, combine, convert and store."""

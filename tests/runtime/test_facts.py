@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import ArrayView
-from tilejit.runtime.expressions import evaluate, expression
 from tilejit.runtime.facts import condition, describe_fact, evaluate_fact, kind_of
+from tilejit.runtime.launch_expressions import evaluate, expression
 from tilejit.runtime.writer import python_of
 
 EXTENTS = st.one_of(st.integers(0, 5), st.sampled_from([2**31 - 1, 2**31, 2**32, 2**40]))

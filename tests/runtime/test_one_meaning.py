@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.errors import LaunchError
 from tilejit.runtime.arrays import ArrayView
 from tilejit.runtime.element_types import FLOAT32_LIMIT, integer_limits
-from tilejit.runtime.expressions import evaluate, expression, leaves, python_text
 from tilejit.runtime.facts import evaluate_fact
+from tilejit.runtime.launch_expressions import evaluate, expression, leaves, python_text
 from tilejit.runtime.recipe import Recipe
 
 from tests.runtime.fakes import FakeDriver, make_recipe, make_torch

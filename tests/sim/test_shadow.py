@@ -2,8 +2,8 @@
 
 import numpy as np
 from hypothesis import given, settings, strategies as st
-from tilejit.sim.clocks import FENCED, ORDER, Clocks
 from tilejit.sim.shadow import ANYONE, COPIED, MANY, NEVER, PENDING, SETTLED, Access, Shadow
+from tilejit.sim.vector_clocks import FENCED, ORDER, Clocks
 
 CELLS, ATOMS, BARRIERS = 4, 2, 2
 EPOCH = st.integers(0, 2)

@@ -1,4 +1,4 @@
-"""What the components of the emitter have in common."""
+"""The base class of the emitter's components."""
 
 from __future__ import annotations
 

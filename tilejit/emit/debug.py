@@ -1,5 +1,8 @@
-"""The module's metadata: line tables, so that profilers show lines of the Python source (``DebugDirectivesOnly``:
-.file and .loc only), and the mark of loops that must not be unrolled."""
+"""Debug information: line tables, so that profilers show lines of the Python source.
+
+They are ``DebugDirectivesOnly``: .file and .loc only. The mark of loops that must not be unrolled is made here
+too.
+"""
 
 from __future__ import annotations
 

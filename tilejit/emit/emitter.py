@@ -58,8 +58,8 @@ class Emitted:
 
 
 class Emitter(PlaceMixin, InstructionMixin):
-    """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` has a table of values
-    per nested region of code. Its components write what has a subject of its own, such as TMA."""
+    """Writes the function. The ``emit`` rules of ops append to the current basic block; `memo` holds one table of
+    values per nested region of code. Components write what is a subject of its own, such as TMA."""
 
     def __init__(self, graph: Graph):
         self.graph, self.target = graph, graph.target
@@ -183,7 +183,7 @@ class Emitter(PlaceMixin, InstructionMixin):
         return index.is_below(size)
 
     def inside(self, buffer: EBuffer, d: int, index) -> V:
-        """Whether a coordinate along dimension `d` is in the bounds of the buffer, or of its window."""
+        """Whether a coordinate along dimension `d` is within the bounds of the buffer, or of its window."""
         low = 0 if buffer.lows is None else buffer.lows[d]
         return self.in_bounds(index if isinstance(low, int) and low == 0 else index - low, buffer.sizes[d])
 
@@ -218,7 +218,7 @@ class Emitter(PlaceMixin, InstructionMixin):
         return pointer + elements * nbytes
 
     def exactly_divided(self, a, n: int):
-        """``a / n`` of a multiple of `n`, which may be negative (a copy may begin before the array)."""
+        """``a / n``, where `a` is a multiple of `n` and may be negative (a copy may begin before the array)."""
         if isinstance(a, int):
             return a // n
         return self.ins(f"sdiv exact {a.typed_text}, {n}", a.dtype)
@@ -298,8 +298,8 @@ class Emitter(PlaceMixin, InstructionMixin):
 
     @contextmanager
     def region_of_code(self):
-        """A context for code that does not dominate the code after it:
-        values memoised inside are forgotten at the end."""
+        """A context for code that does not dominate the code after it: values memoised inside it are forgotten at its
+        end."""
         self.memo.append({})
         try:
             yield
@@ -359,7 +359,7 @@ class Emitter(PlaceMixin, InstructionMixin):
         self.block(self.graph.body)
         self.loc = self.graph.loc
         self.tmem.leave()
-        # a peer may still access this CTA's shared memory, so no CTA exits before the others are done
+        # a peer may still access this CTA's shared memory, so no CTA exits before the others finish
         if self.graph.launch.cluster:
             self.sync.cluster_arrive()
             self.sync.cluster_wait()

@@ -1,5 +1,7 @@
-"""Perturbs the timing of a kernel's PTX, and nothing else: idle time and pressure on shared memory around its memory
-accesses and its synchronisation. What a kernel computes does not depend on it unless the kernel has a race.
+"""Perturbs the timing of a kernel's PTX, to expose races.
+
+It adds idle time and pressure on shared memory around memory accesses and synchronisation. The kernel's results
+change only if it has a race.
 
 A *site* is an instruction that accesses memory, copies, arrives, waits or synchronises. The seed chooses at compile
 time which sites are perturbed, before or after, and how; at run time a hash of the site, the warp, the CTA and, at

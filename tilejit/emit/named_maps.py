@@ -1,5 +1,7 @@
-"""Emits tensor maps by name (``tile.tensor_map``): initialising, editing, publishing and fencing them. PTX ISA,
-"tensormap.replace", "tensormap.cp_fenceproxy", "fence.proxy.tensormap"."""
+"""Emits the tensor maps of ``tile.tensor_map``: how a kernel initialises, edits, publishes and fences them.
+
+PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "fence.proxy.tensormap".
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Casts to and from floats of at most 8 bits, by the target's instructions,
-or where it has none by arithmetic on the bits of float32."""
+"""Casts to and from floats of at most 8 bits.
+
+They use the target's instructions or, where it has none, arithmetic on the bits of float32.
+"""
 
 from __future__ import annotations
 

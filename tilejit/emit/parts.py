@@ -1,4 +1,4 @@
-"""What the bases of the emitter use of each other, with its types."""
+"""Typed interface of the emitter for its own base classes: what each uses of the others."""
 
 from __future__ import annotations
 

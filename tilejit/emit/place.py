@@ -1,4 +1,4 @@
-"""The thread's ids and its execution scope, and memoised values."""
+"""Emits the ids of thread, CTA and cluster; the execution scope at hand, and a memo of emitted values."""
 
 from __future__ import annotations
 

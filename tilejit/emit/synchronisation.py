@@ -1,5 +1,4 @@
-"""What orders threads in emitted code: barriers of scopes, hardware barriers, the cluster's barrier, groups of copies
-and fences."""
+"""Emits synchronisation: barriers of scopes, hardware and cluster barriers, fences, groups of copies."""
 
 from __future__ import annotations
 

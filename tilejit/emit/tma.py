@@ -1,5 +1,7 @@
-"""Emits tensor maps as kernel parameters, and the bulk tensor copies that read them. PTX ISA,
-``cp.async.bulk.tensor``."""
+"""Emits tensor maps as kernel parameters, and the TMA copies that read them.
+
+PTX ISA, ``cp.async.bulk.tensor``.
+"""
 
 from __future__ import annotations
 

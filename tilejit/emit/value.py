@@ -1,5 +1,8 @@
-"""Emitted values: LLVM operand text with a dtype. Python operators on integers emit instructions,
-so index arithmetic runs on them."""
+"""Emitted values: LLVM operand text with a dtype.
+
+Python's operators on integer values emit instructions, so index arithmetic is written once for ints and emitted
+values.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Conditions: a branch that is chosen at compile time, or an If node whose results are the names that differ
-between its branches."""
+"""`if` statements: branches chosen at compile time, and If nodes.
+
+The results of an If node are the names that differ between its branches.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Values that a kernel reads from the code around it (captures): which are allowed,
-and what a cache key records of them.
+"""Captures: values that a kernel reads from the code around it.
+
+Which of them are allowed, and what a cache key records of them.
 
 In memory, a value's *token* holds helpers, classes and functions as objects, which is exact and cheap to compare. The
 on-disk cache has the token's text (`text_of`), in which their source represents them.

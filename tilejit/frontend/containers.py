@@ -1,5 +1,6 @@
-"""Lists, dicts and sets of a kernel, which exist while compiling only: their displays, comprehensions, and changes in
-place; and lambdas.
+"""Lists, dicts, sets and lambdas of a kernel, which exist only while compiling.
+
+Their displays, comprehensions and changes in place.
 
 A container is a value. ``name[i] = x`` and ``name.append(x)`` bind the name to a changed copy, so that branches and
 loops treat the name as any other; that this is seen nowhere else is checked.
@@ -17,11 +18,11 @@ from typing import Any
 
 from ..ir.builder import describe
 from . import joins
+from .assignment_targets import TARGETS, bind
 from .branches import evaluate_condition, truth
 from .expressions import by_python, evaluate_index, items, numbers
 from .names import Frame, assigned_names, is_cell
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange
-from .targets import TARGETS, bind
 from .walker import Walker, expression, runtime
 
 

@@ -15,15 +15,15 @@ from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
 from ..names import ELSEWHERE, suggest_nearest
 from ..ops.language import operators
-from ..ops.structure import indexing
+from ..ops.structure import subscripts
 from ..types import Scalar
 from . import joins
+from .assignment_targets import bind
 from .branches import evaluate_condition
 from .captures import of_tilejit, source_of
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
 from .source import MISSING
-from .targets import bind
 from .walker import Walker, expression, is_callable_of_the_language, runtime
 
 SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -322,7 +322,7 @@ def subscript(w: Walker, node: ast.Subscript) -> Any:
                       "as a part of this kernel", node.value)
     index = evaluate_index(w, node.slice)
     if isinstance(x, Value):
-        return indexing.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
+        return subscripts.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
     if (type(x), "__getitem__") in MEMBERS:
         return apply(w.g, BoundMethod(MEMBERS[type(x), "__getitem__"][0], x, "[]"), (index,), {})
     if hasattr(x, "tile_getitem"):

@@ -16,13 +16,13 @@ from ..ir.graph import Block, For, Operand, Value, While, leaves_its_range
 from ..ops.language import operators, promotion
 from ..ops.sync.pipeline import pipeline_turn
 from ..types import Scalar
+from .assignment_targets import bind
 from .branches import evaluate_condition, only_if, truth
 from .carried import Ends, Trip, carries, settle
 from .containers import sequence
 from .names import Entry, Undefined, assigned_in, assigned_names
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .scopes import EachScope, ScopeSpec
-from .targets import bind
 from .walker import Walker, second_location, statement
 
 # The names under which a `for` that may be left early carries whether it has another trip, and its index.

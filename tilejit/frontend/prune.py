@@ -1,5 +1,7 @@
-"""Removes results of branches and values carried by loops that nothing reads. Calls are kept,
-except for tiles of a constant."""
+"""Removes results of branches, and values carried by loops, that nothing reads.
+
+Calls are kept, except those that make tiles of a constant.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Python's builtin functions in kernels: on constants Python computes them,
-on run-time values the language's ops do."""
+"""Python's builtin functions in kernels.
+
+Python computes them on constants, the language's ops on run-time values.
+"""
 
 from __future__ import annotations
 

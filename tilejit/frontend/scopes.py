@@ -1,5 +1,7 @@
-"""Execution scopes: the builtins that open them, the rules of nesting,
-and conditions that are equivalent to a scope."""
+"""Execution scopes: the builtins that open them, and how they nest.
+
+Some conditions on thread ids are equivalent to a scope; they are recognised here.
+"""
 
 from __future__ import annotations
 

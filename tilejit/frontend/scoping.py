@@ -12,9 +12,9 @@ from ..ir.graph import Block, Const, For, Scope, Value, results, walk
 from ..ops.moves.copy_async.tokens import Token
 from ..types import Scalar, Uniformity
 from . import joins
+from .assignment_targets import bind
 from .names import Undefined, is_cell
 from .scopes import EachScope, ScopeSpec, explain_absence, first_operand, open_scope
-from .targets import bind
 from .walker import Branch, Home, Walker, second_location, statement
 
 

@@ -1,5 +1,7 @@
-"""The source of a kernel or helper: its text, parsed once with positions in the file, its parameters, and the values
-of its free names."""
+"""The source of a kernel or helper.
+
+Its text, parsed once with positions in the file, its parameters, and the values of its free names.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Undoing a walk: the builder's state is saved and restored,
-so that a loop's body can be walked again with other types."""
+"""Saves and restores the builder's state, so that a loop's body can be walked again with other types."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from ..dtypes import named_dtype
 from ..ir.builder import describe, type_of
 from ..ops.language.pointwise import device_assert
 from ..types import Tile
+from .assignment_targets import bind, refuse_target
 from .branches import evaluate_condition, truth
 from .calls import call
 from .captures import source_of
@@ -15,7 +16,6 @@ from .expressions import SYMBOLS, operator
 from .names import RESULT
 from .scopes import ScopeSpec
 from .source import constexpr
-from .targets import bind, refuse_target
 from .walker import Walker, is_callable_of_the_language, runtime, second_location, statement
 
 

@@ -1,5 +1,7 @@
-"""The walk over a function's syntax tree: source locations, names,
-and the tables of rules for each kind of syntax node."""
+"""The walk over a function's syntax tree, which builds the graph.
+
+Source locations, names, and the tables of rules for each kind of syntax node.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The builder of graphs, for rules and the frontend: typed calls appended to the current block,
-at the current location."""
+"""The graph builder that rules and the frontend use.
+
+It appends typed calls to the current block, at the current source location.
+"""
 
 from __future__ import annotations
 

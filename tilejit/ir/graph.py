@@ -45,7 +45,7 @@ Operand = Value | Const | None
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """An application of `op`. `choice` is its lowering, once variants have been chosen.
+    """One application of `op`. `choice` is its lowering, once variants have been chosen.
 
     `origin` is the choice of the `dot` that a pass has written out, on the products and moves that it became.
     """
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def reported_choice(self) -> Choice | None:
-        """The choice that graphs and records tell of: that of the author's own call."""
+        """The choice that graphs and records report: that of the author's own call."""
         return self.origin or self.choice
 
     @property
@@ -124,8 +124,8 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are then
-    the registers of a producer's and of a consumer's thread (None: what the launch gives)."""
+    """How a loop's copies run ahead: over how many stages, and whether warps of their own issue them. `regs` are the
+    registers of a producer's and of a consumer's thread (None: as the launch gives)."""
 
     stages: int
     warp_specialize: bool = False
@@ -219,10 +219,9 @@ class Launch:
 
     @property
     def registers(self) -> int:
-        """The registers that each thread of a CTA begins with: an equal share, rounded down to a multiple of 8, at
-        most 256 (of which a thread can use 255) and at most `max_registers`. Each of a multiprocessor's four
-        schedulers has 16384 registers (CUDA C++ Programming Guide, "Compute Capabilities") and runs every fourth
-        warp."""
+        """The registers that each thread of a CTA starts with: an equal share, rounded down to a multiple of 8, at most
+        256 (of which a thread can use 255) and at most `max_registers`. Each of a multiprocessor's four schedulers has
+        16384 registers (CUDA C++ Programming Guide, "Compute Capabilities") and runs every fourth warp."""
         share = min(16384 // 32 // -(-self.num_warps * (self.min_ctas or 1) // 4) // 8 * 8, 256)
         return min(share, self.max_registers or share)
 
@@ -259,8 +258,8 @@ class Graph:
     loc: Loc | None
     shared: Mapping[Value, int] = field(default_factory=dict)
     shared_bytes: int = 0
-    # For scratch in scopes whose place is only known at run time: (place, bytes) pairs,
-    # whose products are added to the offset.
+    # For scratch in scopes whose place is known only at run time: (place, bytes) pairs. Each product is added to the
+    # offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
@@ -273,19 +272,19 @@ class Graph:
 
 
 def number(operand: Operand) -> int:
-    """The value of an operand that is known to be a constant integer."""
+    """The value of an operand that must be a constant integer."""
     assert isinstance(operand, Const) and isinstance(operand.value, int), f"{operand!r} is no constant integer"
     return operand.value
 
 
 def choice_of(call: Call) -> Choice:
-    """The choice of a call's lowering, where that is known to have been made."""
+    """The choice of a call's lowering, which must have been made."""
     assert call.choice is not None, f"no lowering has been chosen for {call.op}"
     return call.choice
 
 
 def pipeline_of(loop: For) -> Pipeline:
-    """How the copies of a loop run ahead that is known to be pipelined."""
+    """How the copies of a pipelined loop run ahead."""
     assert loop.pipeline is not None, "the loop is not pipelined"
     return loop.pipeline
 

@@ -48,7 +48,7 @@ class Op:
         self.writes = self.roles.writes
         self.rules = Rules()
         self.place = function.__module__, function.__code__.co_firstlineno
-        # the same place: an import that was interrupted is repeated
+        # the same place is allowed: an interrupted import is repeated
         if self.name in OPS and OPS[self.name].place != self.place:
             raise ValueError(f"an op {self.name!r} exists already")
         OPS[self.name] = self

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the modules of these types import this one, or come after i
 
 @dataclass(slots=True, eq=False, repr=False)
 class Rules:
-    """What an op says about its calls; None for what it does not say.
+    """What an op says about its calls; None where it says nothing.
 
     An op has `infer`; and `simulate` and `emit`, unless a pass replaces its calls before they run. Arguments of rules:
     `g` is a `Builder`, `m` a `machine_protocol.Machine` and `e` an `emitter_protocol.Emitter`; `context` is an
@@ -83,13 +83,14 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 def require_rule(rule: Rule | None) -> Rule:
-    """A rule that the op is known to have."""
+    """A rule that the op must have."""
     assert rule is not None, "an op lacks a rule that its declaration needs"
     return rule
 
 
 class RuleDecorator:
-    """A decorator that makes a function an op's rule: ``@add.emit``. Its name on `Op` is the name of the rule."""
+    """A decorator that registers a function as an op's rule: ``@add.emit``. Its name on `Op` is the name of the
+    rule."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         if name not in Rules.__dataclass_fields__:

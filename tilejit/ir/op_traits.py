@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Traits:
-    """What passes may know of an op without knowing which op it is: ``@op("pure", traits=Traits(view=True))``."""
+    """What passes may know about an op without knowing which op it is: ``@op("pure", traits=Traits(view=True))``."""
 
     # -- what its results are
     elementwise: bool = False   # each element of the result is computed from those at the same place in the operands
@@ -59,7 +59,7 @@ Signals = Annotated[Any, Role.SIGNALS]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Roles:
-    """The roles of an op's operands, in order: of those with names, and of each one that ``*rest`` takes."""
+    """The roles of an op's operands, in order: one for each named operand, and one for all that ``*rest`` takes."""
 
     named: tuple[Role | None, ...]
     rest: Role | None
@@ -70,7 +70,7 @@ class Roles:
         return Role.WRITES in self.named or self.rest is Role.WRITES
 
     def written_operands(self, operands: Sequence[Any]) -> list[Any]:
-        """Those of a call's operands that it may write."""
+        """The operands of a call that it may write."""
         roles = (*self.named, *[self.rest] * (len(operands) - len(self.named)))
         return [x for x, role in zip(operands, roles) if role is Role.WRITES]
 

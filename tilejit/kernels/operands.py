@@ -1,5 +1,4 @@
-"""Checks that operands, results and epilogues are ones that the matrix products take, with error messages that say
-what does not fit."""
+"""Checks the operands, results and epilogues of matrix products; errors say what does not fit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Copies operands that TMA or the tensor cores cannot read in place: the copy is contiguous along k, in rows that are
-multiples of 128 bytes."""
+"""Copies operands that TMA or the tensor cores cannot read in place.
+
+The copy is contiguous along k, in rows that are multiples of 128 bytes.
+"""
 
 from __future__ import annotations
 

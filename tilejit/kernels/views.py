@@ -1,5 +1,8 @@
-"""Views of arrays of any library, made by that library: transposed, or with leading dimensions folded into one; and
-new arrays of the same kind, for results and for what a launch needs meanwhile."""
+"""Views of arrays of any library, made by that library, and new arrays of the same kind.
+
+Views are transposed, or have leading dimensions folded into one. New arrays are for results and for a launch's
+workspace.
+"""
 
 from __future__ import annotations
 

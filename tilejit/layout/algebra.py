@@ -11,7 +11,7 @@ from typing import Any
 from ..concurrency import cached_property
 from ..errors import CompilationError
 from ..lazy import Lazy
-from . import maps, shards as _shards, units
+from . import composition, shards as _shards, units
 from .axes import (
     AXES,
     Axis,
@@ -188,7 +188,7 @@ class TileLayout:
         property `axes`). It exists if the layout fills a box of coordinates without gaps, offset or swizzle;
         coordinates of replicas map to the same element.
         """
-        return maps.inverse(self, self.axes if axes is None else tuple(as_axis(name) for name in axes))
+        return composition.inverse(self, self.axes if axes is None else tuple(as_axis(name) for name in axes))
 
     def compose(self, other: TileLayout) -> TileLayout:
         """The layout x -> self(other(x)), where `other` maps to logical indices of this layout on axis ``m``.
@@ -196,7 +196,7 @@ class TileLayout:
         Raises CompilationError unless the result is exact: the steps of `other` must be whole digits of this
         layout, without carries.
         """
-        return maps.compose(self, other)
+        return composition.compose(self, other)
 
     # ---- other layouts from it ----
 

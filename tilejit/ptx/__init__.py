@@ -1,5 +1,6 @@
-"""The instruction table: every PTX instruction form that a kernel can contain,
-with one row of data for each family of forms.
+"""The instruction table: every PTX instruction form that a kernel can contain.
+
+It has one row of data for each family of forms.
 
 A form's **name is its PTX mnemonic** with all modifiers, spelled and ordered as in the ISA manual:
 
@@ -22,14 +23,14 @@ starts with a digit or is a keyword gets an underscore before or after it:
 `cp.async.bulk.tensor.2d.global.shared::cta.bulk_group`.
 """
 
-from .check import check
 from .form import Attributes, Form
 from .lookup import form, forms, is_prefix, key, rows
 from .names import Name, python_name
+from .operand_checks import check
 from .operands import Operand
 from .probe import ISA, example, probe_module, probe_ptx, refused_forms
-from .report import coverage_markdown, to_json
 from .row import EFFECTS, TARGETS, Row, expand
+from .table_report import coverage_markdown, to_json
 
 __all__ = [
     "Attributes", "EFFECTS", "Form", "ISA", "Name", "Operand", "Row", "TARGETS", "check", "coverage_markdown",

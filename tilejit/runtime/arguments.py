@@ -1,5 +1,7 @@
-"""Binds a call's arguments to the kernel's parameters: which are constants, what the compiler may know of the arrays,
-and which facts hold for them."""
+"""Binds a call's arguments to the kernel's parameters.
+
+Which are constants, what the compiler may know of the arrays, and which facts hold for them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Arrays in a GPU's memory for programs without torch or CuPy: `to_device`, `empty`, slicing,
-and back by `.numpy()`."""
+"""Arrays in GPU memory, for programs without torch or CuPy.
+
+`to_device`, `empty`, slicing, and back by `.numpy()`.
+"""
 
 from __future__ import annotations
 

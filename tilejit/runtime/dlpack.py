@@ -1,5 +1,6 @@
-"""Reads and makes DLPack capsules through ctypes, and finds the table of C functions by which a library exports its
-arrays.
+"""Reads and makes DLPack capsules through ctypes.
+
+It also finds the table of C functions by which a library exports its arrays.
 
 Both kinds of capsule are read: the legacy `dltensor` and `dltensor_versioned` (DLPack 1.0 and later)."""
 

@@ -1,4 +1,4 @@
-"""Facts about a call's arguments, as plain data, and the condition that each of them is.
+"""Facts about a call's arguments that a compiled kernel relies on, and the condition that each stands for.
 
 A fact is a question that compilation asks about arguments, and that a launch then checks as a guard:
 ``["size_multiple", 0, 1, 64]``. The first number counts the call's runtime arguments."""
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from ..errors import LaunchError
 from .element_types import element_type
-from .expressions import Expression, Leaf, Operation, as_function
+from .launch_expressions import Expression, Leaf, Operation, as_function
 
 INT32_LIMIT = 2 ** 31
 LAST_STEP = 2 ** 20  # a loop over an array may overshoot its end by this much without an index beyond INT32_LIMIT

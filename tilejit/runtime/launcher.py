@@ -14,8 +14,8 @@ from ..lazy import Lazy
 from ..names import entry_name
 from . import driver, streams
 from .driver import EntryPoints
-from .expressions import evaluate
 from .facts import ArrayKind, describe_fact
+from .launch_expressions import evaluate
 from .libcuda import error_text
 from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, MapParameter, MapRecipe, Recipe
 from .writer import LAUNCH, is_scalar, view_of, write

@@ -1,5 +1,6 @@
-"""Calls libcuda's functions through ctypes: importing cuda.bindings would take longer than the rest of a
-launch from the cache.
+"""Calls the CUDA driver (libcuda) through ctypes.
+
+Importing cuda.bindings would take longer than the rest of a launch from the cache.
 
 Types, and the versions of symbols, are those of cuda.h (CUDA driver API reference, "Modules")."""
 

@@ -6,8 +6,8 @@ import struct
 
 from .arrays import MAY_BE_NEGATED
 from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, integer_limits
-from .expressions import Expression, Leaf, fold
 from .facts import ArrayKind
+from .launch_expressions import Expression, Leaf, fold
 from .recipe import CONFIG_FIELDS, MapParameter, MapRecipe, Parameter, Recipe
 
 # The table's 8-byte words: Python's objects and functions, the array library's functions, the driver's,

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from ..errors import LaunchError
 from .element_types import element_type, scalar_bytes
-from .expressions import Expression, Leaf, Operation, evaluate, expression, leaves
 from .facts import ArrayKind, Fact, Kind, ScalarKind, condition
+from .launch_expressions import Expression, Leaf, Operation, evaluate, expression, leaves
 from .tensormap import TensorMap
 
 # CUlaunchConfig: grid, block, dynamic shared bytes, stream, attributes, number of attributes

@@ -1,5 +1,6 @@
-"""Checks every field of a tensor map before the driver sees it, which would only say INVALID_VALUE,
-and encodes the map.
+"""Checks and encodes tensor maps.
+
+Every field is checked before the driver sees it, which would only say INVALID_VALUE.
 
 The limits are those of the hardware. Dimensions are innermost first, as in `cuTensorMapEncodeTiled`."""
 

@@ -14,8 +14,8 @@ from . import streams, tensormap
 from .arrays import DESCRIBERS, MAY_BE_NEGATED, ArrayView, describe
 from .device_array import DeviceArray
 from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, integer_limits, scalar_bytes
-from .expressions import Expression, Leaf, python_text
 from .facts import ArrayKind
+from .launch_expressions import Expression, Leaf, python_text
 from .recipe import CONFIG, MapParameter, MapRecipe, Parameter, Recipe, normal_grid
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)

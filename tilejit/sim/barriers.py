@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .clocks import ORDER, PASSED, READ
+from .vector_clocks import ORDER, PASSED, READ
 
 # The range of a phase's tx-count is -TX_LIMIT to TX_LIMIT (PTX ISA,
 # "Tracking asynchronous operations by the mbarrier object").

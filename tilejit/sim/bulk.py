@@ -1,5 +1,7 @@
-"""Bulk copies without a tensor map: contiguous bytes between global and shared memory,
-and between the CTAs of a cluster."""
+"""Simulates bulk copies without a tensor map.
+
+They move contiguous bytes between global and shared memory, and between the CTAs of a cluster.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from ..errors import Loc, TileError, warn
 from ..ir.graph import Const, While
 from ..layout import axis
 from ..types import Tile, domain_of, layout_of
-from .clocks import Clocks
 from .fiber import Fiber, Frame
 from .flight import NEVER, Flight
 from .global_races import GlobalClocks
@@ -21,6 +20,7 @@ from .memory import SharedMemory, TensorMemory
 from .program import Program
 from .report import Report
 from .shadow import MANY
+from .vector_clocks import Clocks
 from .verdicts import Verdicts
 from .world import World
 

@@ -1,5 +1,7 @@
-"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are complete, and what these
-arrivals publish."""
+"""Simulates tcgen05.commit: arrivals on mbarriers once a thread's earlier operations are complete.
+
+What these arrivals publish is here too.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .clocks import BEFORE, ORDER, PASSED, empty_clock
 from .component import Component
 from .values import SimBarrier
+from .vector_clocks import BEFORE, ORDER, PASSED, empty_clock
 from .world import AsyncOp
 
 

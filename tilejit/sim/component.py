@@ -1,4 +1,4 @@
-"""What the components of the machine have in common."""
+"""The base class of the machine's components."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Operations that run beside the threads, such as cp.async, bulk copies and tensor core instructions: issue,
-groups and waits."""
+"""Simulates asynchronous engines: cp.async, bulk copies, tensor core instructions.
+
+Their issue, their groups, and waits for them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .component import Component
 from .faults import Reporter
 from .flight import NEVER
@@ -17,6 +18,7 @@ from .global_flight import LOAD
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
+from .vector_clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .world import AsyncOp, World
 
 

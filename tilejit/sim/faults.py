@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .barriers import LastWait
-from .clocks import BEFORE, FENCED, ORDER
 from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
+from .vector_clocks import BEFORE, FENCED, ORDER
 from .verdicts import late_words
 from .world import AsyncOp, World
 

@@ -1,5 +1,7 @@
-"""The interpreter: runs a scope instance for a batch of CTAs in lock step,
-with explicit frames so that it can be split in two."""
+"""The interpreter: runs a scope instance for a batch of CTAs in lock step.
+
+Its frames are explicit, so that it can be split in two.
+"""
 
 from __future__ import annotations
 

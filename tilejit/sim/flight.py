@@ -1,13 +1,15 @@
-"""Asynchronous operations of a chunk: when they read their sources, when their bytes land,
-and what their completion publishes."""
+"""Asynchronous operations in flight.
+
+When they read their sources, when their bytes land, and what their completion publishes.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .clocks import PASSED
 from .parts import ChunkParts
 from .shadow import COPIED, REDUCED, SUMMED
+from .vector_clocks import PASSED
 from .world import AsyncOp, World
 
 NEVER = float("inf")

@@ -1,5 +1,6 @@
-"""Asynchronous copies that access global memory: which cells they still access, when they are over,
-and who knows of that.
+"""Asynchronous copies in flight that access global memory.
+
+Which cells they still access, when they are over, and who knows of that.
 
 A copy that writes global memory is over once the thread that issued it has waited for its group;
 ``bulk_wait(read=True)`` waits for its sources only. One that reads global memory is over for those who have waited
@@ -17,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import Loc
-from .clocks import GLOBAL, ORDER
 from .global_threads import NOBODY, Accessor, find_unknown
+from .vector_clocks import GLOBAL, ORDER
 
 STORE, REDUCE, LOAD = range(3)
 

@@ -1,5 +1,6 @@
-"""Races on global memory between threads of a cluster, by its vector clocks: for each element, which thread wrote it
-last and which threads have read it since.
+"""Detects races on global memory between threads of a cluster, by vector clocks.
+
+For each element: which thread wrote it last, and which threads have read it since.
 
 This is tracked only for memory that a kernel writes and accesses more than once. Races between clusters:
 see `global_races`.
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import GLOBAL, ORDER, READ, SETTLED, Clocks
+from .vector_clocks import GLOBAL, ORDER, READ, SETTLED, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here

@@ -35,14 +35,14 @@ from .world import World
 
 
 class Machine:
-    """The state and operations available to a `simulate` rule.
+    """The state and operations that a `simulate` rule can use.
 
     Scalars are arrays (B or 1, T or 1) and tiles are arrays (B or 1, *shape), for B CTAs in lock step and T threads
     of the scope instance. A leading 1 means the same value in every CTA. A machine lives as long as the CTAs of its
     fiber stay the same. Its components have what has a subject of its own, such as TMA.
     """
 
-    # made at their first use: there is a new machine whenever CTAs part, and most use few of these
+    # made at first use: each divergence of CTAs makes new machines, and most use few of these
     global_memory = cached_property(GlobalAccess)
     shared = cached_property(SharedAccess)
     ordered = cached_property(OrderedAccess)
@@ -82,12 +82,12 @@ class Machine:
 
     @property
     def active_mask(self) -> np.ndarray | None:
-        """The threads that take part, (B or 1, T); None if all do."""
+        """The active threads, (B or 1, T); None if all are."""
         return self.fiber.frames[-1].active
 
     @property
     def active(self) -> np.ndarray:
-        """The threads that take part, (B or 1, T)."""
+        """The active threads, (B or 1, T)."""
         return np.ones((1, self.threads), bool) if self.active_mask is None else self.active_mask
 
     @cached_property
@@ -132,7 +132,7 @@ class Machine:
 
     @cached_property
     def row_index(self) -> slice | np.ndarray:
-        """The rows of this batch in per-CTA memories, as a slice if they are consecutive."""
+        """The rows of this batch in per-CTA memories; a slice if they are consecutive."""
         first, last = int(self.rows[0]), int(self.rows[-1])
         return slice(first, last + 1) if last - first + 1 == self.batch else self.rows
 
@@ -253,8 +253,7 @@ class Machine:
             self.finding(kind, note + message, loc=loc, **where)
 
     def assertion(self, message: str, failed: np.ndarray) -> None:
-        """Report that something the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,)
-        is true."""
+        """Report that what the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,) is true."""
         failed = np.asarray(failed).reshape(-1)
         self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
@@ -299,7 +298,7 @@ class Machine:
     def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
         """The tensor map with the fields that a plan gives, over a global buffer from byte `base` on. Symbolic fields
         are resolved. Strides are in bytes; a bare symbol as a stride counts elements."""
-        # an array without elements: the launcher maps memory of its own, aligned like this
+        # an empty array: the launcher maps memory of its own with this alignment
         if getattr(fields, "nowhere", False):
             base = -(buffer.memory.address + buffer.memory.origin * buffer.memory.itemsize) % 16
         key = (id(fields), id(buffer.memory), base, buffer.base) if np.ndim(buffer.base) == 0 else None
@@ -363,7 +362,7 @@ _OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": o
 
 def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ...]:
     """The coordinates of the elements of a region or of points, one array per dimension of the buffer."""
-    assert region is not None  # without coordinates
+    assert region is not None  # required where there are no coordinates
     if isinstance(region, SimPoints):
         rank = len(region.type.shape)
         return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank)

@@ -1,5 +1,6 @@
-"""What is known about 128 bytes that hold a tensor map: its fields, who edited it last,
-and who has released and acquired that edit.
+"""The state of tensor maps in memory: fields, edits and fences.
+
+For each 128 bytes that hold a map: its fields, who edited it last, and who has released and acquired that edit.
 
 A map in global memory outlives the launch that made it, as its bytes do. An edit therefore writes a marker to its
 bytes; as long as that is there, a later launch recognises the map, and where the bytes have been copied to, a copy of

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier
-from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
 from .component import Component
 from .values import SimBarrier
+from .vector_clocks import BEFORE, ORDER, PASSED, READ, empty_clock
 from .waits import BarrierWait, RowWait
 from .world import World
 

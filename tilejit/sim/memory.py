@@ -1,5 +1,7 @@
-"""The memories: launch arguments, and the shared and tensor memory of each CTA;
-and how regions of an array become strided views."""
+"""The simulated memories: launch arguments, and the shared and tensor memory of each CTA.
+
+Also how regions of an array become strided views.
+"""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from ..ops.moves.copy_async.tma.named_map import template
 from ..types import TensorMap, layout_of
-from .clocks import ORDER
 from .component import Component
 from .map_slots import BYTES, DIMENSIONS, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
 from .tensor_maps import elements_of
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
+from .vector_clocks import ORDER
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
 

@@ -1,18 +1,20 @@
-"""Accesses to global memory by which CTAs synchronise: atomics, and relaxed,
-acquiring and releasing loads and stores."""
+"""Simulates accesses to global memory by which CTAs synchronise.
+
+Atomics, and relaxed, acquiring and releasing loads and stores.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .atomics import apply_atomic
-from .clocks import ORDER, Clocks
 from .component import Component
 from .global_access import kept_threads
 from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer
+from .vector_clocks import ORDER, Clocks
 from .world import World
 
 FENCES = 8  # how many fences of an atom are kept apart

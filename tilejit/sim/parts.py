@@ -1,4 +1,4 @@
-"""What each part of a fiber and of a chunk uses of the others, with its types."""
+"""Typed interfaces of a fiber and a chunk for their own parts: what each uses of the others."""
 
 from __future__ import annotations
 

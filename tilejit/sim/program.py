@@ -1,5 +1,7 @@
-"""What the interpreter knows about a graph before it runs it: when values die, what scopes read,
-how threads are grouped."""
+"""What the interpreter knows about a graph before it runs it.
+
+When values die, what scopes read, and how threads are grouped.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Asynchronous reductions on the cells of one memory. They need no order among each other, but each comes after all
-other accesses before it, and every other access after it comes after all of them.
+"""Checks asynchronous reductions on the cells of one memory for races.
+
+They need no order among each other. Each comes after all other accesses before it, and every other access after it
+comes after all of them.
 
 What a shadow knows of a cell is therefore kept as it was before the first reduction: every later reduction is checked
 against that. Any other access is checked against each reduction, and a write ends the cell's series of reductions.

@@ -1,5 +1,4 @@
-"""Asynchronous stores and reductions of register values to the shared memory of another CTA:
-``st.async`` and ``red.async``."""
+"""Simulates ``st.async`` and ``red.async``: stores and reductions to the shared memory of another CTA."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Shadow memory: for each cell of a CTA's shared or tensor memory, who last wrote it, who has read it since, and which
-operations in flight access it."""
+"""Shadow memory, for race detection in shared and tensor memory.
+
+For each cell: who last wrote it, who has read it since, and which operations in flight access it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..concurrency import cached_property
-from .clocks import AFTER, FENCED, ORDER, PEERS, Clocks
 from .reductions import Reductions
+from .vector_clocks import AFTER, FENCED, ORDER, PEERS, Clocks
 
 # Values of `writer` besides the column of an atom or a barrier:
 NEVER = -1          # the cell has not been written

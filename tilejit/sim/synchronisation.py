@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .barriers import NamedBarrier
-from .clocks import ORDER, empty_clock
 from .component import Component
 from .shared_access import Place
+from .vector_clocks import ORDER, empty_clock
 from .waits import RowWait
 from .world import World
 

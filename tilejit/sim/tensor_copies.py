@@ -1,5 +1,7 @@
-"""tcgen05.cp: copies the rows that a shared memory descriptor names to lanes of tensor memory;
-and operations of CTA pairs."""
+"""Simulates tcgen05.cp: copies the rows that a shared memory descriptor names to lanes of tensor memory.
+
+Operations of CTA pairs are here too.
+"""
 
 from __future__ import annotations
 

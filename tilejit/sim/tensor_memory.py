@@ -1,5 +1,7 @@
-"""Tensor memory as rules use it: allocations and their lifetimes, fences, waits, commits,
-and copies to and from registers."""
+"""Tensor memory as `simulate` rules use it.
+
+Allocations and their lifetimes, fences, waits, commits, and copies to and from registers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""tcgen05.mma: decodes descriptors, reads swizzled bytes, applies scale factors, multiplies,
-and accumulates in tensor memory."""
+"""Simulates tcgen05.mma on the bytes that its descriptors name.
+
+It decodes descriptors, reads swizzled bytes, applies scale factors, multiplies, and accumulates in tensor memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The tensor memory accelerator: tensor copies between global and shared memory,
-according to the fields of their tensor map."""
+"""Simulates TMA: tensor copies between global and shared memory, by the fields of their tensor map."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Faults that no rule reports (deadlocks, missing bytes, copies that outlive the kernel),
-and which of several faults is the cause."""
+"""Faults found at the end of a run: deadlocks, missing bytes, copies that outlive the kernel.
+
+It also decides which of several faults is the cause.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import TYPE_CHECKING
 from ..errors import Loc
 from ..ir.graph import For, While
 from .barriers import MBarrier
-from .clocks import ORDER, PASSED
 from .parts import ChunkParts
 from .report import Finding
+from .vector_clocks import ORDER, PASSED
 from .waits import BarrierWait, ChildWait
 from .world import AsyncOp, World
 

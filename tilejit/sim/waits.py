@@ -1,5 +1,7 @@
-"""Waits that can be split together with their fiber: each evaluates its condition for the CTAs of the
-machine it is bound to."""
+"""Waits that can be split together with their fiber.
+
+Each evaluates its condition for the CTAs of the machine it is bound to.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .barriers import MBarrier, NamedBarrier
-from .clocks import Clocks
 from .shadow import PENDING, Cells, Shadow, index_of
 from .values import take
+from .vector_clocks import Clocks
 
 
 @dataclass(eq=False)

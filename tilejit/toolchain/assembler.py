@@ -1,5 +1,6 @@
-"""Assembles PTX text to a cubin, by the first assembler found: the setting, the wheel, CUDA_HOME, PATH, the driver,
-nvJitLink.
+"""Assembles PTX text to a cubin, by the first assembler found.
+
+They are sought in this order: the setting, the wheel, CUDA_HOME, PATH, the driver, nvJitLink.
 
 ptxas reads from its standard input and writes to an anonymous memory file, so nothing is left behind, and any number
 of processes can assemble at the same time. A small kernel takes 12 ms, of which 10 are the start of the program; that
@@ -20,8 +21,8 @@ from functools import lru_cache
 from ..config import config
 from ..errors import Loc, ToolchainError
 from . import nvjitlink
+from .child_process import Program
 from .packages import package
-from .program import Program
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 

@@ -1,5 +1,7 @@
-"""nvJitLink, the assembler of last resort: it compiles PTX as relocatable code,
-and therefore ignores setmaxnreg (C7504)."""
+"""nvJitLink, the assembler of last resort.
+
+It compiles PTX as relocatable code, and therefore ignores setmaxnreg (C7504).
+"""
 
 from __future__ import annotations
 

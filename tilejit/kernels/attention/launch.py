@@ -1,4 +1,4 @@
-"""What a call of `attention` runs."""
+"""Launches the kernel of a planned call of `attention`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Attention on every target: a CTA has a tile of rows of one head, and walks over blocks of columns in a pipelined
-loop."""
+"""Attention on every target, by a pipelined loop.
+
+A CTA has a tile of rows of one head, and walks over blocks of columns.
+"""
 
 from __future__ import annotations
 

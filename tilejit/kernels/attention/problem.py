@@ -1,5 +1,4 @@
-"""What a call of `attention` computes: the request, and the problem that it is once its arrays and options are
-checked."""
+"""What a call of `attention` computes: the request, and the checked problem made of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a block of scores goes through, in every attention kernel: cap, the user's functions, masks, and the softmax
-that is continued from block to block."""
+"""What every attention kernel does with a block of scores.
+
+The cap, the user's functions, masks, and the online softmax, which continues from block to block.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Chooses the configuration of a matrix product on Hopper: the one that the performance model (`cycles.py`) expects
-to be the fastest, without a search."""
+"""Chooses the configuration of a matrix product on Hopper.
+
+It is the one that the performance model (`cycles.py`) expects to be the fastest; there is no search.
+"""
 
 from __future__ import annotations
 

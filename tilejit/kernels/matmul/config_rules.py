@@ -1,6 +1,8 @@
-"""Checks that a configuration is possible for the matrix products' kernels, with error messages that say what does
-not fit. Shared memory and registers that depend on the user's epilogue are not checked here: they are known once the
-kernel is compiled."""
+"""Checks that the matrix products' kernels can run a configuration; errors say what does not fit.
+
+Shared memory and registers that depend on the user's epilogue are not checked here: they are known once the kernel
+is compiled.
+"""
 
 from __future__ import annotations
 

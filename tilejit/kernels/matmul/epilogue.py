@@ -1,5 +1,6 @@
-"""From a tile's sums to the stored result on Hopper: scales, the user's function (the epilogue), and the way through
-staging buffers in shared memory.
+"""The epilogue on Hopper: from a tile's sums to the stored result.
+
+Scales, the user's function, and the way through staging buffers in shared memory.
 
 Each consumer stores its rows by TMA, from staging buffers of some columns each. TMA may have loaded an array that the
 epilogue takes to the same buffers before."""

@@ -1,4 +1,4 @@
-"""What a call of `matmul` runs, and the memory of such launches."""
+"""Launches the kernels of a planned call of `matmul`, and manages their workspace."""
 
 from __future__ import annotations
 

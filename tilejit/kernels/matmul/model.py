@@ -1,6 +1,8 @@
-"""A performance model of matrix products on Hopper: it estimates the SM cycles of each tile shape and each way to
-divide the work among CTAs. Its constants were measured on an H200. It is made to rank configurations, not to predict
-times."""
+"""A performance model of matrix products on Hopper, in SM cycles.
+
+It estimates each tile shape and each way to divide the work among CTAs. Its constants were measured on an H200. It
+is made to rank configurations, not to predict times.
+"""
 
 from __future__ import annotations
 

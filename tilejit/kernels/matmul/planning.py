@@ -1,5 +1,7 @@
-"""Plans a launch of `matmul`: checks the product, chooses a configuration,
-and makes the constants of the kernel that computes it."""
+"""Plans a launch of `matmul`.
+
+It checks the product, chooses a configuration, and makes the constants of the kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a call of `matmul` multiplies: the request, and the product that it is once its arrays and
-options are checked."""
+"""What a call of `matmul` multiplies: the request, and the checked product made of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Adjusts a product's launch until the values of the user's epilogue fit in registers,
-and its shared memory beside the slots."""
+"""Adjusts a product's launch until the user's epilogue fits in registers and shared memory."""
 
 from __future__ import annotations
 

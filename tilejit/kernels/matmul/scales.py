@@ -1,5 +1,7 @@
-"""Scales of a product's operands: one factor for the result, or factors for blocks along k in the form that each
-GPU's kernels take."""
+"""Scale factors of a product's operands.
+
+One factor for the result, or factors for blocks along k, in the form that each GPU's kernels take.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Global memory in which CTAs leave each other their sums: room for these, and flags."""
+"""Workspace in global memory: partial sums that CTAs pass to each other, and flags."""
 
 from __future__ import annotations
 

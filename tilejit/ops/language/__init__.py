@@ -1,2 +1,4 @@
-"""The language's functions on values: promotion, operators, math, creation, shapes, ids; below them,
-the ops on tiles."""
+"""The language's functions on values: promotion, operators, math, creation, shapes, ids.
+
+They call the ops on tiles (`ops.tiles`).
+"""

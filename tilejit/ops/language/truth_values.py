@@ -1,5 +1,4 @@
-"""Which integers the assembler may know to be 0 or 1, so that it misreads them as numbers when a bitcast makes
-them bits of a float."""
+"""Finds integers that ptxas may know to be 0 or 1, and would misread when a bitcast makes them a float."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Lowering of loads and stores: vector instructions along the contiguous dimension of memory,
-with bounds as predicates."""
+"""Lowering of loads and stores to vector instructions, with bounds checks as predicates.
+
+Vectors run along the contiguous dimension of memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Atomic read-modify-write of elements of global and shared memory. PTX ISA, "atom",
-"red" and "Memory Consistency Model".
+"""Atomic read-modify-write of elements of global and shared memory.
+
+PTX ISA, "atom", "red" and "Memory Consistency Model".
 
 Each element of a tile is one atomic operation, even if several threads hold copies of it. A scalar is one operation
 for its execution scope, and every thread gets the old value; but if the operands or a condition around the call

@@ -1,5 +1,4 @@
-"""Plans ldmatrix and stmatrix: the matrices in which they move a tile, their registers,
-and their addresses in shared memory.
+"""Plans ldmatrix and stmatrix: the 8x8 matrices of a tile, their registers and shared-memory addresses.
 
 A matrix has 8 rows of 16 bytes, of which each lane holds 32 bits in one register. Lane ``8 j + i`` gives the address
 of row i of matrix j. PTX ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".

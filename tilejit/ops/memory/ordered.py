@@ -1,5 +1,6 @@
-"""Loads and stores that synchronise with other CTAs: ``ld`` and ``st`` with .relaxed,
-.acquire or .release and a memory scope.
+"""Loads and stores with memory ordering: ``ld`` and ``st`` with .relaxed, .acquire or .release.
+
+CTAs synchronise by them, in a memory scope that the call names.
 
 A scalar is read or written once, by the first thread of the execution scope, and each element of a tile by one
 thread. Other threads that hold the element are given the value that this thread read, so that all agree. PTX ISA,

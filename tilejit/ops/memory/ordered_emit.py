@@ -1,5 +1,7 @@
-"""Emission of ordered loads and stores, with the barriers that extend one thread's acquire or release
-to its whole scope."""
+"""Emits ordered loads and stores.
+
+Barriers extend one thread's acquire or release to its whole scope.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Copies by vector loads and stores through registers: the synchronous copy,
-and copy_async where no other variant is possible."""
+"""Copies by vector loads and stores through registers.
+
+This is how the synchronous copy works, and copy_async where no other variant is possible.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""``mma_async``: asynchronous matrix products on the tensor cores; ``mma_commit`` closes a group of them,
-``mma_wait`` waits for groups.
+"""``mma_async``: asynchronous matrix products on the tensor cores.
+
+``mma_commit`` closes a group of them, ``mma_wait`` waits for groups.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 """

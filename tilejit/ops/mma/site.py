@@ -1,5 +1,7 @@
-"""The site of a matrix product, on which the needs of its variants are tested: the operands, the execution scope,
-the target."""
+"""The site of a matrix product: the facts on which the needs of its variants are tested.
+
+They are the operands, the execution scope and the target.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The tensor-memory layouts that ``tcgen05.mma`` requires of its accumulator, of A and of scale factors,
-and checks of them.
+"""The tensor-memory layouts that ``tcgen05.mma`` requires, and checks of them.
+
+They are those of the accumulator, of A and of scale factors.
 
 PTX ISA, "Data Path Layout Organization" and "Block Scaling" (9.7.16.10.5, 9.7.16.10.7).
 """
@@ -11,7 +12,7 @@ from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
 from ...layout.axes import as_whole_number
 from ...types import Region, layout_of
-from ..tmem.fragments import digits_of
+from ..tmem.ldst_plan import digits_of
 from ..tmem.multiples import Multiple
 
 

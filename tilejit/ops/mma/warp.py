@@ -1,5 +1,6 @@
-"""``mma.sync``: products of register tiles that have the layouts of mma fragments,
-by the warps of a scope (sm_80 and later).
+"""``mma.sync``: matrix products of register tiles, by the warps of a scope (sm_80 and later).
+
+The tiles have the layouts of mma fragments.
 
 Fragments may extend beyond the operands: along k they are filled with zeros there, and along m and n the surplus is
 not part of the result. PTX ISA, "Matrix multiply-accumulate operation using mma instruction".

@@ -1,5 +1,6 @@
-"""wgmma: asynchronous matrix products of warpgroups (sm_90a). B, and A unless it is in registers, are read from
-shared memory by descriptors.
+"""wgmma: asynchronous matrix products of warpgroups (sm_90a).
+
+B, and A unless it is in registers, are read from shared memory by descriptors.
 
 Each warpgroup of the scope multiplies its own rows. One instruction multiplies 64 rows by 32 bytes along k. PTX ISA,
 "wgmma.mma_async".

@@ -1,5 +1,4 @@
-"""``tile.ptx.<form>(...)``: one instruction of the instruction table,
-executed by every thread of the scope that reaches it.
+"""``tile.ptx.<form>(...)``: one PTX instruction, executed by every thread of the scope that reaches it.
 
 The form's row in the table gives the operands, the types of the results, the targets and the effect on memory. Like
 `asm`, instructions that access memory or order threads are not moved with respect to each other.

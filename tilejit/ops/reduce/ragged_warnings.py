@@ -1,5 +1,6 @@
-"""The warning about reductions and scans over loads that may be partly out of bounds and, without an explicit
-`other`, give 0 there.
+"""Warns of reductions and scans over loads that may be partly out of bounds.
+
+Without an explicit `other`, such loads give 0 there.
 
 The search goes from a reduced tile back to the loads that it is computed from, and keeps track of the axes that are
 reduced: elements that are out of bounds along these axes take part in the result.

@@ -1,5 +1,4 @@
-"""Reductions that users call, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, argmin,
-and reduce."""
+"""Reductions that users call, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, ..."""
 
 from __future__ import annotations
 

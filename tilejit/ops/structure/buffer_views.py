@@ -17,7 +17,7 @@ from ..language.shape import as_tuple, complete_shape
 from ..memory.packed import refuse_packed, shape_of
 from ..memory.shared import check_in_memory, laid_out
 from ..tmem.alloc import columns_of, tensor_layout
-from .indexing import getitem
+from .subscripts import getitem
 
 
 @op("pure", attrs=("dtype", "shape", "layout", "offset"), traits=Traits(view=True))

@@ -34,8 +34,8 @@ from ..tmem.alloc import LANES, allocate, columns_of, default_layout
 from ..tmem.order import tcgen05_fence
 from ..tmem.slots import commit, leader, met_in, pair_mask, products_of, read_by_threads, release_by_commit
 from ..tmem.targets import needs_tensor_memory
-from .indexing import getitem
 from .ring_release import arrivals, ring_release
+from .subscripts import getitem
 
 START = (0, 0)  # the initial cursor: slot, parity of its phase
 FILLED = ("copies", "stores", "products")

@@ -1,5 +1,7 @@
-"""The cursor of a ring of slots, and the marker that says which slot an iteration of a pipelined loop uses;
-passes/pipelining/pipeline.py does the rest."""
+"""The cursor of a ring of slots, and the marker of the slot that a pipelined iteration uses.
+
+passes/pipelining/pipeline.py does the rest.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Which proxy a call accesses shared memory by: that of the threads (generic), or of copy engines and tensor cores
-(async).
+"""Which proxy a call accesses shared memory by.
+
+Threads use the generic proxy, copy engines and tensor cores the async proxy.
 
 The proxies are not ordered with each other. A load that a thread has issued may still read after a barrier or an
 arrival, while a copy engine that the barrier has set free writes: on an H200, sums over slots that TMA refilled were

@@ -1,5 +1,8 @@
-"""Conversion of a tile to another layout: by renaming registers where threads hold what they need, by shuffles in
-warps, or by scratch memory."""
+"""Converts a tile to another register layout.
+
+Registers are renamed where threads already hold what they need; otherwise data moves by shuffles in warps, or
+through scratch memory.
+"""
 
 from __future__ import annotations
 

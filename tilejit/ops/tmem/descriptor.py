@@ -1,5 +1,7 @@
-"""The 64-bit shared memory descriptor, through which tcgen05 reads a matrix. PTX ISA,
-"Shared memory descriptor" (9.7.16.4.1)."""
+"""The 64-bit shared memory descriptor, through which tcgen05 reads a matrix.
+
+PTX ISA, "Shared memory descriptor" (9.7.16.4.1).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""tcgen05_ldst: moves between tensor memory and registers, by whole warpgroups or one warp; a warp accesses its
-quarter of the lanes.
+"""tcgen05_ldst: moves between tensor memory and registers, by whole warpgroups or one warp.
+
+A warp accesses its quarter of the lanes.
 
 Emits ``tcgen05.ld`` and ``tcgen05.st`` of every shape. Two 16-bit elements share a register also if each has a column
 of its own (``.pack::16b``, ``.unpack::16b``). PTX ISA, "Tensor Memory and Register Load/Store Instructions".
@@ -22,7 +23,7 @@ from ..language.expect_variant import asked_variant
 from ..language.promotion import coerce, collective
 from ..memory.packed import refuse_packed
 from ..memory.regions import whole_region
-from .fragments import SHAPES, WORDS, Plan, digits_of, plan_moves
+from .ldst_plan import SHAPES, WORDS, Plan, digits_of, plan_moves
 from .targets import TENSOR_MEMORY, needs_tensor_memory
 
 ATTRS = ("shape", "pack", "wait")

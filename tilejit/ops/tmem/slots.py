@@ -1,5 +1,6 @@
-"""Slots of rings that tcgen05 products use: the commit of the products that read a slot releases it, and the commit
-of the products that write an accumulator slot marks it full.
+"""Releases ring slots that tcgen05 products read, and marks those that they write full.
+
+The commit of the products does both.
 
 PTX ISA, "tcgen05.commit".
 """

@@ -1,5 +1,6 @@
-"""Divisibility that depends on launch arguments: may an extent or a scalar argument be a multiple of what a
-vector or a box needs?
+"""Divisibility that depends on launch arguments.
+
+May an extent or a scalar argument be a multiple of what a vector or a box needs?
 
 The launch is asked, and the answer becomes a guard of the compiled kernel.
 """

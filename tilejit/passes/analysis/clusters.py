@@ -1,5 +1,7 @@
-"""What the CTAs of a cluster execute uniformly: blocks that all of them run equally often,
-and values that depend on the rank alone."""
+"""What all CTAs of a cluster execute alike.
+
+Blocks that all of them run equally often, and values that depend on the rank alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What passes and planners ask about a graph: launch facts, definitions, buffers, integer analysis,
-the execution scope at hand."""
+"""What passes and planners ask about a graph.
+
+Launch facts, definitions, buffers, integer analysis, and the execution scope at hand.
+"""
 
 from __future__ import annotations
 

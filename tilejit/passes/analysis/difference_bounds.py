@@ -1,5 +1,7 @@
-"""Bounds of the difference of two counters that loops and branches carry along (how many copies lie between an
-issue and its wait)."""
+"""Bounds of the difference of two counters that loops and branches carry along.
+
+It tells how many copies lie between an issue and its wait.
+"""
 
 from __future__ import annotations
 

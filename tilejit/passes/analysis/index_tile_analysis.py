@@ -1,5 +1,7 @@
-"""Stride and divisibility analysis of index tiles (Triton's "axis info"):
-how neighbouring elements along an axis differ."""
+"""Stride and divisibility analysis of index tiles (Triton's "axis info").
+
+It tells how neighbouring elements along an axis differ.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Range and divisibility analysis of scalar integers, flow-sensitive: bounds, divisors,
-and how loops change what they carry."""
+"""Flow-sensitive range and divisibility analysis of scalar integers.
+
+Bounds, divisors, and how loops change what they carry.
+"""
 
 from __future__ import annotations
 

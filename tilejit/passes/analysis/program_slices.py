@@ -1,5 +1,7 @@
-"""Slices of a graph: the part that some operands depend on, copies of nodes under new names,
-and dead code elimination."""
+"""Slices of a graph, copies of nodes under new names, and dead code elimination.
+
+A slice is the part that some operands depend on.
+"""
 
 from __future__ import annotations
 

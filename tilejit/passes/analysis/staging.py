@@ -1,5 +1,7 @@
-"""Pipelined loops and what they stage in shared memory: which copies run ahead, into which buffers,
-and how they complete."""
+"""What a pipelined loop stages in shared memory.
+
+Which copies run ahead, into which buffers, and how they complete.
+"""
 
 from __future__ import annotations
 

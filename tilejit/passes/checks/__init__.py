@@ -1,1 +1,1 @@
-"""Passes that refuse a graph or warn of it."""
+"""Passes that reject a kernel or warn about it."""

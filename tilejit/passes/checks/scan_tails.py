@@ -1,5 +1,6 @@
-"""Scans over loads that may reach out of bounds at their end:
-does what the padding contributes reach a result that is kept?
+"""Warns of scans over loads that may reach out of bounds at their end.
+
+Does what the padding contributes reach a result that is kept?
 
 A scan towards the end meets the elements beyond the array after all others, so they affect only results beyond the
 array's end. Elementwise work and further scans preserve that, and a store to a region drops those elements.

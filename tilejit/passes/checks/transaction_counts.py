@@ -1,5 +1,6 @@
-"""Check transaction counts: does a barrier expect the bytes that its copies bring? Only where both are
-evident from the kernel.
+"""Checks transaction counts: a barrier must expect the bytes that its copies bring.
+
+Only where both are evident from the kernel.
 
 They are where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on
 it. Where control flow is uniform in a cluster, a multicast to all of it brings its bytes once from every CTA; and if

@@ -1,4 +1,4 @@
-"""Instructions that move a float as untyped bits: is their result, an unsigned integer, taken for the number?
+"""Warns where the integer result of an instruction that moves a float's bits is taken for the number.
 
 `shfl` and `mov` of ``.b32`` and ``.b64`` take any dtype, and their result is a uint32 or uint64. Converted to a float,
 as by an operator with a float or a store to an array of floats, it is a number of about 10**9.

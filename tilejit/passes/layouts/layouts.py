@@ -1,5 +1,6 @@
-"""Assign a register layout to every tile: anchored at memory accesses, propagated through elementwise work,
-converted where uses differ.
+"""Assigns a register layout to every tile.
+
+Layouts are anchored at memory accesses, propagated through elementwise work, and converted where uses differ.
 
 A value that costs nothing to compute anywhere (a splat, arange, elementwise work on these, a broadcast) is
 rematerialised in each layout that a use asks for. Every other tile has one layout; a use that needs another gets a

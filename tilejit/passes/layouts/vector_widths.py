@@ -1,5 +1,6 @@
-"""Choose the vectors of register tiles: how wide they are and along which dimension they run,
-so that memory accesses cost least.
+"""Chooses the vectors of register tiles, so that memory accesses cost least.
+
+How wide they are, and along which dimension they run.
 
 A warp's load or store costs the 32-byte sectors that its lanes touch, plus a constant for the request. Vectors save
 requests where memory is contiguous; elsewhere they move neighbouring lanes apart, and each of the more requests

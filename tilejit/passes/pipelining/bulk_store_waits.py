@@ -1,5 +1,4 @@
-"""Delay the wait for a bulk store's reads: where a loop ends its trips with one,
-the next trip's products come before it.
+"""Delays a bulk store's wait into the next trip of its loop, behind the products there.
 
 A persistent kernel that stores each tile from a staging buffer waits until the copy engine has read the buffer. Only
 the next store to the buffer needs that wait. What comes first in the next trip, its loop of products, touches only

@@ -68,8 +68,8 @@ def is_slot(node: Node) -> bool:
 
 
 def observes_other_kernels(context: Context, node: Node) -> bool:
-    """Whether accesses after a node may see what other kernels have written meanwhile,
-    so that loads must not move across it.
+    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move
+    across it.
 
     An atomic operation tells nothing of others whose old value nothing uses, unless it acquires.
     """
@@ -98,7 +98,7 @@ class AheadBuffer:
 
 @dataclass(frozen=True)
 class AheadCopy:
-    """What stands for a load that runs ahead: `nodes`, among them `copy`, and what it fills.
+    """What replaces a load that runs ahead: `nodes`, which include the copy `copy`, and the buffer that it fills.
 
     `axes` are the axes of the loaded tile in the order of the buffer's dimensions.
     """
@@ -126,9 +126,9 @@ class _LoadsAhead:
         self.context = context
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
-        self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # by what they hold and in which scope
-        self.ahead_copies: dict[Operand, AheadCopy] = {}  # by the loaded tile
-        # values that products no longer use: dead, unless something else does
+        self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # keyed by contents and scope
+        self.ahead_copies: dict[Operand, AheadCopy] = {}  # keyed by the loaded tile
+        # values that products no longer use; they are dead unless something else uses them
         self.taken_by_products: set[Value] = set()
         self.warnings: list[Warning_] = []
 
@@ -187,7 +187,7 @@ class _LoadsAhead:
         return set(filter(is_load, places))
 
     def why_stays(self, loop: For, load: Call, multiplied: bool) -> str:
-        """Why a load cannot run ahead. Empty if it can; its copy is then recorded."""
+        """Why a load cannot run ahead. Returns "" if it can, and records its copy."""
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
             return ("a copy fills what is out of bounds or masked off with zeros, and cannot apply cache=: "
@@ -261,8 +261,8 @@ class _LoadsAhead:
         return replace(copy, args=(turned, *copy.args[1:]))
 
     def why_slow(self, copy: Call, for_roles: bool) -> str:
-        """Why a copy would gain nothing: threads would make it by loads and stores, or a producer could not make it.
-        Empty if it gains."""
+        """Why a copy would gain nothing: threads would make it by loads and stores, or a producer could not make it. ""
+        if it gains."""
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
@@ -295,7 +295,8 @@ class _LoadsAhead:
             return with_blocks(node, self.block),
 
     def has_effect(self, call: Call) -> bool:
-        """Whether a call stays though its result is unused. What a product reads by its copy need not be loaded."""
+        """Whether a call stays although its result is unused. What a product reads through its copy need not be
+        loaded."""
         return more_than_arithmetic(call) and self.taken_by_products.isdisjoint(call.results)
 
     def ahead_copy_of(self, call: Call) -> AheadCopy | None:

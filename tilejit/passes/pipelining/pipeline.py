@@ -1,5 +1,6 @@
-"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as
-there are slots, less one.
+"""Writes out pipelined loops: buffers become rings of slots, and copies run ahead.
+
+They run ahead by as many trips as there are slots, less one.
 
 Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a
 barrier, which also says that all threads have read the slot of trip i - 1, then issues the copies of trip i + stages
@@ -21,7 +22,7 @@ from .warp_specialization import specialize_warps
 
 
 def write_pipelines(graph: Graph, facts: Facts) -> Graph:
-    """The graph without pipelined loops. CompilationError says what a loop does that cannot run ahead."""
+    """The graph with its pipelined loops written out. CompilationError says what in a loop cannot run ahead."""
     if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
         return graph
     context = Context(graph, facts)

@@ -40,7 +40,7 @@ class PipelineWriter:
         self.context, self.loops = context, loops
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        # in the loop at hand: staged buffer -> (ring, slot of the trip)
+        # in the current loop: staged buffer -> (ring, slot of the trip)
         self.slot: dict[Operand, tuple[Value, Operand]] = {}
         self.made: dict[Operand, Value] = {}  # staged buffer -> its ring
         for staged in loops.values() if make else ():
@@ -62,7 +62,7 @@ class PipelineWriter:
             staged.empty = self.barriers(staged, self.arrivals(staged))
 
     def arrivals(self, staged: StagedLoop) -> int:
-        """How many arrivals on its empty barrier release a slot; 0 where the scope's barrier does."""
+        """How many arrivals on its empty barrier release a slot; 0 where the scope's barrier releases it."""
         return int(staged.by_commit)
 
     def ring(self, alloc: Call, stages: int) -> Value:
@@ -137,7 +137,7 @@ class PipelineWriter:
                for c, by_bytes in zip(staged.copies, staged.by_bytes)):
             # the kernel's threads may have stored what the copy engines load
             g.call(bars.fence_proxy_async, space="global")
-        g.call(sync)  # the slots may still be read, where the loop runs again or another one has filled them
+        g.call(sync)  # threads may still read the slots, if the loop runs again or another one filled them
         first, parity = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
@@ -161,8 +161,8 @@ class PipelineWriter:
             self.after_loop(staged, deferred)
 
     def trip_without_overlap(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
-        """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own
-        if there is a single slot), and runs the body."""
+        """One trip, which is over when the next one begins: it waits for its slot, issues a later trip's copies (its
+        own if there is a single slot), and runs the body."""
         if staged.stages > 1:
             self.await_copies(staged, stage, phase, staged.stages - 2)
             self.issue_ahead(staged, stage, phase)
@@ -176,8 +176,8 @@ class PipelineWriter:
             self.commit_slot(staged, stage)
 
     def hand_over(self, staged: StagedLoop) -> None:
-        """Mark that the next barrier frees a slot, which the threads may have read in the trip before or in another
-        loop. Slots that cp.async fills need no mark."""
+        """Mark that the next barrier frees a slot. The threads may have read it in the trip before or in another loop.
+        Slots that cp.async fills need no mark."""
         filled = {staged.rings[self.context.buffer_of(c.args[0])]: None
                   for c, by_bytes in zip(staged.copies, staged.by_bytes) if by_bytes}
         if filled:
@@ -208,7 +208,7 @@ class PipelineWriter:
         self.issue(staged, index, following)
 
     def await_empty(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
-        """Wait until slot `stage` is released. A fresh barrier is taken for released."""
+        """Wait until slot `stage` is released. A new barrier counts as released."""
         slot = bounded_slot(self.g, stage, staged.stages)
         before = flip_phase(self.g, phase.value if isinstance(phase, Const) else phase)
         self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
@@ -282,8 +282,8 @@ class PipelineWriter:
         return as_value(self.g.call(bars.mbarrier_at, as_value(barriers), slot, peer=False))
 
     def close_group(self, staged: StagedLoop) -> None:
-        """Close a group in every trip, also in the last ones, whose groups are empty:
-        so counting groups counts trips."""
+        """Close a group in every trip, even the empty groups of the last trips, so that counting groups counts
+        trips."""
         if staged.groups:
             self.append_uncounted(bars.cp_async_commit)
 
@@ -304,7 +304,7 @@ class PipelineWriter:
         self.g.call(bars.wait_op, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
 
     def append_uncounted(self, op: Op, **attrs: Any) -> None:
-        """A commit or wait of groups that is not taken for one that the kernel's author wrote."""
+        """A commit or wait of groups that is not mistaken for one by the kernel's author."""
         self.g.append(Call(op, (), attrs, (), self.g.loc, Choice("pipeline", None)))
 
     @staticmethod
@@ -322,8 +322,8 @@ def deferrable_wait_of(staged: StagedLoop) -> Call | None:
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
-    """CompilationError for cp.async groups of the author's in the loop,
-    which would upset the counting of the loop's own."""
+    """Raise CompilationError for the author's own cp.async groups in the loop, which would upset the count of the
+    loop's groups."""
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):

@@ -18,7 +18,7 @@ from ..analysis.context import Context, loads_behind
 from ..analysis.staging import StagedLoopFinder
 from .loads_ahead import is_load, send_loads_ahead
 
-STAGES = 3, 2  # numbers of stages to try, most first: shared memory may be too small for them
+STAGES = 3, 2  # stage counts to try, largest first: shared memory may be too small
 
 
 def candidate_loops(graph: Graph) -> list[For]:
@@ -57,8 +57,8 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
 
 
 def _loads_that_become_copies(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set[Any]:
-    """The locations of the loads that become copies if `loops` are pipelined;
-    none where the compiler would refuse that."""
+    """The locations of the loads that become copies if `loops` are pipelined; empty if the compiler would refuse
+    that."""
     try:
         made = send_loads_ahead(replace(graph, body=_pipeline_loops(graph.body, loops, stages)), facts)
         StagedLoopFinder(Context(made, facts)).block(made.body)
@@ -68,7 +68,7 @@ def _loads_that_become_copies(graph: Graph, facts: Facts, loops: dict[For, list[
 
 
 def _pipeline_loops(block: Block, loops: dict[For, list[Call]], stages: int) -> Block:
-    """A block in which `loops` are pipelined."""
+    """The block with `loops` marked as pipelined."""
     return replace(block, nodes=tuple(_node(n, loops, stages) for n in block.nodes))
 
 

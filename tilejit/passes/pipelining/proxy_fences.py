@@ -1,5 +1,6 @@
-"""Insert the proxy fences of what the compiler makes: between a scope's ordinary accesses to a buffer and the barrier
-or arrival that hands the buffer over to copies through the async proxy.
+"""Inserts fence.proxy.async where the compiler hands a buffer from threads to copies or tensor cores.
+
+The fence stands between a scope's ordinary accesses to the buffer and the barrier or arrival that hands it over.
 
 Pipelined loops and rings mark these places (`hand_over`, `ring_release`); so do rings that threads fill, for the
 products and copies that read their slots through that proxy. The pass follows which buffers the threads may have
@@ -57,17 +58,17 @@ class _Threads:
         return _Threads(first, first + node.threads)
 
     def cover(self, other: _Threads) -> bool:
-        """Whether they certainly include all of the others."""
+        """Whether these threads certainly include all of the others."""
         same = self == (other if self.elected else replace(other, elected=False))
         return same or self.place is None and not self.elected and self.first <= other.first and other.stop <= self.stop
 
     def meet(self, other: _Threads) -> bool:
-        """Whether they may include some of the others."""
+        """Whether these threads may include some of the others."""
         return self.first < other.stop and other.first < self.stop
 
 
 class _FenceInserter:
-    """Follows `pending` through the graph: (allocation, threads) that have accessed it since their last fence."""
+    """Follows `pending` through the graph: (allocation, threads that have accessed it since their last fence)."""
 
     def __init__(self, graph: Graph, calls: list[Call], definitions: dict[Value, Call]):
         self.definitions = definitions
@@ -87,12 +88,12 @@ class _FenceInserter:
         return {self.allocation(b) for b in require_rule(call.op.rules.handed_over)(call)}
 
     def for_engines(self, call: Call) -> set[Value | None]:
-        """Of the buffers that a call hands over, those that the async proxy then accesses."""
+        """The buffers that a call hands over and the async proxy then accesses."""
         accessed = self.read if call.attrs.get("filled") else self.refilled
         return self.handed[call] if ANYWHERE in accessed else self.handed[call] & accessed
 
     def block(self, block: Block, threads: _Threads, pending: set[Any]) -> Block:
-        """The block with its fences. `pending` becomes what is pending at its end."""
+        """The block with its fences. Updates `pending` to what is pending at the block's end."""
         nodes: list[Node] = []
         for node in block.nodes:
             if isinstance(node, Call):
@@ -158,7 +159,7 @@ class _FenceInserter:
             case Scope(body=body):
                 inner = threads.inside(node)
                 body = self.block(body, inner, pending)
-                # the value may name another place in another trip
+                # the value may name a different place in each trip
                 if inner.place is not None and inner.place != threads.place:
                     left = {p for p in pending if p[1].place == inner.place}
                     pending -= left

@@ -1,5 +1,6 @@
-"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by,
-each wait what waits for that.
+"""Lowers completion tokens: `done.wait()` becomes a wait for a group or an mbarrier.
+
+Each copy gets the commit or the barrier by which its path completes, and each wait becomes the wait for that.
 
 ``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise.
 Copies that complete by bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread
@@ -62,7 +63,7 @@ from ..checks.transaction_counts import check_transaction_counts
 
 MANUAL = {bars.cp_async_commit: "group", bars.cp_async_wait: "group", bars.bulk_commit: "bulk", bars.bulk_wait: "bulk"}
 MAX_SLOTS = 32
-BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
+BY_THREADS = {"group", "issue"}      # completions of copies whose threads write shared memory themselves
 MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 
 
@@ -80,7 +81,7 @@ class TokenPool:
     slots: int = 1
     warpgroup_loop: For | None = None
     fenced: bool = False  # whether the async proxy reads what threads have written
-    # waits of more warps than issue: a warp that lags may miss a phase
+    # waits by more warps than issue; a warp that lags may miss a phase
     lagging_waits: set[Call] = field(default_factory=set)
 
     @property
@@ -157,7 +158,7 @@ def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
 
 
 def _refuse_manual_groups(body: Block) -> None:
-    """CompilationError for a commit or wait by hand in a scope whose copies of the same kind give tokens."""
+    """Raise CompilationError for a commit or wait by hand in a scope whose copies of the same kind give tokens."""
     calls = list(_with_scopes(body, ()))
     scopes = {(where, choice_of(call).plan.completion): call for call, where in calls if _token(call)}
     for call, where in calls:
@@ -211,7 +212,7 @@ def _threads(graph: Graph, where: tuple[Any, ...]) -> int:
 
 @dataclass
 class Multicasts:
-    """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the
+    """What is known about multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the
     definitions of values."""
 
     ranks: int
@@ -281,7 +282,7 @@ def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: Diffe
 
 
 def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list[Any]) -> list[Call]:
-    """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
+    """A copy, with what arms its barrier or closes its group. `before` are the nodes before it in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = choice_of(copy).plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
@@ -295,7 +296,7 @@ def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Bloc
             nodes += [_effect(bars.fence_proxy_async, loc), _effect(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
-        if not isinstance(round_, Const) or round_.value:  # the first use of a slot waits for none
+        if not isinstance(round_, Const) or round_.value:  # the first use of a slot has nothing to wait for
             parity = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
             nodes.append(_effect(bars.wait_op, loc, ref, parity))
     if mask:  # order the copy after all CTAs' accesses and waits for their slots

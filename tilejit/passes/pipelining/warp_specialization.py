@@ -1,5 +1,6 @@
-"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's
-own warps (the consumers) do the rest.
+"""Warp specialization of pipelined loops: a producer thread issues the copies, consumer warps compute.
+
+The producer is one thread of added warps; the consumers are the kernel's own warps.
 
 The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The
 producer runs what decides where the copies go: the same loops and branches, with waits for empty slots. Its warps
@@ -99,8 +100,8 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
 
 
 def unused_reads(context: Context) -> set[Value]:
-    """The results of reads and products that the kernel does not use. They stay: where a slot is released, its warps
-    have met if they read it."""
+    """The results of reads and products that the kernel does not use. They stay: the release of a slot relies on its
+    warps having met where they read it."""
     return {r for c in context.calls if c.op.effect == "reads" for r in c.results} - live_values(context.graph.body)
 
 
@@ -210,7 +211,8 @@ class Producer:
         self.writer = PipelineWriter(context, loops, make=False)
 
     def body_of(self, body: Block) -> Block:
-        """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
+        """The producer's part of a kernel. Raises CompilationError where it would be wrong to run it ahead of the other
+        warps."""
         for call in self.calls_before_loops(body, False):
             if call.op is ordered_load:
                 raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows it after other "
@@ -224,7 +226,7 @@ class Producer:
         return sliced
 
     def check_stores(self, block: Block) -> None:
-        """CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer
+        """Raise CompilationError for a store of the kernel to an array that a later pipelined loop loads: the producer
         would not wait for it."""
         for n, node in enumerate(block.nodes):
             later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
@@ -295,7 +297,7 @@ class Producer:
         return replace(made, pipeline=None)
 
     def check_dependencies(self, body: Block) -> None:
-        """CompilationError where the copies depend on something that the producer does not run."""
+        """Raise CompilationError where the copies depend on something that the producer does not run."""
         self._check_reads(body)
         defined = self._names_of_producer() | {r for n in walk(body) for r in defined_values(n)}
         for node in walk(body):
@@ -313,14 +315,15 @@ class Producer:
         return f"{value.name}, which {made.op.name} computes at line {line_of(made.loc)}"
 
     def _names_of_producer(self) -> set[Value]:
-        """What the producer has of the kernel: its parameters, its allocations, and the slots and their barriers."""
+        """What the producer shares with the kernel: its parameters, its allocations, and the slots and their
+        barriers."""
         allocated = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
                      for r in n.results}
         slots = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
         return allocated | set(self.context.graph.params) | slots
 
     def _check_reads(self, body: Block) -> None:
-        """CompilationError where the producer reads memory that the kernel writes."""
+        """Raise CompilationError where the producer reads memory that the kernel writes."""
         changed = {self.context.buffer_of(place) for place in written_values(self.context.calls)}
         made: dict[Operand, Call] = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
@@ -334,7 +337,7 @@ class Producer:
 
 
 def _with_blocks(copier: Copier, node: Node, block: Callable[[Block], Block]) -> list[Node]:
-    """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
+    """A copy of `node` with each of its blocks `b` replaced by ``block(b)``."""
     outer, copier.copy_block = copier.copy_block, block
     try:
         return copier.node(node)

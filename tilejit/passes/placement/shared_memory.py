@@ -1,5 +1,7 @@
-"""Place shared memory: user buffers side by side, the compiler's scratch overlapping where its uses
-cannot be live at once."""
+"""Places buffers in shared memory.
+
+User buffers lie side by side. The compiler's scratch overlaps where its uses cannot be live at once.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Place buffers in tensor memory: side by side in one allocation, except those that the kernel deallocates itself,
-which have their own.
+"""Places buffers in tensor memory.
+
+They lie side by side in one allocation, except those that the kernel deallocates itself: each of these has its
+own.
 
 An allocation has a power of two of columns, at least 32. Larger ones are allocated first, since the number of columns
 may not grow from one ``tcgen05.alloc`` of a kernel to the next. PTX ISA, "tcgen05.alloc".

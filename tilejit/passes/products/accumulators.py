@@ -1,5 +1,6 @@
-"""Pinned registers: which register tiles are accumulators of asynchronous products,
-and which of them share a set of registers.
+"""Pins the accumulators of asynchronous products to registers.
+
+Which register tiles are such accumulators, and which of them share a set of registers.
 
 The result of an asynchronous product exists before its data does, so it is kept in registers that are known by name.
 Tiles that are one accumulator at different times (operand and result of a product; initial value, inside and result

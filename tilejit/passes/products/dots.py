@@ -27,7 +27,7 @@ from ...ops.mma.dot import dot_
 from ...ops.mma.thread import WRITTEN_OUT, thread_product
 from ...ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ...ops.structure.alloc import alloc
-from ...ops.structure.indexing import getitem
+from ...ops.structure.subscripts import getitem
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.tiles.generate import splat
 from ...types import Tile, layout_of

@@ -1,5 +1,7 @@
-"""Hazards of asynchronous products: nothing reads a result, or writes registers that a product still reads,
-before the wait."""
+"""Checks hazards of asynchronous products, before their wait.
+
+Until then nothing reads a result, or writes registers that a product still reads.
+"""
 
 from __future__ import annotations
 

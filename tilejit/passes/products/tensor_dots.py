@@ -45,7 +45,7 @@ from ...ops.mma.dot_tensor import kind_of, left_layout, left_shape, sums_layout
 from ...ops.mma.site import MmaSite
 from ...ops.mma.tcgen05 import tensor_mma
 from ...ops.moves.copy_async import copy_async_
-from ...ops.structure.indexing import getitem
+from ...ops.structure.subscripts import getitem
 from ...ops.sync import barriers as bars
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.sync.pipeline import pipeline_slot

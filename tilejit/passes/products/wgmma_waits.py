@@ -1,5 +1,6 @@
-"""Insert waits for wgmma where paths of control flow merge: for products in flight on one path, into registers that
-another one accesses.
+"""Inserts waits for wgmma where paths of control flow merge.
+
+They are for products in flight on one path, into registers that another path accesses.
 
 The hardware needs none, since a thread takes one path. But ptxas 13.0 treats wgmma as one pipeline stage, from the
 fence to the wait, across all paths that merge; where other instructions write an accumulator's registers within the

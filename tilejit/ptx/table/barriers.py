@@ -1,4 +1,4 @@
-"""Barriers, fences, and what starts, stops and waits."""
+"""Barriers, fences and scheduling: mbarrier, bar, fence, griddepcontrol, setmaxnreg, trap."""
 
 from ..row import ARCH, SM80, SM90, SM100, Row
 

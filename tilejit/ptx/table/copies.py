@@ -1,4 +1,4 @@
-"""Asynchronous copies, tensor maps, and what steers the caches."""
+"""Asynchronous copies, tensor maps, and cache control."""
 
 from ..row import ARCH, SM80, SM90, SM100, TMEM, Row
 

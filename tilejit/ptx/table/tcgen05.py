@@ -1,4 +1,4 @@
-"""Tensor memory, and the fifth-generation tensor core that works on it."""
+"""Tensor memory, and tcgen05, the tensor core instructions of Blackwell."""
 
 from ..row import SM100A, SM103A, TMEM, Row
 

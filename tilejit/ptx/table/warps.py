@@ -1,4 +1,4 @@
-"""What the lanes of a warp exchange, and what a thread can ask of the machine."""
+"""Exchanges among the lanes of a warp, special registers, and address conversions."""
 
 from ..row import SM80, SM90, TMEM, Row
 

@@ -1,5 +1,7 @@
-"""What the matrix products on Blackwell are made of: a ring of slots that a thread fills by TMA, and products of
-slots by tcgen05."""
+"""The main loop of a matrix product on Blackwell: TMA loads and tcgen05 products.
+
+One thread fills a ring of slots by TMA, and the products read the slots.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A matrix product on Blackwell for few tiles: the CTAs of a cluster share one tile's slots of k and add up
-their partial sums."""
+"""Split-K matrix product on Blackwell, for few tiles.
+
+The CTAs of a cluster share one tile's slots of k and add up their partial sums.
+"""
 
 from __future__ import annotations
 

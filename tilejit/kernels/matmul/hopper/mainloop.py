@@ -1,6 +1,8 @@
-"""The main loop of a matrix product on Hopper: a ring of slots in shared memory that holds operands, a producer
-thread that fills it by TMA, and consumer warpgroups, each of which multiplies 64 rows of a tile by wgmma (128 in
-tiles of 256 rows)."""
+"""The main loop of a matrix product on Hopper: TMA loads and wgmma.
+
+A producer thread fills a ring of slots in shared memory by TMA. Each consumer warpgroup multiplies 64 rows of a
+tile by wgmma (128 in tiles of 256 rows).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a consumer does with a finished tile during the products of its next tile, so that the tensor cores wait
-little between two tiles.
+"""Overlaps a tile's epilogue with the products of the next tile, on Hopper.
+
+So the tensor cores wait little between two tiles.
 
 Either the whole tile is converted, kept in registers and sent part by part (`parts_to_send`); or, with an epilogue,
 the first columns are finished at once, and the sums of the last columns are deferred and finished under the next

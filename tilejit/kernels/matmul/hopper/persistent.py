@@ -1,5 +1,7 @@
-"""A matrix product on Hopper by a warp-specialised kernel with one producer and several consumer warpgroups. Each CTA
-computes several tiles in turn, and stores one while the ring already fills for the next."""
+"""Persistent, warp-specialised matrix product on Hopper: one producer, several consumer warpgroups.
+
+Each CTA computes several tiles in turn, and stores one while the ring already fills for the next.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A matrix product on Hopper for few tiles: several CTAs, of a cluster or any number, share one tile's slots of k and
-add up their partial sums."""
+"""Split-K matrix product on Hopper, for few tiles.
+
+Several CTAs, of a cluster or any number, share one tile's slots of k and add up their partial sums.
+"""
 
 from __future__ import annotations
 

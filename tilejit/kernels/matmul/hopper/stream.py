@@ -1,5 +1,6 @@
-"""A matrix product on Hopper in which all CTAs share the last partial round of tiles (stream-K), so that few are
-idle, and go through the full rounds in lockstep.
+"""Stream-K matrix product on Hopper: all CTAs share the last partial round of tiles, so that few are idle.
+
+They go through the full rounds in lockstep.
 
 Each tile of the last round has a CTA of its own, which begins with the first slots of k. The other CTAs, the helpers,
 take the last slots of all these tiles and write their sums to global memory; the tile's own CTA adds them up in the

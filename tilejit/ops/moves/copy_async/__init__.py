@@ -125,7 +125,7 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
 
 
 def _start_copy(g: Builder, dst: Value, src: Value, mbar, options: dict) -> Token | NoToken | None:
-    """Add a copy between checked sides to the graph; its token, None if nothing uses the result."""
+    """Add a copy between checked sides to the graph. Returns its token, or None if nothing uses the result."""
     extra: tuple[Operand, ...] = ()  # the operands `mask` and `count`
     multicast = options["multicast"]
     if isinstance(multicast, str):
@@ -165,8 +165,8 @@ def _by_engine(g: Builder, mbar, token) -> bool:
 
 
 def _check_cluster(g: Builder, mbar, options: dict) -> None:
-    """CompilationError for a multicast mask or cta_group that the cluster does not allow, or a barrier that the bytes
-    cannot complete on."""
+    """Raise CompilationError if the cluster does not allow the multicast mask or cta_group, or if the bytes cannot
+    complete on the barrier."""
     ranks, mask, paired = prod(g.launch.cluster or (1,)), options.get("multicast"), options.get("cta_group") == 2
     if isinstance(mask, int) and mask is not True:
         check_mask(mask, ranks)

@@ -1,5 +1,6 @@
-"""bulk: one thread copies runs of bytes that are contiguous in both memories, global to shared or back,
-without a tensor map.
+"""bulk: one thread copies contiguous bytes between global and shared memory, without a tensor map.
+
+A region may be several runs, each contiguous in both memories.
 
 ``cp.async.bulk`` copies a multiple of 16 bytes between addresses that are multiples of 16, and does not clip. A load
 completes by bytes on the call's barrier (with `multicast`, on the barrier of every CTA in the mask), a store or

@@ -43,7 +43,7 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
 
 
 def _suggest_other_way(name: str, x) -> str:
-    """In words, what to write instead, if `x` is rows or points."""
+    """What to write instead of a copy of rows or points, in words; "" for other operands."""
     if isinstance(x, Taken):
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
     if isinstance(type_of(x), Points) and name == "copy_async":

@@ -50,7 +50,8 @@ def _own_barrier(s: CopySite) -> bool | str:
 
 
 def _keeps_place(d: Digit, period: int, block: int) -> bool:
-    """Whether the steps of a loop over runs begin with rows of the swizzle's atom, at equal positions in its period."""
+    """Whether each step of a loop over runs starts at a row of the swizzle's atom, at the same position in the
+    swizzle's period on both sides."""
     to, of = d.steps
     assert isinstance(to, int) and isinstance(of, int)  # both are in shared memory
     return (to - of) % period == 0 and to % block == 0

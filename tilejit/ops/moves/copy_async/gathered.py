@@ -1,5 +1,6 @@
-"""ldgsts for rows that an index selects: every thread of the scope issues ``cp.async`` of 16, 8 or 4 bytes from rows
-whose indices it holds.
+"""ldgsts for rows that an index selects (``A.take(rows)``): every thread of the scope issues ``cp.async``.
+
+Each copies 16, 8 or 4 bytes from rows whose indices it holds.
 
 Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement
 and Conversion Instructions: cp.async".
@@ -197,7 +198,7 @@ class Rows:
         return first
 
     def takes_part(self, step: int):
-        """The condition that the thread copies something in this step; None if all threads of the scope do."""
+        """The condition that the thread copies something in this step; None if every thread of the scope does."""
         e, plan = self.e, self.plan
         place, last = plan.place(self.thread, step), plan.place(plan.threads - 1, step)
         return e.all_of([e.in_bounds(at, n) for at, most, n in zip(place, last, plan.shape) if most >= n])

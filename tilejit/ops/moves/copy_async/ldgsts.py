@@ -28,14 +28,14 @@ class Plan(Partition):
 
 
 def partition(site: CopySite) -> Partition | None:
-    """16 bytes each where cache="cg" asks for it and they fit, even if threads idle;
-    otherwise what `make_partition` prefers."""
+    """Vectors of 16 bytes where cache="cg" asks for them and they fit, even if threads idle; otherwise what
+    `make_partition` prefers."""
     widest = WIDTHS[:1] if site.options.get("cache") == "cg" else ()
     return site.memoize("ldgsts", lambda: make_partition(site, widest) or make_partition(site, WIDTHS, even=True))
 
 
 def _partition(site: CopySite) -> Partition:
-    """The partition of a site that has one."""
+    """The partition of a site, which must have one."""
     made = partition(site)
     assert made is not None
     return made

@@ -1,5 +1,4 @@
-"""Shared by the copies that a single thread issues: their needs, the choice of the thread,
-the address of a shared region.
+"""What copies issued by a single thread share: needs, the issuing thread, shared-memory addresses.
 
 In a partial scope, every thread that reaches the call makes a copy of its own;
 otherwise the first thread of the scope issues it.

@@ -74,8 +74,8 @@ def _checked_option(name: str, value, variants: tuple[str, ...]):
 
 
 def unused_hints(options: dict, variant: str, map_=None) -> tuple[tuple[str, str], ...]:
-    """The hints of a call that its lowering does not use, each with what takes it: the variant that does, or for a
-    copy by the named tensor map `map_`, what makes that map."""
+    """The hints of a call that its lowering does not use, each with what does use it: a variant or, for a copy by the
+    named tensor map `map_`, what makes that map."""
     users = dict(HINTS)
     if map_ is not None and L2_PROMOTION.get(options.get("l2_promotion")) != map_.l2_promotion:
         users["l2_promotion"] = "tile.tensor_map"

@@ -1,5 +1,7 @@
-"""``prefetch``: brings a region of an array into L2, by the copy engine (runs of bytes,
-or boxes of a tensor map) or line by line."""
+"""``prefetch``: brings a region of an array into L2.
+
+The copy engine does it, by runs of bytes or boxes of a tensor map, or else the threads, line by line.
+"""
 
 from __future__ import annotations
 

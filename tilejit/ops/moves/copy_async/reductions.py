@@ -1,5 +1,6 @@
-"""The operators and types of asynchronous reductions, to global memory,
-to a peer's shared memory and through a tensor map.
+"""The operators and types of asynchronous reductions.
+
+They go to global memory, to a peer's shared memory, or through a tensor map.
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk".
 The simulator and the emitter use this table.

@@ -136,7 +136,7 @@ def refine_digits(one: list, other: list) -> list[tuple] | None:
 
 
 def is_equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
-    """Whether a step equals `n`. What is not known at compile time becomes a fact asked of the launch."""
+    """Whether a step equals `n`. A step that is not known at compile time becomes a fact of the launch."""
     if isinstance(a, int):
         return a == n
     if a[0] == "mul":

@@ -1,5 +1,7 @@
-"""The shapes of ``tcgen05.cp``: the rows that one instruction copies, and the lanes of tensor memory they go to. PTX
-ISA, "tcgen05.cp"."""
+"""The shapes of ``tcgen05.cp``: the rows that one instruction copies, and the lanes they go to.
+
+PTX ISA, "tcgen05.cp".
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The site of a copy, on which the needs of its variants are tested: both regions, the scope,
-the target and the options."""
+"""The site of a copy: the facts on which the needs of its variants are tested.
+
+They are both regions, the scope, the target and the options.
+"""
 
 from __future__ import annotations
 

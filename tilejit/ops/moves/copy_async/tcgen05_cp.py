@@ -1,5 +1,6 @@
-"""tcgen05_cp: one thread copies shared memory to tensor memory through a matrix descriptor, possibly replicated to
-several warps' lanes.
+"""tcgen05_cp: one thread copies shared memory to tensor memory through a matrix descriptor.
+
+The copy may be replicated to several warps' lanes.
 
 The descriptor is encoded once, and its address field is advanced for each instruction. A copy completes at a
 ``tcgen05_commit``; products that the same thread issues later are ordered after it anyway. With ``cta_group=2``, each

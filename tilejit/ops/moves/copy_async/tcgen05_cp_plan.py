@@ -16,7 +16,7 @@ import numpy as np
 from ....layout import axis
 from ....types import layout_of
 from ...tmem.descriptor import SharedDescriptor
-from ...tmem.fragments import digits_of
+from ...tmem.ldst_plan import digits_of
 from ...tmem.multiples import Multiple
 from .shapes import DECOMPRESSED, SHAPES, Shape
 from .site import CopySite

@@ -1,5 +1,6 @@
-"""vector: ordinary loads and stores, complete when the call returns;
-the fallback for copies that no asynchronous path can make.
+"""vector: ordinary loads and stores, complete when the call returns.
+
+This is the fallback for copies that no asynchronous path can make.
 
 The result is correct but slower than the kernel's author intended, so the compiler warns.
 """

@@ -1,5 +1,6 @@
-"""Simulation of PTX barriers, fences and register requests. PTX ISA, "mbarrier", "barrier", "barrier.cluster", "fence",
-"setmaxnreg".
+"""Simulates PTX barriers, fences and register requests.
+
+PTX ISA, "mbarrier", "barrier", "barrier.cluster", "fence", "setmaxnreg".
 
 An mbarrier is one of ``tile.mbarrier()``, or 8 bytes of shared memory that the kernel initialises.
 """

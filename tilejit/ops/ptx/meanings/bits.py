@@ -1,5 +1,7 @@
-"""Simulation of the PTX instructions that count or move bits, and of products of integers. PTX ISA, "Integer Arithmetic
-Instructions", "Logic and Shift Instructions", "prmt"."""
+"""Simulates PTX instructions that count or move bits, and integer products.
+
+PTX ISA, "Integer Arithmetic Instructions", "Logic and Shift Instructions", "prmt".
+"""
 
 from __future__ import annotations
 

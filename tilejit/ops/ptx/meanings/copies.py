@@ -1,6 +1,7 @@
-"""Simulation of the PTX instructions of asynchronous copies without a tensor map: ``cp.async``, bulk copies and
-reductions, stores and reductions to another CTA, and their completion. PTX ISA, "Data Movement and Conversion
-Instructions".
+"""Simulates PTX asynchronous copies without a tensor map, and their completion.
+
+``cp.async``, bulk copies and reductions, and stores and reductions to another CTA. PTX ISA, "Data Movement and
+Conversion Instructions".
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Simulation of PTX arithmetic with floats, and of conversions. PTX ISA, "Floating Point Instructions", "Half Precision
-Floating Point Instructions", "cvt".
+"""Simulates PTX floating-point arithmetic and conversions.
+
+PTX ISA, "Floating Point Instructions", "Half Precision Floating Point Instructions", "cvt".
 
 Results are exact, rounded once; those of the approximate functions are computed to NumPy's precision.
 """

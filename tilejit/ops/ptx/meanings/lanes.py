@@ -1,5 +1,6 @@
-"""Simulation of PTX instructions that exchange values among the lanes of a warp, and which lanes take part. PTX ISA,
-"shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync", "bar.warp.sync".
+"""Simulates PTX instructions that exchange values among the lanes of a warp, and which lanes take part.
+
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync", "bar.warp.sync".
 
 Each lane names the lanes that take part by its `membermask`: itself, and lanes that execute the same instruction with
 the same mask. Anything else is undefined, and a finding.

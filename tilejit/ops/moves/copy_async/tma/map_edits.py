@@ -1,5 +1,6 @@
-"""Tensor maps that the kernel edits: seeding, rebinding and publishing them,
-and the fences before the copies that use them.
+"""Tensor maps that the kernel edits: how they are seeded, rebound and published.
+
+The fences before the copies that use them are here too.
 
 A map with a slot starts as a copy of the map that the launch encodes, and is then rebound to another array. Threads
 write it through the generic proxy, and copies read it through the tensormap proxy. So the writing threads must

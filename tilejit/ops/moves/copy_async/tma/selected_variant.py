@@ -1,5 +1,6 @@
-"""tma for selections instead of boxes: patches of a convolution (``.im2col``), and rows that an index selects
-(``.tile::gather4``, ``.tile::scatter4``).
+"""tma for selections instead of boxes: im2col patches, and rows that an index selects.
+
+PTX ISA: ``.im2col``, ``.tile::gather4``, ``.tile::scatter4``.
 
 Maps of patches are encoded by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", ``cp.async.bulk.tensor``.
 """

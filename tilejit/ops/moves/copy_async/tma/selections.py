@@ -1,5 +1,4 @@
-"""Elements that the TMA unit gathers: the patches of a convolution (im2col), and rows named by their indices
-(gather4, scatter4)."""
+"""Selections that the TMA unit gathers: im2col patches, and rows named by index (gather4, scatter4)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to, and warpgroups that together
-ask for more registers than the CTA has."""
+"""Rejects tiles that do not fit in registers, before the simulator or the assembler tries to run them.
+
+Also warpgroups that together ask for more registers than the CTA has.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tilejit.toolchain.program import Program
+from tilejit.toolchain.child_process import Program
 
 
 def shell(text):
@@ -115,7 +115,7 @@ def test_no_descriptor_keeps_its_number_in_the_child(opened, monkeypatch):
 
 def run_here(text):
     """Run Python text in a separate process."""
-    text = f"import os, signal, time\nfrom tilejit.toolchain.program import Program\n{text}\nos._exit(42)"
+    text = f"import os, signal, time\nfrom tilejit.toolchain.child_process import Program\n{text}\nos._exit(42)"
     done = subprocess.run([sys.executable, "-c", text], timeout=60)
     assert done.returncode == 42, signal.strsignal(-done.returncode) if done.returncode < 0 else done.returncode
 
