@@ -12,9 +12,10 @@ from .. import __version__
 from ..errors import TileError
 from ..lazy import Lazy
 
-COMMANDS = {"demo": Lazy("tilejit.cli.demo"), "doctor": Lazy("tilejit.cli.doctor"),
+COMMANDS = {"demo": Lazy("tilejit.cli.demonstration"), "doctor": Lazy("tilejit.cli.doctor"),
             "explain": Lazy("tilejit.cli.explain"), "inspect": Lazy("tilejit.cli.stages"),
-            "diff": Lazy("tilejit.cli.diff"), "cache": Lazy("tilejit.cli.cache"), "ptx": Lazy("tilejit.cli.ptx")}
+            "diff": Lazy("tilejit.cli.diff"), "cache": Lazy("tilejit.cli.cache"),
+            "ptx": Lazy("tilejit.cli.instruction_table")}
 STAGES = ("graph", "llvm", "ptx", "sass")
 
 
