@@ -39,6 +39,12 @@ def available() -> bool:
         return False
 
 
+def version() -> int:
+    """The newest CUDA that the driver knows, as 1000 * major + 10 * minor. LaunchError if there is no driver."""
+    found: int = call("cuDriverGetVersion", doing="the driver's version")
+    return found
+
+
 @cache
 def device_count() -> int:
     """The number of GPUs. LaunchError if there is no driver."""

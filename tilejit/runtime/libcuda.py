@@ -26,6 +26,7 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "q": ctyp
 # zero-terminated bytes
 _FUNCTIONS = {
     "cuInit": ("cuInit", "", "u"),
+    "cuDriverGetVersion": ("cuDriverGetVersion", "i", ""),
     "cuDeviceGetCount": ("cuDeviceGetCount", "i", ""),
     "cuDeviceGet": ("cuDeviceGet", "i", "i"),
     "cuDeviceGetAttribute": ("cuDeviceGetAttribute", "i", "ii"),

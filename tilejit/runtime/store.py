@@ -94,6 +94,21 @@ class Store:
             found.append(Entry(kind, file.name, status.st_size, max(status.st_mtime, status.st_atime)))
         return sorted(found, key=lambda entry: -entry.used)
 
+    def peek(self, entry: Entry) -> bytes | None:
+        """The data of a listed entry, or None if there is no intact one. This does not count as a use."""
+        file = self._file(entry.kind, entry.key)
+        try:
+            status = file.stat()
+            data = read_sealed(file, self.path)
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # reading has changed the first of them
+            return data
+        except OSError:
+            return None
+
+    def remove(self, entry: Entry) -> bool:
+        """Delete a listed entry; returns whether it was there. CacheError if the folder does not allow it."""
+        return self._delete(self._file(entry.kind, entry.key))
+
     def nbytes(self) -> int:
         """Bytes on disk."""
         return sum(entry.nbytes for entry in self.entries())
