@@ -105,7 +105,7 @@ class Interpreter:
     def const(self, number, dtype):
         return V(self, str(number % 2**dtype.bits), dtype)
 
-    def widened(self, x, dtype):
+    def widen(self, x, dtype):
         assert x.dtype.bits == dtype.bits, "an index would be extended by its sign"
         return x
 
