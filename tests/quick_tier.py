@@ -17,6 +17,10 @@ QUICK = {
         "language/test_constants.py::test_a_frozen_dataclass_can_be_a_constant", "cache/test_cache_keys.py",
         "test_quick_tier.py", "test_chosen_cases.py", "mutants/test_compiler_mutants.py",
     ),
+    "cli": (
+        "test_command_line.py::test_cache_lists_each_compiled_kernel_with_its_target_size_age_and_arguments",
+        "test_command_line.py::test_version_is_that_of_the_package",
+    ),
     "frontend": (
         "frontend/test_branches.py", "frontend/test_cells.py", "frontend/test_leaving_loops.py",
         "frontend/test_loops.py", "frontend/test_prune.py", "frontend/test_scopes.py", "frontend/test_source.py",
