@@ -21,17 +21,17 @@ class Warps:
     """An emitter whose values are arrays over the threads: words of one or two elements."""
 
     def __init__(self, threads: int):
-        self.threads = threads
+        self.threads, self.warp = threads, self  # the component for warps
 
     def asm(self, text, outputs, inputs):
         assert text == "mov.u32 $0, %laneid;"
         return [Lanes(np.arange(self.threads) % 32)]
 
-    def _to_units(self, x, dtype):
+    def to_units(self, x, dtype):
         per = 4 // dtype.nbytes
         return [np.stack(x[n:n + per], -1) for n in range(0, len(x), per)]
 
-    def _from_units(self, words, dtype, n):
+    def from_units(self, words, dtype, n):
         return [w[..., i] for w in words for i in range(4 // dtype.nbytes)]
 
     def select(self, test, a, b):

@@ -220,7 +220,8 @@ class Threads:
     """What a reduction asks of an emitter, executed at once for all threads."""
 
     def __init__(self, threads: int, nbytes: int):
-        self.lane, self.warp, self.memory = np.arange(threads) % 32, np.arange(threads) // 32, np.full(nbytes, -1)
+        self.lane, self.warps, self.memory = np.arange(threads) % 32, np.arange(threads) // 32, np.full(nbytes, -1)
+        self.warp = self.sync = self.control = self.tiles = self  # the components
 
     def memoize_for_region(self, key, make):
         return make()
@@ -229,7 +230,7 @@ class Threads:
         return self.lane
 
     def digit(self, axis, extent, stride):
-        return Held((self.lane if axis == "laneid" else self.warp) // stride % extent)
+        return Held((self.lane if axis == "laneid" else self.warps) // stride % extent)
 
     def as_test(self, digit):
         return digit.array == 0
@@ -238,12 +239,12 @@ class Threads:
         return np.logical_and.reduce([np.ones(self.lane.shape, bool), *tests])
 
     def shuffle(self, kind, value, by):
-        return Held(value.array[self.warp * 32 + (self.lane ^ by if kind == "bfly" else by)])
+        return Held(value.array[self.warps * 32 + (self.lane ^ by if kind == "bfly" else by)])
 
     def begin_scratch(self, call):
         self.memory[:] = -1
 
-    def sync(self):
+    def scope(self):
         pass
 
     def scratch_address(self, call, offset):

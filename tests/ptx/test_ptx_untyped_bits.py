@@ -41,7 +41,7 @@ def test_also_bits_that_a_store_converts_or_that_go_through_branches_and_loops(l
     ("tile.store(y[i], tile.bitcast(tile.ptx.shfl.sync.idx.b32(v, 0, 31, -1), tile.float32))",),
     ("e = (tile.ptx.shfl.sync.idx.b32(v, 0, 31, -1) >> 23) & 255", "tile.store(y[i], e)"),
     ("tile.store(y[i], tile.shuffle_xor(v, 1))",),
-    ("tile.store(y[i], tile.ptx.shfl.sync.idx.b32(i, 0, 31, -1))",),
+    ("tile.store(y[i], v)", "tile.store(y[i], tile.ptx.shfl.sync.idx.b32(i, 0, 31, -1))"),
     ("b = tile.ptx.shfl.sync.idx.b32(v, 0, 31, -1)", "tile.store(y[i], tile.bitcast(tile.ptx.shfl.sync.idx.b32(b, 1, 31, -1), tile.float32))")])
 def test_bits_that_are_taken_for_bits_and_integers_are_not_reported(lines):
     assert told(*lines) == []
