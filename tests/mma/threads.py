@@ -34,6 +34,7 @@ class Threads:
 
     def __init__(self, threads, memory=None):
         self.threads, self.memory = threads, memory
+        self.tiles = self.mma = self.warp = self.control = self  # the components
 
     def lane_id(self):
         return np.arange(self.threads) % 32
@@ -80,7 +81,7 @@ class Threads:
         if text.startswith("stmatrix"):
             return self.stmatrix(text, *inputs)
         kind = re.match(r"mma\.sync\.aligned\.(\w+)\.row\.col", text)[1]
-        return self.mma(kind, inputs, len(outputs))
+        return self.multiply(kind, inputs, len(outputs))
 
     # -- instructions ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class Threads:
                 row, column = (column, row) if ".trans" in text else (row, column)
                 self.memory[at[thread // 32 * 32 + 8 * j + row] + column] = v
 
-    def mma(self, kind, inputs, results):
+    def multiply(self, kind, inputs, results):
         a_at, a_count, b_at, b_count = FRAGMENTS[kind]
         m, n, k = map(int, re.match(r"m(\d+)n(\d+)k(\d+)", kind).groups())
         flat = [v for w in inputs for v in (w if isinstance(w, tuple) else (w,))]
