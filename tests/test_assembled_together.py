@@ -103,11 +103,13 @@ def test_what_a_test_compiles_is_assembled_after_it_ends(kernels, assembled_late
 
 
 def test_what_a_test_compiles_without_the_assembler_is_judged_with_its_other_kernels(kernels, assembled_later, monkeypatch):
-    of_nothing.compile(num_warps=2, target="sm_120a")
+    with monkeypatch.context() as patched:
+        patched.setattr(every_kernel, "all_cases", lambda: True)  # what other tests have assembled does not matter
+        of_nothing.compile(num_warps=2, target="sm_120a")
     good, = kernels.compiled
     kernels.compiled[:] = [replace(good, ptx=good.ptx.replace("\tret;", "\treturn;"))]
     monkeypatch.undo()  # the assembler is restored, as after a test
-    monkeypatch.setattr(every_kernel, "all_cases", lambda: True)  # what other tests have assembled does not matter
+    monkeypatch.setattr(every_kernel, "all_cases", lambda: True)
     monkeypatch.setattr(kernels, "queue", Queue())
     problem, = kernels.judge("this test") + kernels.finish()
     assert problem.startswith("tests/test_assembled_together.py::test_what") and "of_nothing for sm_120a: ToolchainError" in problem

@@ -26,7 +26,7 @@ EXTENT = st.one_of(st.integers(1, 300), st.sampled_from((512, 1000, 2048, 4096, 
        columns_first=st.sampled_from((None, True, False)), module=st.sampled_from((plan, blackwell_plan)))
 def test_the_first_ranked_configuration_is_the_choice_and_none_is_repeated(m, n, k, itemsize, stored, epilogue, columns_first, module):
     p = Problem(m, n, k, itemsize=itemsize, stored=stored, epilogue=epilogue)
-    order = module.ranked(p, 132, columns_first)
+    order = module.rank_configs(p, 132, columns_first)
     assert order[0] == module.choose(p, 132, columns_first) and len(set(order)) == len(order)
     assert columns_first is None or {c.swapped for c in order} == {columns_first}
 
@@ -39,7 +39,7 @@ def test_each_of_the_first_configurations_gives_the_product(dtype, m, n, k, targ
     a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
     stored = 4 if size == 4 or dtype == np.int8 else 2
     with multiplying_on(target):
-        for config in module.ranked(Problem(m, n, k, itemsize=size, stored=stored), 4)[:8]:
+        for config in module.rank_configs(Problem(m, n, k, itemsize=size, stored=stored), 4)[:8]:
             assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 
