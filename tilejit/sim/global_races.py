@@ -96,7 +96,7 @@ class GlobalClocks:
         return [*([] if rows is None else [(None, rows)]), *self.learnt.get(cta, ())]
 
     def views(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
-        """What a CTA's copy engines see of others' accesses, for copies of the threads that `known_clocks` would name."""
+        """What a CTA's copy engines see of others' accesses, for copies of threads that `known_clocks` names."""
         return self.viewed.get(cta, [])
 
     def proxy_fence(self, cta: int, some: Some | None) -> None:
