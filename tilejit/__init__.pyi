@@ -1098,7 +1098,9 @@ def exp2(x: _Value, *, fast: bool | None = None) -> _Tile:
     """
 
 def expand_dims(x: _Value, axis: _Axes) -> _Tile:
-    """`x` with a dimension of extent 1 inserted at `axis`."""
+    """`x` with a dimension of extent 1 inserted at `axis`. Several are inserted at the places that a tuple gives, which
+    count in the result.
+    """
 
 def expect_variant(name: str) -> _Scope[None]:
     """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant;
