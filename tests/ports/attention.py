@@ -1,4 +1,4 @@
-"""Attention over whole sequences: causal with shared heads, in a window, by blocks of a mask, and NSA's selected blocks."""
+"""Attention over whole sequences: causal with shared heads, in a window, over blocks of a mask, over selected ones."""
 
 import numpy as np
 import tilejit as tile
@@ -10,7 +10,7 @@ LOG2E = 1.4426950408889634
 
 @tile.jit
 def online_softmax(s, v, most, total, acc):
-    """One step of attention: the scores' block `s`, base 2, with its values `v`, joins the running maximum, sum and result."""
+    """One step of attention: a block of scores `s`, base 2, and its values `v` join the maximum, sum and result."""
     new = tile.maximum(most, tile.max(s, axis=1))
     p, by = tile.exp2(s - new[:, None]), tile.exp2(most - new)
     return new, total * by + tile.sum(p, axis=1), tile.dot(p.to(v.dtype), v, acc * by[:, None])
@@ -19,8 +19,8 @@ def online_softmax(s, v, most, total, acc):
 # FlashAttention (Dao 2023) with fewer heads of keys than of queries, and the logarithm of the sums for a backward pass.
 
 @tile.jit
-def attention_forward(q, k, v, o, lse, scale, WINDOW: tile.constexpr, SHARED: tile.constexpr, BM: tile.constexpr, BN: tile.constexpr,
-                      D: tile.constexpr):
+def attention_forward(q, k, v, o, lse, scale, WINDOW: tile.constexpr, SHARED: tile.constexpr, BM: tile.constexpr,
+                      BN: tile.constexpr, D: tile.constexpr):
     head, m, n_keys = tile.program_id(1), tile.program_id(0) * BM, k.shape[1]
     rows, past = m + tile.arange(BM), n_keys - q.shape[1]
     query = tile.load(q[head, m:m + BM, 0:D])
@@ -50,7 +50,8 @@ def attention_in_numpy(q, k, v, seen, scale):
 @port
 def flash_attention(on: Machine):
     heads, kv, rows, keys, d = 4, 2, 45, 70, 24
-    q, k, v = normal(rows, heads, d, dtype=bfloat16), normal(keys, kv, d, dtype=bfloat16), normal(keys, kv, d, dtype=bfloat16)
+    q = normal(rows, heads, d, dtype=bfloat16)
+    k, v = normal(keys, kv, d, dtype=bfloat16), normal(keys, kv, d, dtype=bfloat16)
     o, lse = on.empty((rows, heads, d), bfloat16), on.empty((heads, rows), "float32")
     by_head = [on(x).transpose(1, 0, 2) for x in (q, k, v)]
     attention_forward[2, heads](*by_head, o.transpose(1, 0, 2), lse, 0.2, WINDOW=None, SHARED=2, BM=32, BN=32, D=d)
@@ -92,12 +93,13 @@ def block_sparse_attention(on: Machine):
     chosen = np.array([[1, 0, 0, 0, 1, 0], [0, 1, 1, 0, 0, 1], [1, 0, 0, 1, 1, 1]], bool)
     starts, blocks = np.cumsum([0, *chosen.sum(1)]), np.nonzero(chosen)[1]
     o = on.empty(q.shape, bfloat16)
-    attention_over_blocks[3, 2](on(q), on(k), on(v), o, on(starts), on(blocks.astype(np.int32)), 0.2, BM=32, BN=16, D=32)
+    attention_over_blocks[3, 2](on(q), on(k), on(v), o, on(starts), on(blocks.astype(np.int32)), 0.2, BM=32, BN=16,
+                                D=32)
     on.check(o, attention_in_numpy(q, k, v, np.repeat(np.repeat(chosen, 32, 0), 16, 1)[:84, :84], 0.2)[0])
 
 
-# Native sparse attention (Yuan et al. 2025): the blocks of keys with the largest sums of compressed scores over the heads of
-# a group, the first and the last ones always, and attention over those of each query.
+# Native sparse attention (Yuan et al. 2025): the blocks of keys with the largest sums of compressed scores over the
+# heads of a group, the first and the last ones always, and attention over those of each query.
 
 @tile.jit
 def select_blocks(scores, chosen, G: tile.constexpr, BLOCKS: tile.constexpr, SIZE: tile.constexpr, K: tile.constexpr):
@@ -110,7 +112,8 @@ def select_blocks(scores, chosen, G: tile.constexpr, BLOCKS: tile.constexpr, SIZ
 
 
 @tile.jit
-def attention_over_selection(q, k, v, o, chosen, scale, G: tile.constexpr, SIZE: tile.constexpr, K: tile.constexpr, D: tile.constexpr):
+def attention_over_selection(q, k, v, o, chosen, scale, G: tile.constexpr, SIZE: tile.constexpr, K: tile.constexpr,
+                             D: tile.constexpr):
     row = tile.program_id(0)
     query = tile.load(q[row, 0:G, 0:D])
     most, total, acc = tile.full((G,), -1e30), tile.zeros((G,)), tile.zeros((G, D))

@@ -1,4 +1,4 @@
-"""Decoding: attention over a cache in pages, latent attention, moves of cache blocks, verification of speculated tokens."""
+"""Decoding: attention over a cache in pages, latent attention, moves of cache blocks, verification of drafts."""
 
 import numpy as np
 import tilejit as tile
@@ -6,23 +6,26 @@ import tilejit as tile
 from tests.ports.attention import LOG2E, online_softmax
 from tests.ports.ports import Machine, bfloat16, exact, float8, integers, normal, permutation, port, softmax, uniform
 
-
-# The cache of keys and values (vLLM's reshape_and_cache): new tokens go to slots, the value -1 is none. With float8 caches
-# they are divided by a scale.
+# The cache of keys and values (vLLM's reshape_and_cache): new tokens go to slots, the value -1 is none. With float8
+# caches they are divided by a scale.
 
 @tile.jit
-def write_to_cache(key, value, key_cache, value_cache, slots, scale, PAGE: tile.constexpr, HEADS: tile.constexpr, D: tile.constexpr):
+def write_to_cache(key, value, key_cache, value_cache, slots, scale, PAGE: tile.constexpr, HEADS: tile.constexpr,
+                   D: tile.constexpr):
     token = tile.program_id(0)
     slot = tile.load(slots[token])
     if slot < 0:
         return
-    tile.store(key_cache[slot // PAGE, slot % PAGE, 0:HEADS, 0:D], tile.load(key[token, 0:HEADS, 0:D]).to(tile.float32) / scale)
-    tile.store(value_cache[slot // PAGE, slot % PAGE, 0:HEADS, 0:D], tile.load(value[token, 0:HEADS, 0:D]).to(tile.float32) / scale)
+    tile.store(key_cache[slot // PAGE, slot % PAGE, 0:HEADS, 0:D],
+               tile.load(key[token, 0:HEADS, 0:D]).to(tile.float32) / scale)
+    tile.store(value_cache[slot // PAGE, slot % PAGE, 0:HEADS, 0:D],
+               tile.load(value[token, 0:HEADS, 0:D]).to(tile.float32) / scale)
 
 
 @port
 def write_new_tokens_to_cache(on: Machine):
-    k, v, slots = normal(5, 2, 24, dtype=bfloat16), normal(5, 2, 24, dtype=bfloat16), np.array([9, -1, 2, 3, 15], np.int64)
+    k, v = normal(5, 2, 24, dtype=bfloat16), normal(5, 2, 24, dtype=bfloat16)
+    slots = np.array([9, -1, 2, 3, 15], np.int64)
     kc, vc = on.zeros((4, 4, 2, 24), float8), on.zeros((4, 4, 2, 24), float8)
     write_to_cache[5,](on(k), on(v), kc, vc, on(slots), 0.5, PAGE=4, HEADS=2, D=24)
     for x, cache in ((k, kc), (v, vc)):
@@ -50,7 +53,8 @@ def copy_cache_blocks(on: Machine):
         on.check(result, cache, 0)
 
 
-# Paged attention of one token (Kwon et al. 2023), the keys in splits whose results a second kernel merges (flash decoding).
+# Paged attention of one token (Kwon et al. 2023), the keys in splits whose results a second kernel merges (flash
+# decoding).
 
 @tile.jit
 def paged_split(q, key_cache, value_cache, table, lengths, parts, sums, scale, PAGE: tile.constexpr, G: tile.constexpr,
@@ -85,10 +89,11 @@ def paged_decode(on: Machine):
     kc, vc = normal(pages, page, heads, d, dtype=np.float16), normal(pages, page, heads, d, dtype=np.float16)
     lengths, table = np.array([1, 37, 64], np.int32), permutation(pages).reshape(requests, 8)
     splits = tile.cdiv(64, split)
-    parts, sums = on.empty((requests, splits, heads * g, d), "float32"), on.empty((requests, splits, heads * g, 2), "float32")
+    parts = on.empty((requests, splits, heads * g, d), "float32")
+    sums = on.empty((requests, splits, heads * g, 2), "float32")
     o = on.empty(q.shape, np.float16)
-    paged_split[requests, heads, splits](on(q), on(kc), on(vc), on(table), on(lengths), parts, sums, 0.25, PAGE=page, G=g, D=d,
-                                         SPLIT=split)
+    paged_split[requests, heads, splits](on(q), on(kc), on(vc), on(table), on(lengths), parts, sums, 0.25, PAGE=page,
+                                         G=g, D=d, SPLIT=split)
     merge_splits[requests, heads * g](parts, sums, o, SPLITS=splits, D=d)
     want = np.empty(q.shape)
     for r, n in enumerate(lengths):
@@ -97,7 +102,8 @@ def paged_decode(on: Machine):
     on.check(o, want)
 
 
-# Latent attention (DeepSeek-V2 2024): all heads share one cached latent, which is key and value, and a rotary part of the key.
+# Latent attention (DeepSeek-V2 2024): all heads share one cached latent, which is key and value, and a rotary part of
+# the key.
 
 @tile.jit
 def latent_decode(q, q_rope, cache, rope_cache, table, lengths, o, scale, PAGE: tile.constexpr, HEADS: tile.constexpr,
@@ -122,8 +128,8 @@ def mla_decode(on: Machine):
     cache = normal(8, page, latent + rope, dtype=bfloat16)  # one array: the latent, and the rotary part beside it
     lengths, table = np.array([50, 17], np.int32), permutation(8).reshape(requests, 4)
     o, given = on.empty(q.shape, bfloat16), on(cache)
-    latent_decode[requests,](on(q), on(turned), given[..., :latent], given[..., latent:], on(table), on(lengths), o, 0.15, PAGE=page,
-                             HEADS=heads, LATENT=latent, ROPE=rope)
+    latent_decode[requests,](on(q), on(turned), given[..., :latent], given[..., latent:], on(table), on(lengths), o,
+                             0.15, PAGE=page, HEADS=heads, LATENT=latent, ROPE=rope)
     want = np.empty(q.shape)
     for r, n in enumerate(lengths):
         keys = exact(cache[table[r]]).reshape(-1, latent + rope)[:n]
@@ -131,8 +137,9 @@ def mla_decode(on: Machine):
     on.check(o, want)
 
 
-# Speculative decoding (Leviathan et al. 2023): a drafted token stays with probability min(1, p / q); the first that does not
-# is drawn anew from what p exceeds q by, and the rest are dropped. If all stay, the last row of p gives one more.
+# Speculative decoding (Leviathan et al. 2023): a drafted token stays with probability min(1, p / q); the first that
+# does not is drawn anew from what p exceeds q by, and the rest are dropped. If all stay, the last row of p gives one
+# more.
 
 @tile.jit
 def verify_draft(p, q, drafted, uniforms, out, LENGTH: tile.constexpr, WORDS: tile.constexpr):
@@ -146,7 +153,7 @@ def verify_draft(p, q, drafted, uniforms, out, LENGTH: tile.constexpr, WORDS: ti
     target = tile.load(p[request, at, 0:WORDS])
     rest = tile.maximum(target - tile.load(q[request, at, 0:WORDS]), 0.0) if at < LENGTH else target
     sums = tile.cumsum(rest)
-    drawn = tile.sum(tile.where(sums <= tile.load(uniforms[request, LENGTH]) * tile.max(sums), 1, 0))
+    drawn = tile.sum(sums <= tile.load(uniforms[request, LENGTH]) * tile.max(sums))
     tile.store(out[request, at], drawn)
     for i in range(at + 1, LENGTH + 1):
         tile.store(out[request, i], -1)

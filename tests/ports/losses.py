@@ -3,15 +3,14 @@
 import numpy as np
 import tilejit as tile
 
-from tests.ports.ports import Machine, bfloat16, exact, integers, normal, port
-from tests.ports.ports import softmax as softmax_in_numpy
+from tests.ports.ports import Machine, bfloat16, exact, integers, normal, port, softmax as softmax_in_numpy
 
-
-# Cross entropy with the gradient written over the logits (Liger, Hsu et al. 2024): one pass for the running maximum and sum
-# of exponentials (Milakov and Gimelshein 2018), one for the gradient. Labels of `ignored` have neither.
+# Cross entropy with the gradient written over the logits (Liger, Hsu et al. 2024): one pass for the running maximum and
+# sum of exponentials (Milakov and Gimelshein 2018), one for the gradient. Labels of `ignored` have neither.
 
 @tile.jit
-def cross_entropy_of_rows(logits, targets, loss, weight, smoothing, ignored, scale, BLOCK: tile.constexpr, GRADIENT: tile.constexpr):
+def cross_entropy_of_rows(logits, targets, loss, weight, smoothing, ignored, scale, BLOCK: tile.constexpr,
+                          GRADIENT: tile.constexpr):
     row, n = tile.program_id(0), logits.shape[1]
     target = tile.load(targets[row])
     if target == ignored:
@@ -57,15 +56,17 @@ def cross_entropy(on: Machine):
     weight = (1 + np.arange(300) % 3).astype(np.float32)
     for dtype, w, smoothing in ((np.float32, None, 0.0), (bfloat16, weight, 0.1)):
         logits, loss = on(x.astype(dtype)), on.empty(9, "float32")
-        cross_entropy_of_rows[9,](logits, on(targets), loss, None if w is None else on(w), smoothing, -100, 1 / 8, BLOCK=128,
-                                  GRADIENT=True)
-        want, gradient = cross_entropy_in_numpy(exact(x.astype(dtype)), targets, np.ones(300) if w is None else w, smoothing, 1 / 8)
+        cross_entropy_of_rows[9,](logits, on(targets), loss, None if w is None else on(w), smoothing, -100, 1 / 8,
+                                  BLOCK=128, GRADIENT=True)
+        want, gradient = cross_entropy_in_numpy(exact(x.astype(dtype)), targets, np.ones(300) if w is None else w,
+                                                smoothing, 1 / 8)
         on.check(loss, want)
         on.check(logits, gradient)
 
 
-# The loss of the last layer without its logits in memory (Liger's fused linear cross entropy): chunk by chunk of the rows,
-# a product, the loss, which leaves the gradient of the logits, and the products for the gradients of input and weight.
+# The loss of the last layer without its logits in memory (Liger's fused linear cross entropy): chunk by chunk of the
+# rows, a product, the loss, which leaves the gradient of the logits, and the products for the gradients of input and
+# weight.
 
 @tile.jit
 def product(a, b, c, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ADD: tile.constexpr = False):
@@ -100,7 +101,8 @@ def fused_linear_cross_entropy(on: Machine):
     on.check(dw, gradient.T @ exact(x), 2e-2)
 
 
-# Divergences of distributions given as logarithms: KL(y | x), and Jensen and Shannon's, a mean of two towards a mixture.
+# Divergences of distributions given as logarithms: KL(y | x), and Jensen and Shannon's, a mean of two towards a
+# mixture.
 
 @tile.jit
 def kl_of_rows(log_p, truth, loss, dlog_p, eps, LOG: tile.constexpr, BLOCK: tile.constexpr):
@@ -125,7 +127,8 @@ def kl_divergence(on: Machine):
     p, t = softmax_in_numpy(exact(x)), softmax_in_numpy(exact(y))
     for truth, is_log in ((t, False), (np.log(t), True)):
         loss, gradient = on.empty(5, "float32"), on.empty((5, 150), "float32")
-        kl_of_rows[5,](on(np.log(p).astype(np.float32)), on(truth.astype(np.float32)), loss, gradient, 1e-10, LOG=is_log, BLOCK=64)
+        kl_of_rows[5,](on(np.log(p).astype(np.float32)), on(truth.astype(np.float32)), loss, gradient, 1e-10,
+                       LOG=is_log, BLOCK=64)
         on.check(loss, (t * np.log(t / p)).sum(1))
         on.check(gradient, -t)
 

@@ -1,4 +1,4 @@
-"""A mixture of experts: routing by topk, alignment of each expert's tokens to blocks, and the grouped products of the blocks."""
+"""A mixture of experts: routing by topk, alignment of each expert's tokens to blocks, products of the blocks."""
 
 import numpy as np
 import tilejit as tile
@@ -17,8 +17,8 @@ def route(logits, experts, weights, E: tile.constexpr, K: tile.constexpr, BM: ti
     tile.store(weights[m:m + BM, 0:K], best / tile.sum(best, axis=1, keepdims=True))
 
 
-# The pairs of token and expert, sorted by expert; each expert's pairs begin a block of BM, and the rest of its last block
-# holds the number of pairs, which is none (as in vLLM's moe_align_block_size).
+# The pairs of token and expert, sorted by expert; each expert's pairs begin a block of BM, and the rest of its last
+# block holds the number of pairs, which is none (as in vLLM's moe_align_block_size).
 
 @tile.jit
 def align_to_blocks(experts, order, block_expert, blocks, BM: tile.constexpr, E: tile.constexpr, PAIRS: tile.constexpr):
@@ -33,7 +33,7 @@ def align_to_blocks(experts, order, block_expert, blocks, BM: tile.constexpr, E:
     tile.store(order[place], sorting, mask=of < E)
     for i in range(0, order.shape[0], BM):
         at = i + tile.arange(BM)
-        expert = tile.sum(tile.where(ends <= i, 1, 0))
+        expert = tile.sum(ends <= i)
         used = tile.gather(count - padded + ends, tile.full((BM,), expert), 0)
         tile.store(order[i:i + BM], n, mask=at >= used)
         tile.store(block_expert[i // BM], expert)
@@ -41,8 +41,8 @@ def align_to_blocks(experts, order, block_expert, blocks, BM: tile.constexpr, E:
 
 
 @tile.jit
-def products_of_experts(x, weights, order, block_expert, blocks, factors, out, PER_ROW: tile.constexpr, BM: tile.constexpr,
-                        BN: tile.constexpr, BK: tile.constexpr):
+def products_of_experts(x, weights, order, block_expert, blocks, factors, out, PER_ROW: tile.constexpr,
+                        BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
     """out[pair] = x[pair // PER_ROW] @ weights[expert of the block].T, times the pair's factor if there is one."""
     block, n = tile.program_id(0), tile.program_id(1) * BN
     if block >= tile.load(blocks[0]):
@@ -91,13 +91,13 @@ def fused_moe(on: Machine):
     found = on.get(order)
     on.check(np.sort(found[found < pairs]), np.arange(pairs))
 
-    up, gated, down = on.empty((pairs, 2 * inner), bfloat16), on.empty((pairs, inner), bfloat16), on.empty((tokens, k, width), bfloat16)
-    out = on.empty((tokens, width), bfloat16)
+    up, gated = on.empty((pairs, 2 * inner), bfloat16), on.empty((pairs, inner), bfloat16)
+    down, out = on.empty((tokens, k, width), bfloat16), on.empty((tokens, width), bfloat16)
     tiles = dict(BM=bm, BN=32, BK=32)
     products_of_experts[most, 3](on(x), on(w1), order, block_expert, blocks, None, up, PER_ROW=k, **tiles)
     silu_and_multiply[pairs,](up, gated, HALF=inner, BLOCK=inner)
-    products_of_experts[most, 2](gated, on(w2), order, block_expert, blocks, factors.reshape(pairs), down.reshape(pairs, width),
-                                 PER_ROW=1, **tiles)
+    products_of_experts[most, 2](gated, on(w2), order, block_expert, blocks, factors.reshape(pairs),
+                                 down.reshape(pairs, width), PER_ROW=1, **tiles)
     sum_of_experts[tokens,](down, out, K=k, BLOCK=64)
     h = np.einsum("td,tkfd->tkf", exact(x), exact(w1)[want])
     h = h[..., :inner] * sigmoid(h[..., :inner]) * h[..., inner:]

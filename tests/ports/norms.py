@@ -1,4 +1,4 @@
-"""Normalisations and statistics: softmax, layer norm with its backward pass, RMS, group and batch norm, Welford's variance."""
+"""Normalisations and statistics: softmax, layer, RMS, group and batch norm, Welford's variance."""
 
 import numpy as np
 import tilejit as tile
@@ -23,8 +23,8 @@ def softmax(on: Machine):
         on.check(out, ports.softmax(exact(x[:, 3:])))
 
 
-# Layer norm (Ba et al. 2016). The backward pass adds the gradients of weight and bias to a few partial sums, under locks,
-# and a second kernel adds those up.
+# Layer norm (Ba et al. 2016). The backward pass adds the gradients of weight and bias to a few partial sums, under
+# locks, and a second kernel adds those up.
 
 @tile.jit
 def layer_norm_forward(x, weight, bias, out, means, rstds, eps, BLOCK: tile.constexpr):
@@ -76,7 +76,8 @@ def sum_of_rows(partial, out, ROWS: tile.constexpr, BLOCK: tile.constexpr):
 @port
 def layer_norm(on: Machine):
     rows, n, groups = 11, 75, 4
-    x, weight, bias, dout = normal(rows, n, dtype=np.float16), 1 + normal(n) / 4, normal(n), normal(rows, n, dtype=np.float16)
+    x, dout = normal(rows, n, dtype=np.float16), normal(rows, n, dtype=np.float16)
+    weight, bias = 1 + normal(n) / 4, normal(n)
     e = exact(x)
     rstd = 1 / np.sqrt(e.var(1) + 1e-5)
     normed, wd = (e - e.mean(1)[:, None]) * rstd[:, None], exact(dout) * weight
@@ -88,7 +89,8 @@ def layer_norm(on: Machine):
     on.check(rstds, rstd)
     dx, partial, sums = on.empty((rows, n), "float16"), on.empty((2, groups, n), "float32"), on.empty((2, n), "float32")
     locks, counts = on.zeros(groups, "int32"), on.zeros(groups, "int32")
-    layer_norm_backward[rows,](on(dout), on(x), on(weight), means, rstds, dx, partial[0], partial[1], locks, counts, BLOCK=128)
+    layer_norm_backward[rows,](on(dout), on(x), on(weight), means, rstds, dx, partial[0], partial[1], locks, counts,
+                               BLOCK=128)
     for part, total in zip(partial, sums):
         sum_of_rows[2,](part, total, ROWS=groups, BLOCK=64)
     on.check(dx, (wd - normed * (normed * wd).mean(1, keepdims=True) - wd.mean(1, keepdims=True)) * rstd[:, None])
@@ -109,7 +111,8 @@ def add_rms_norm(x, residual, weight, out, eps, N: tile.constexpr, BLOCK: tile.c
 
 @port
 def rms_norm(on: Machine):
-    x, residual, weight = normal(6, 100, dtype=bfloat16), normal(6, 100, dtype=bfloat16), normal(100, dtype=bfloat16) / 4
+    x, residual = normal(6, 100, dtype=bfloat16), normal(6, 100, dtype=bfloat16)
+    weight = normal(100, dtype=bfloat16) / 4
     v = exact(x) + exact(residual)
     given, out = on(residual), on.empty((6, 100), bfloat16)
     add_rms_norm[6,](on(x), given, on(weight), out, 1e-6, N=100, BLOCK=128)
@@ -120,7 +123,8 @@ def rms_norm(on: Machine):
 # Group norm (Wu and He 2018) of a batch of images in the layout NCHW: the two passes over a group are one loop each.
 
 @tile.jit
-def group_norm_of_images(x, weight, bias, out, eps, PER_GROUP: tile.constexpr, PIXELS: tile.constexpr, BLOCK: tile.constexpr):
+def group_norm_of_images(x, weight, bias, out, eps, PER_GROUP: tile.constexpr, PIXELS: tile.constexpr,
+                         BLOCK: tile.constexpr):
     image, first = tile.program_id(1), tile.program_id(0) * PER_GROUP
     total, squares = tile.zeros((PER_GROUP, BLOCK)), tile.zeros((PER_GROUP, BLOCK))
     for i in range(0, PIXELS, BLOCK):
@@ -142,7 +146,8 @@ def group_norm_of_images(x, weight, bias, out, eps, PER_GROUP: tile.constexpr, P
 def group_norm(on: Machine):
     x, weight, bias = normal(2, 12, 7, 11), normal(12), normal(12)
     out = on.empty((2, 12, 77), "float32")
-    group_norm_of_images[4, 2](on(x).reshape(2, 12, 77), on(weight), on(bias), out, 1e-5, PER_GROUP=3, PIXELS=77, BLOCK=64)
+    group_norm_of_images[4, 2](on(x).reshape(2, 12, 77), on(weight), on(bias), out, 1e-5, PER_GROUP=3, PIXELS=77,
+                               BLOCK=64)
     g = exact(x).reshape(2, 4, -1)
     normed = ((g - g.mean(2, keepdims=True)) / np.sqrt(g.var(2, keepdims=True) + 1e-5)).reshape(2, 12, 77)
     v = normed * weight[:, None] + bias[:, None]
@@ -167,7 +172,8 @@ def welford(x, mask):
 
 
 @tile.jit
-def batch_norm_forward(x, weight, bias, out, running_mean, running_var, momentum, eps, BN: tile.constexpr, BP: tile.constexpr):
+def batch_norm_forward(x, weight, bias, out, running_mean, running_var, momentum, eps, BN: tile.constexpr,
+                       BP: tile.constexpr):
     channel = tile.program_id(0)
     images, pixels = x.shape[0], x.shape[2]
     found = 0.0, 0.0, 0.0

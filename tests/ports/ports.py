@@ -52,8 +52,8 @@ class Machine:
         return self.fetch(x)
 
     def check(self, x: Any, want: np.ndarray, close: float | None = None) -> None:
-        """Compare an array, of the machine or fetched, with the expected one: integers exactly, floats within `close`, or what is usual
-        for their dtype, of the largest one. Infinities and NaN are where they are expected."""
+        """Compare an array, of the machine or fetched, with the expected one: integers exactly, floats within `close`,
+        or what is usual for their dtype, of the largest one. Infinities and NaN are where they are expected."""
         self.checked += 1
         got, want = x if isinstance(x, np.ndarray) else self.fetch(x), np.asarray(want)
         assert got.shape == want.shape, f"{got.shape} instead of {want.shape}"
@@ -93,7 +93,7 @@ def run(name: str, on: Machine) -> None:
     assert on.checked, f"{name} checks nothing"
 
 
-# -- what the arrays hold ------------------------------------------------------------------------------------------------
+# -- what the arrays hold ----------------------------------------------------------------------------------------------
 
 _rng = np.random.default_rng(0)
 

@@ -19,9 +19,9 @@ def silu(x):
 
 
 @tile.jit
-def product_with_epilogue(a, b, bias, residual, c, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, GROUP: tile.constexpr,
-                          ACTIVATION: tile.constexpr = None):
-    """c = activation(a @ b + bias) + residual; neighbouring CTAs share columns of b, `GROUP` rows of tiles at a time."""
+def product_with_epilogue(a, b, bias, residual, c, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
+                          GROUP: tile.constexpr, ACTIVATION: tile.constexpr = None):
+    """c = activation(a @ b + bias) + residual; neighbouring CTAs take `GROUP` rows of tiles at a time."""
     rows, columns = tile.cdiv(a.shape[0], BM), tile.cdiv(b.shape[1], BN)
     pid, width = tile.program_id(0), GROUP * tile.cdiv(b.shape[1], BN)
     first = pid // width * GROUP
@@ -47,11 +47,12 @@ def matmul_with_epilogue(on: Machine):
         (np.float32, 17, 20, 33, None, lambda x: x, True),
     )
     for dtype, m, n, k, activation, in_numpy, more in cases:
-        a, b, bias, residual = normal(m, k + 4, dtype=dtype), normal(n, k, dtype=dtype), normal(n), normal(m, n, dtype=dtype)
-        c = on.empty((m, n), dtype)
+        a, b = normal(m, k + 4, dtype=dtype), normal(n, k, dtype=dtype)
+        bias, residual = normal(n), normal(m, n, dtype=dtype)
+        extra, c = (on(bias), on(residual)) if more else (None, None), on.empty((m, n), dtype)
         grid = tile.cdiv(m, 32) * tile.cdiv(n, 32),
-        product_with_epilogue[grid](on(a)[:, 4:], on(b).transpose(1, 0), on(bias) if more else None, on(residual) if more else None, c,
-                                    BM=32, BN=32, BK=32, GROUP=2, ACTIVATION=activation)
+        product_with_epilogue[grid](on(a)[:, 4:], on(b).transpose(1, 0), *extra, c, BM=32, BN=32, BK=32, GROUP=2,
+                                    ACTIVATION=activation)
         want = in_numpy(exact(a[:, 4:]) @ exact(b).T + (bias if more else 0)) + (exact(residual) if more else 0)
         on.check(c, want)
 

@@ -1,4 +1,4 @@
-"""Products of quantised matrices: GPTQ with groups in any order, AWQ, int8 with scales computed at run time, float8 in blocks."""
+"""Products of quantised matrices: GPTQ with groups in any order, AWQ, int8 with computed scales, float8 in blocks."""
 
 import numpy as np
 import tilejit as tile
@@ -8,7 +8,8 @@ from tests.ports.ports import Machine, bfloat16, exact, float8, integers, normal
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the place in a word of each of eight neighbouring columns
 
 
-# GPTQ (Frantar et al. 2022): four bits, eight rows of k in a word; `g_idx` names each row's group, in any order ("act-order").
+# GPTQ (Frantar et al. 2022): four bits, eight rows of k in a word; `g_idx` names each row's group, in any order
+# ("act-order").
 
 @tile.jit
 def product_gptq(x, words, zeros, scales, g_idx, out, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
@@ -45,11 +46,13 @@ def gptq_with_g_idx(on: Machine):
 # AWQ (Lin et al. 2023): eight columns in a word, in an order that suits its first kernels; groups of rows in order.
 
 @tile.jit
-def product_awq(x, words, zeros, scales, out, ORDER: tile.constexpr, GROUP: tile.constexpr, BM: tile.constexpr, BN: tile.constexpr):
+def product_awq(x, words, zeros, scales, out, ORDER: tile.constexpr, GROUP: tile.constexpr, BM: tile.constexpr,
+                BN: tile.constexpr):
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     acc = tile.zeros((BM, BN))
     for k in range(0, x.shape[1], GROUP):
-        w, z = tile.load(words[k:k + GROUP, n // 8:n // 8 + BN // 8]), tile.load(zeros[k // GROUP, n // 8:n // 8 + BN // 8])
+        w = tile.load(words[k:k + GROUP, n // 8:n // 8 + BN // 8])
+        z = tile.load(zeros[k // GROUP, n // 8:n // 8 + BN // 8])
         w = tile.stack([w >> 4 * place & 15 for place in ORDER], axis=-1).reshape(GROUP, BN)
         z = tile.stack([z >> 4 * place & 15 for place in ORDER], axis=-1).reshape(BN)
         b = (w - z[None, :]).to(x.dtype) * tile.load(scales[k // GROUP, n:n + BN])[None, :]

@@ -1,4 +1,4 @@
-"""Kernels that run in production elsewhere, written in the language, give what NumPy gives: on the simulator and on the GPU."""
+"""Kernels that run in production elsewhere, written in the language, give what NumPy gives on either machine."""
 
 import sys
 import warnings
