@@ -13,12 +13,12 @@ DOT = "acc = tile.dot(tile.load(A[0:32, c * 16:c * 16 + 16]), tile.load(B[c * 16
 
 # name: the loop's body, and what it adds to the sums for the places c
 BODIES = {
-    "loads in a branch": (["c = tile.load(I[j])", "if c >= 0:", f"    {DOT}"], [2, 0, 5, 3]),
+    "loads in a branch that the loop changes": (["if acc[0, 0] == acc[0, 0]:", f"    {DOT.replace('c *', 'j *')}"], [0, 1, 2, 3, 4]),
     "loads in a loop": (["for c in range(2):", f"    {DOT}"], [0, 1] * 5),
     "numbers alone": (["acc = acc + tile.load(I[j]).to(tile.float32)"], None),
     "arithmetic alone": (["acc = acc + 1"], None),
     "a copy with a wait in a branch": (["c = tile.load(I[j])", "if c >= 0:", "    tile.copy_async(s, A[0:32, c * 16:c * 16 + 16]).wait()",
-                                        "    acc = tile.dot(s, tile.load(B[c * 16:c * 16 + 16, 0:32]), acc)", "    tile.sync()"], [2, 0, 5, 3]),
+                                        "    acc = tile.dot(s, tile.load(B[c * 16:c * 16 + 16, 0:32], cache='cs'), acc)", "    tile.sync()"], [2, 0, 5, 3]),
 }
 OTHERS = {"numbers alone": 9, "arithmetic alone": 5}
 

@@ -254,7 +254,7 @@ class AccessPattern:
 
     def gathered_rows(self, g: Writer, terms: Sequence[MaskTerm]) -> Source:
         """Rows of the array, selected by tiles of their indices; -1 stands for a row that `terms` exclude."""
-        along = next((d for d in self.contiguous_first() if self.is_row(d)), None)
+        along = next((d for d in self.contiguous_dimensions() if self.is_row(d)), None)
         if along is None:
             assert self.axes is not None  # or it says what is wrong with them
             raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of an array, "
@@ -282,11 +282,11 @@ class AccessPattern:
             place = g.call(rows_of_array, self.buffer, start, *numbers, extents=extents, along=along)
         return Source(place, extents, (*axes, column))
 
-    def contiguous_first(self) -> list[int]:
-        """The dimensions of the array, those with stride 1 first, and of each kind the last first."""
-        strides = self.array.strides or ()
-        return sorted(reversed(range(len(self.indices))), key=lambda d: not (isinstance(strides[d], int)
-                                                                             and strides[d] == 1))
+    def contiguous_dimensions(self) -> list[int]:
+        """The dimensions of the array with stride 1, the last one first; the last dimension if there is none."""
+        strides, last = self.array.strides or (), len(self.indices) - 1
+        found = [d for d in range(last, -1, -1) if isinstance(strides[d], int) and strides[d] == 1]
+        return found or [last]
 
     def is_row(self, d: int) -> bool:
         """Whether the indices of dimension `d` are consecutive along an axis of their own."""

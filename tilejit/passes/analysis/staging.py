@@ -34,7 +34,7 @@ from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared
 from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.copy_async.site import CopySite
-from ...ops.sync.barriers import awaits_copies
+from ...ops.sync.barriers import awaits_copies, cp_async_commit, cp_async_wait
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tmem.order import tcgen05_commit_
 from ...ops.tmem.slots import reads_late
@@ -226,6 +226,14 @@ class StagedLoopFinder:
                                        "only the copies directly in the loop's body may write it", call.loc)
 
 
+def own_groups(loop: For) -> Call | None:
+    """The first call in a loop that commits or waits for groups of cp.async of the author's own, or may do so for a
+    token."""
+    return next((n for n in walk(loop.body) if isinstance(n, Call)
+                 and (n.op in (cp_async_commit, cp_async_wait)
+                      or n.op is copy_async_ and n.attrs["options"].get("token"))), None)
+
+
 def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For],
                          groups: bool = False) -> Iterator[Warning_]:
     """Warnings of copies nested inside a loop that look as if they ran ahead of it but do not.
@@ -349,5 +357,6 @@ BELOW = {If: ("a branch", "copy in every iteration, from a place that the condit
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "copied_bytes", "in_branch", "is_staged_copy", "missed_copy_warnings",
-           "shared_memory_left", "site_with_barrier", "why_not_ahead"]
+__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "copied_bytes", "in_branch",
+           "is_staged_copy", "missed_copy_warnings", "own_groups", "shared_memory_left", "site_with_barrier",
+           "why_not_ahead"]

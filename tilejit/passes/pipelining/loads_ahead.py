@@ -46,6 +46,7 @@ from ..analysis.staging import (
     completes_by_bytes,
     is_staged_copy,
     missed_copy_warnings,
+    own_groups,
     shared_memory_left,
     site_with_barrier,
     why_not_ahead,
@@ -245,6 +246,11 @@ class _LoadsAhead:
         if why := self.why_slow(self.with_likely_layout(ahead.copy),
                                 for_roles=pipeline.warp_specialize and not multiplied):
             return why
+        groups = own_groups(loop)
+        if groups is not None and not completes_by_bytes(self.context, self.with_likely_layout(ahead.copy),
+                                                         self.context.scope.kind):
+            return (f"its copy would complete by groups of cp.async, which {groups.op.name} at line "
+                    f"{line_of(groups.loc)} counts too")
         if ahead.repair is not None and (why := self.copies.why_costly(ahead.repair, loop)):
             return why
         self.left -= nbytes

@@ -28,7 +28,7 @@ from ...ops.tmem.slots import commit, products_of
 from ...types import Barrier, Buffer, Points, Region, Scalar, Selected, layout_of
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier
-from ..analysis.staging import INDEXED, StagedLoop, copied_bytes
+from ..analysis.staging import INDEXED, StagedLoop, copied_bytes, own_groups
 from ..analysis.writing import Writer
 from ..products.products_in_flight import deferrable_wait, with_deferred_wait
 
@@ -368,15 +368,13 @@ def deferrable_wait_of(staged: StagedLoop) -> Call | None:
 def refuse_other_groups(loop: For, target: str) -> None:
     """Raise CompilationError for the author's own cp.async groups in the loop, which would upset the count of the
     loop's groups."""
-    for node in walk(loop.body):
-        if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
-                                       or node.op is copy_async_ and node.attrs["options"].get("token")):
-            old = ""
-            if architecture(target) < 90:
-                old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
-            raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
-                                   "and no others may come between: commit and wait for other copies before or "
-                                   f"after the loop{old}", node.loc)
+    if (node := own_groups(loop)) is not None:
+        old = ""
+        if architecture(target) < 90:
+            old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
+        raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
+                               "and no others may come between: commit and wait for other copies before or "
+                               f"after the loop{old}", node.loc)
 
 
 def source_argument(copy: Call) -> int | None:
