@@ -201,8 +201,8 @@ def _explain_loop(loop: LoopRecord) -> list[str]:
 
 
 def _explain_load(load: LoadRecord) -> list[str]:
-    where = f"runs ahead of the pipelined loop at line {load.loop}"
-    return [f"  line {load.line}: {load.source}", f"    {where if load.ahead else f'not: {where}'}: {load.how}"]
+    return [f"  line {load.line}: {load.source}",
+            f"    {'runs' if load.ahead else 'does not run'} ahead of the pipelined loop at line {load.loop}: {load.how}"]
 
 
 def _explain_map(m: TensorMapRecord) -> str:

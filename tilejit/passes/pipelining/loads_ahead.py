@@ -38,7 +38,7 @@ from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.arrange import transpose_
 from ...records import LoadRecord
-from ...types import Region, Scalar, Tile
+from ...types import Region, Tile
 from ..analysis.access_patterns import PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.program_slices import live_values, more_than_arithmetic, slice_around, without_dead_code
@@ -263,10 +263,6 @@ class _LoadsAhead:
     def why_depends(self, loop: For, load: Call, ahead: AheadCopy) -> str:
         """Why the place of a copy, or the condition of a branch around it, is not known iterations ahead; "" if it
         is."""
-        for branch in ahead.branches:
-            if type_as(branch.test, Scalar).uniform < self.context.scope.uniformity:
-                return (f"the condition of its branch at line {line_of(branch.loc)} differs between the threads of the "
-                        f"{self.context.scope.kind}")
         places, outside = slice_around(with_nodes_in_place(loop.body, load, ahead.nodes), {ahead.copy})
         changed = next((c.inner for c in loop.carried if c.inner in outside), None)
         if changed is not None:
