@@ -269,7 +269,6 @@ class AccessPattern:
         axes = tuple(a for a in self.walked if a != column)
         if not axes:
             raise PatternMismatch("elements of a single row that index tiles or a mask choose are not contiguous")
-        start = self.start(g, self.indices[along])
         numbers = [self.row_numbers(g, i, axes) for d, i in enumerate(self.indices) if d != along]
         chosen = next(n for n, x in enumerate(numbers) if isinstance(type_of(x), Tile))
         for term in terms:
@@ -277,8 +276,10 @@ class AccessPattern:
             numbers[chosen] = where.function(g, kept, numbers[chosen], -1)
         extents = prod(self.shape[a] for a in axes), self.shape[column]
         if len(numbers) == 1 and along == 1:
-            place = as_value(take(g, self.buffer, as_value(numbers[0])).part(g, start, extents[1]))
+            taken = take(g, self.buffer, as_value(numbers[0]))
+            place = as_value(taken.part(g, self.start(g, self.indices[along]), extents[1]))
         else:
+            start = self.start(g, self.indices[along])
             place = g.call(rows_of_array, self.buffer, start, *numbers, extents=extents, along=along)
         return Source(place, extents, (*axes, column))
 
