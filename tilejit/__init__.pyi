@@ -64,7 +64,7 @@ __all__ = [
     "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map",
     "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk",
     "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all",
-    "warp_any", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -1993,6 +1993,14 @@ def warp_any(condition: _Value, mask: _Value | None = None) -> _Tile:
 
 def warp_id() -> _Tile:
     """The warp's index in the CTA."""
+
+def warp_reduce(x: _Value, op: str, mask: _Value | None = None) -> _Tile:
+    """The scalars `x` of the lanes of the thread's warp, reduced by `op`: "add", "min", "max", "and", "or" or "xor";
+    with `mask`, of those lanes, as in ``tile.ballot``.
+
+    `x` is an integer of at most 32 bits or a bool; for "min" and "max" also a float of at most 32 bits, of which a NaN
+    is propagated. Sums have 32 bits, and wrap. PTX ISA, "redux.sync".
+    """
 
 def warpgroup(i: _Threads, regs: int | None = None) -> _Scope[None]:
     """The scope of warpgroup `i` of the CTA (128 threads each), or of ``range(first, stop)`` of them as one collective.

@@ -94,7 +94,7 @@ FAMILIES = (
         "warps",
         "Lanes of a warp",
         "They exchange scalars, one in each thread, among the 32 lanes of a warp.",
-        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all match",
+        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all warp_reduce match",
     ),
     Family(
         "memory",
