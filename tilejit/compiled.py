@@ -84,6 +84,7 @@ class CompiledKernel:
     compile_time: dict[str, float]
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
     written: tuple[int, ...] = ()  # the indices of the run-time arguments that the kernel writes
+    by_address: bool = False       # whether the kernel makes arrays from addresses
     launchers: dict[int, Any] = field(repr=False, default_factory=dict)  # by device
     texts: Callable[[], dict[str, str]] = field(repr=False, default=dict)  # returns the stages' texts, by name
 
@@ -225,7 +226,7 @@ def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
     recipe = {"name": graph.name, "arguments": list(map(_parameter_record, graph.params)), "threads": launch.threads,
               "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
               "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
-              "written": sorted(lowered.written)}
+              "written": sorted(lowered.written), "by_address": lowered.by_address}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
             # with jitter, no number of spills is refused or worth a warning
@@ -250,7 +251,7 @@ def made_of(lowered: dict[str, Any], code: dict[str, Any], key: str, cubin: byte
         **records, tensor_maps=map_records(bound.names, recipe["maps"], bound),
         warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])),
         compile_time=seconds, recipe=recipe,
-        written=tuple(recipe["written"]), texts=texts)
+        written=tuple(recipe["written"]), by_address=recipe.get("by_address", False), texts=texts)
 
 
 def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from .lazy import Lazy
 from .manifest import Shelf, difference
 from .names import suggest_keyword, suggest_nearest
 from .runtime import driver, libcuda
+from .runtime.addresses import known_arrays
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
 from .runtime.groups import Group, spread
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
@@ -361,7 +362,7 @@ class Kernel:
         simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.require_lowered().written)
-        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), **how)
+        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays, **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
@@ -407,6 +408,10 @@ class Kernel:
         asked.check_writable(compiled.written)
         written = {bound.names[n] for n in compiled.written}
         check_apart(copies, written)
+        if copies and compiled.by_address:
+            raise LaunchError(f"{self.name} makes arrays from addresses, and the host arrays {', '.join(copies)} would "
+                              "be copied to the GPU, where addresses of the host mean nothing: pass device arrays "
+                              "(tile.to_device), and addresses of device arrays")
         launcher = compiled.launcher(device)
         arguments = launch_arguments(bound)
         if not launcher(grid, call.get("stream"), arguments):

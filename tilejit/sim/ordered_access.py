@@ -138,9 +138,9 @@ class OrderedAccess(Component):
         near = self.clusters_of(ctas)
         if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
             self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
-        for at, cta in zip(index, ctas):
-            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid,
-                        near[int(cta)])
+        for at, cta in zip(self.m.global_memory.cells(memory, index), ctas):
+            place = memory.shadow.address, int(at)  # alike for arrays that lie over each other
+            clocks.meet(int(cta), int(clusters[cta + 1]), place, order, reads, writes, of_grid, near[int(cta)])
 
     def clusters_of(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""

@@ -7,13 +7,15 @@ The launch is asked, and the answer becomes a guard of the compiled kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from ...ir.builder import Facts, element_type, type_of
 from ...ir.graph import Const, Graph, Operand, Value
-from ...types import Scalar, Sym, Tile
+from ...ops.language.addressed import number_behind
+from ...types import Addressed, Scalar, Sym, Tile
 from .constraints import Constraint
 from .index_tile_analysis import IndexTileAnalysis
 from .integer_analysis import Knowledge, LazyConstraint
@@ -23,15 +25,51 @@ PARTS = (1, 2, 4, 8)  # divisions on the way that are allowed for, as in ``half 
 Number = Sym | Value  # an extent of an array, or a scalar argument
 
 
+class GraphFacts(Facts):
+    """The facts of the launch, and those that a graph tells of the arrays that its kernel makes from addresses."""
+
+    def __init__(self, launch: Facts, analysis: ArgumentAnalysis):
+        self.launch: Facts = launch.launch if isinstance(launch, GraphFacts) else launch
+        self.values, self.analysis = launch.values, analysis
+
+    def ask(self, kind: str, array: Any, *rest: Any) -> bool:
+        if isinstance(array, Addressed) and kind != "no_overlap":
+            return self.analysis.knows_of_array(kind, array, *rest)
+        return self.launch.ask(kind, array, *rest)
+
+    @contextmanager
+    def without_recording(self) -> Iterator[None]:
+        with self.launch.without_recording():
+            yield
+
+
 class ArgumentAnalysis(IndexTileAnalysis):
     """The integers of one graph, and the facts of its launch."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
         super().__init__(graph, wrapping)
-        self.facts = facts
+        self.facts = GraphFacts(facts, self) if self.arrays else facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
         # (knowledge, the same under the assumption)
         self._assumed: dict[tuple[Any, ...], tuple[Knowledge, Knowledge]] = {}
+
+    def knows_of_array(self, kind: str, array: Addressed, *rest: Any) -> bool:
+        """Whether a fact about an array that the kernel makes from an address follows from the operands of
+        ``tile.array``."""
+        call = self.arrays[array]
+        if kind == "aligned":
+            nbytes: int = rest[0]
+            return array.align % nbytes == 0 or self.asked_divisor(call.args[0], nbytes) % nbytes == 0
+        what, _, fact = kind.partition("_")
+        if fact not in ("multiple", "at_least"):
+            return False
+        dim: int = rest[0]
+        n: int = rest[1]
+        operand = number_behind(call, Sym(what, array, dim))
+        if fact == "multiple":
+            return self.asked_divisor(operand, n) % n == 0
+        low, _ = self.bounds(operand)
+        return low is not None and low >= n
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """A divisor of `operand`, as `divisor` finds it (by default ``self.divisor``).

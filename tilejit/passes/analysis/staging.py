@@ -23,9 +23,10 @@ from ...ir.graph import (
     Value,
     blocks,
     is_writer,
+    may_overlap,
     pipeline_of,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...names import allocation_name
@@ -285,8 +286,9 @@ def why_not_ahead(context: Context, call: Call) -> str:
     arg = place.buffer.arg if isinstance(place, (Region, Points, Selected)) else None
     if arg is None:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
-    others = written_arguments(context.calls)
-    if arg in others or not all(context.facts.ask("no_overlap", arg, other) for other in sorted(others)):
+    others = written_arrays(context.calls)
+    arguments = sorted(other for other in others if isinstance(other, int))
+    if may_overlap(arg, others) or not all(context.facts.ask("no_overlap", arg, other) for other in arguments):
         return "the kernel writes the memory that it reads"
     return ""
 

@@ -31,11 +31,12 @@ from ...ir.graph import (
     Value,
     While,
     blocks,
+    may_overlap,
     number,
     operands,
     pipeline_of,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...ops.language.operators import compare
@@ -56,7 +57,7 @@ from ..analysis.program_slices import (
 )
 from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
-from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_argument
+from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_array
 
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators
 # take most of the 64 K registers of a multiprocessor.
@@ -230,13 +231,17 @@ class Producer:
         would not wait for it."""
         for n, node in enumerate(block.nodes):
             later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
-            loaded = {source_argument(copy): staged.loop for staged in later for copy in staged.copies}
+            loaded = {source_array(copy): staged.loop for staged in later for copy in staged.copies}
             for call in walk(Block((node,))):
                 if not isinstance(call, Call):
                     continue
-                for argument in written_arguments([call]) & loaded.keys():
-                    name, line = self.context.graph.params[argument].name, line_of(loaded[argument].loc)
-                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line "
+                written = written_arrays([call])
+                for array, loop in loaded.items():
+                    if not may_overlap(array, written):
+                        continue
+                    name, line = self.context.name_of(array), line_of(loop.loc)
+                    place = name if array in written else f"memory that may be part of {name}"
+                    raise CompilationError(f"this {call.op.name} writes {place}, which the pipelined loop at line "
                                            f"{line} loads, and the producer, which runs ahead of the other warps, "
                                            "would not wait for it: leave out warp_specialize, "
                                            "or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)

@@ -124,7 +124,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     if 1 in plan.src_checked:
         inside = inside & m.global_memory.inside(src.buffer, 1, column)
     nbytes = src.type.dtype.nbytes
-    pointer = sum(c * m.resolve(s) for c, s in zip((number, column), src.type.buffer.strides)) * nbytes
+    pointer = sum(c * s for c, s in zip((number, column), src.buffer.array_strides)) * nbytes
     at = (row, vector * plan.vec)
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
