@@ -7,7 +7,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand
 from ...names import assigned_name
-from ...types import MEMORY_TYPES, Scalar, Tile
+from ...types import MEMORY_TYPES, Buffer, Scalar, Tile
 from ..language.addressed import array_
 from ..language.operators import binary
 from ..language.promotion import convert, uniform_scalar
@@ -28,7 +28,7 @@ def array(g: Builder, address, dtype, shape, strides=None, align=None):
     Copies by TMA need a tensor map that the kernel binds to it (``tile.tensor_map(..., slot=...).rebind(array)``).
     """
     dtype = dtype_of(dtype)
-    refuse_packed(g, "an array made from an address", dtype)
+    refuse_packed(g, "an array made from an address (of uint8, for such memory)", dtype)
     place = _address(g, address)
     extents = tuple(_number(g, n, "an extent", int32) for n in _numbers(g, "shape", shape))
     if any(isinstance(n, Const) and n.value < 0 for n in extents):
@@ -53,9 +53,10 @@ def _address(g: Builder, x) -> Operand:
     """An address as an operand. CompilationError for what is none."""
     t = type_of(x)
     if isinstance(t, MEMORY_TYPES):
-        load = f": load it, as in tile.load({getattr(x, 'name', '')}[i])" if t.dtype.is_int else ""
-        whole = "; an array argument is an array already" if not load else ""
-        raise g.error(f"an address is a 64-bit integer, not {describe(x)}{load}{whole}")
+        hint = "; an array argument is an array already"
+        if t.dtype.is_int:
+            hint = f": load it, as in tile.load({x.name}[i])" if isinstance(t, Buffer) else ": load it, by tile.load(..)"
+        raise g.error(f"an address is a 64-bit integer, not {describe(x)}{hint}")
     if isinstance(t, Tile):
         raise g.error(f"an array has one address, a scalar, and this is {describe(x)}")
     if not isinstance(t, Scalar) or not t.dtype.is_int or isinstance(x, bool):

@@ -39,7 +39,7 @@ from ...ops.sync.barriers import awaits_copies
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tmem.order import tcgen05_commit_
 from ...ops.tmem.slots import reads_late
-from ...types import Barrier, BarrierRef, Buffer, Points, Region, Selected
+from ...types import Addressed, Barrier, BarrierRef, Buffer, Points, Region, Selected
 from ..placement.shared_memory import SHARED_LIMIT
 from .context import Context
 from .program_slices import backward_slice
@@ -129,7 +129,7 @@ class StagedLoopFinder:
                                        "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         address_nodes, outside = backward_slice(loop.body, copies)
         for n in walk(Block(address_nodes)):
-            if isinstance(n, Call) and n.op.effect != "pure" and (why := why_not_ahead(self.context, n)):
+            if isinstance(n, Call) and n.op.effect != "pure" and (why := why_not_ahead(self.context, n, loop)):
                 raise CompilationError("the loop's copies are issued iterations ahead, and their places depend on "
                                        f"this {n.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
                                        n.loc)
@@ -280,15 +280,22 @@ def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
     return replace(site, scope="thread", threads=1) if kind == "thread" else site
 
 
-def why_not_ahead(context: Context, call: Call) -> str:
-    """Why a call that is not pure arithmetic could give another result if it ran trips early; empty if it could not."""
+def why_not_ahead(context: Context, call: Call, loop: For) -> str:
+    """Why a call that is not pure arithmetic could give another result if it ran trips of a loop early; empty if it
+    could not."""
     place = memory_type(call.args[0]) if call.op is load_ else None
     arg = place.buffer.arg if isinstance(place, (Region, Points, Selected)) else None
     if arg is None:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
-    others = written_arrays(context.calls)
-    arguments = sorted(other for other in others if isinstance(other, int))
-    if may_overlap(arg, others) or not all(context.facts.ask("no_overlap", arg, other) for other in arguments):
+    written = written_arrays(context.calls)
+    crossed = written  # what may be written between the load and where it would run: with a producer, all
+    if not pipeline_of(loop).warp_specialize:
+        crossed = written_arrays(n for n in walk(loop.body) if isinstance(n, Call))
+    if isinstance(arg, Addressed) or any(isinstance(other, Addressed) for other in written):
+        if may_overlap(arg, crossed):
+            return "the kernel may write the memory that it reads, since that of an array from an address is not known"
+    arguments = sorted(other for other in written if isinstance(other, int))
+    if arg in written or isinstance(arg, int) and not all(context.facts.ask("no_overlap", arg, n) for n in arguments):
         return "the kernel writes the memory that it reads"
     return ""
 

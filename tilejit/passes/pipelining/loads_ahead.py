@@ -201,7 +201,7 @@ class _LoadsAhead:
         if changed is not None:
             return f"its place depends on {changed}, which the loop changes"
         for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
-            if why := why_not_ahead(self.context, call):
+            if why := why_not_ahead(self.context, call, loop):
                 return why
         t, pipeline = type_as(load.result, Tile), pipeline_of(loop)
         nbytes = t.size * t.dtype.nbytes * max(0, pipeline.stages - ahead.to.stages)

@@ -31,7 +31,6 @@ from ...ir.graph import (
     Value,
     While,
     blocks,
-    may_overlap,
     number,
     operands,
     pipeline_of,
@@ -235,13 +234,9 @@ class Producer:
             for call in walk(Block((node,))):
                 if not isinstance(call, Call):
                     continue
-                written = written_arrays([call])
-                for array, loop in loaded.items():
-                    if not may_overlap(array, written):
-                        continue
-                    name, line = self.context.name_of(array), line_of(loop.loc)
-                    place = name if array in written else f"memory that may be part of {name}"
-                    raise CompilationError(f"this {call.op.name} writes {place}, which the pipelined loop at line "
+                for array in written_arrays([call]) & loaded.keys():
+                    name, line = self.context.name_of(array), line_of(loaded[array].loc)
+                    raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line "
                                            f"{line} loads, and the producer, which runs ahead of the other warps, "
                                            "would not wait for it: leave out warp_specialize, "
                                            "or assign the roles by hand (tile.warpgroup, tile.ring)", call.loc)
