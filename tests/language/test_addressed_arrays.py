@@ -384,6 +384,16 @@ def engines(p, x, FENCE: tile.constexpr):
 
 
 @tile.jit
+def fenced_by_the_compiler(p, x, y):
+    a = tile.array(p, tile.int32, 128, align=16)
+    s = tile.alloc((128,), tile.int32)
+    tile.store(a[0:128], 3)
+    tile.sync()
+    tile.copy_async(s, x[0:128], variant="bulk").wait()
+    tile.store(y[0:128], tile.load(s))
+
+
+@tile.jit
 def in_flight(p, x, WAIT: tile.constexpr):
     a = tile.array(p, tile.int32, 128, align=16)
     s = tile.alloc((128,), tile.int32)
@@ -424,6 +434,7 @@ def test_proxies_and_waits_are_checked_through_an_array_from_an_address():
     p, seeds = tile.address_of(x), (0, 1, 2)
     assert findings(engines, p, x, FENCE=False) == [("missing-proxy-fence", "tile.copy_async(s, a[0:128], mbar=bar)")]
     assert not findings(engines, p, x, seeds=seeds, FENCE=True)
+    assert not findings(fenced_by_the_compiler, p, x, np.zeros(128, np.int32), seeds=seeds)
     assert findings(in_flight, p, x, WAIT=False) == [("missing-wait", "tile.store(x[0:128], 1)")]
     assert not findings(in_flight, p, x, seeds=seeds, WAIT=True)
 
@@ -482,6 +493,29 @@ def test_no_load_of_an_array_from_an_address_passes_a_store_of_its_loop():
     made = [summed.compile(np.zeros(5, np.int64), np.zeros(64, np.float32), 5, IN_LOOP=inside) for inside in (False, True)]
     assert [bool(m.copies) for m in made] == [True, False]
     assert "may write the memory that it reads" in made[1].warnings[0]
+
+
+@tile.jit
+def promised(table, sizes, y, count):
+    total = tile.zeros((16, 64), tile.float32)
+    for i in tile.pipelined(range(count), stages=2):
+        n, p = tile.load(sizes[i]), tile.load(table[i])
+        tile.assume(n % 8 == 0)
+        tile.assume(p % 16 == 0)
+        total += tile.load(tile.array(p, tile.float16, (n, n))[0:16, 0:64])
+    tile.store(y[0:16, 0:64], total)
+
+
+def test_what_is_assumed_where_an_array_is_made_holds_for_its_copies_trips_ahead():
+    sizes, y = (24, 64, 8), np.zeros((16, 64), np.float32)
+    xs = [aligned(n * n, np.float16).reshape(n, n) for n in sizes]
+    for x in xs:
+        x[:] = 1
+    assert not findings(promised, tile.address_table(xs), np.array(sizes, np.int32), y, 3)
+    i, j = np.indices(y.shape)
+    np.testing.assert_array_equal(y, sum(((i < n) & (j < n)).astype(np.float32) for n in sizes))
+    made = promised.compile(tile.address_table(xs), np.array(sizes, np.int32), y, 3)
+    assert {c.plan.vec_bytes for c in made.copies} == {16}
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
