@@ -344,8 +344,8 @@ class GlobalAccess(Component):
 
         It accesses the `cells` (where `keep`) of the memory's shadow, (B or 1, ...), or in the CTAs at `positions`
         only; they are the first cells of elements of `itemsize` bytes, by default those of the memory. It is issued by
-        the first thread of the scope, or by the threads of an `atom`, with the thread of each cell in `threads`. `proxy` says that it accesses memory through the async proxy. Returns what
-        `AsyncOp.touches` takes.
+        the first thread of the scope, or by the threads of an `atom`, with the thread of each cell in `threads`.
+        `proxy` says that it accesses memory through the async proxy. Returns what `AsyncOp.touches` takes.
         """
         where = np.arange(self.m.batch) if positions is None else positions
         if self.m.active_mask is not None:

@@ -55,7 +55,8 @@ def _address(g: Builder, x) -> Operand:
     if isinstance(t, MEMORY_TYPES):
         hint = "; an array argument is an array already"
         if t.dtype.is_int:
-            hint = f": load it, as in tile.load({x.name}[i])" if isinstance(t, Buffer) else ": load it, by tile.load(..)"
+            element = f"{x.name}[i]" if isinstance(t, Buffer) else ".."
+            hint = f": load it, as in tile.load({element})"
         raise g.error(f"an address is a 64-bit integer, not {describe(x)}{hint}")
     if isinstance(t, Tile):
         raise g.error(f"an array has one address, a scalar, and this is {describe(x)}")
