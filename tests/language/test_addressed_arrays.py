@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tilejit as tile
 
-from tests.gpu import in_child, needs_gpu
+from tests.gpu import gpu_targets, in_child, needs_gpu
 
+REPLACING = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")   # targets whose kernels edit tensor maps
 MADE = "a = tile.array("  # the lines of findings
 
 
@@ -146,18 +147,22 @@ def copied(table, y, n, HOW: tile.constexpr):
     tile.store(y[0:8, 0:64], tile.load(s))
 
 
+def check_copied(how: str, made=lambda x: x, read=lambda x: x):
+    x, z, y = aligned(9 * 64, np.float32).reshape(9, 64), aligned(8 * 64, np.float32).reshape(8, 64), made(np.zeros((8, 64), np.float32))
+    x[:], z[:] = np.random.default_rng(0).random(x.shape), 1
+    want = {"token": np.where(np.arange(8)[:, None] < 5, x[:8], 0), "bulk": x[:8],
+            "rows": np.where(np.arange(8)[:, None] < 3, x[np.arange(8) * 2 % 9], 0)}[how]
+    there, more = made(x), made(z)
+    args = tile.address_table((there, more)), y, 9 if how == "bulk" else 5
+    copied[1,](*args, HOW=how)
+    np.testing.assert_array_equal(read(y), want)
+    np.testing.assert_array_equal(read(more), 1 + x[:8] if how == "bulk" else np.ones_like(z))
+    return args
+
+
 @pytest.mark.parametrize("how", ["token", "bulk", "rows"])
 def test_copies_move_blocks_of_arrays_from_addresses(how):
-    x, z, y = aligned(9 * 64, np.float32).reshape(9, 64), aligned(8 * 64, np.float32).reshape(8, 64), np.zeros((8, 64), np.float32)
-    x[:], z[:] = np.random.default_rng(0).random(x.shape), 1
-    rows = 9 if how == "bulk" else 5
-    copied[1,](tile.address_table((x, z)), y, rows, HOW=how)
-    want = x[:8].copy() if how != "rows" else np.concatenate([x[0:9:2], np.zeros((3, 64), np.float32)])
-    want[5 if how == "token" else 8:] = 0
-    want[3:] = 0 if how == "rows" else want[3:]
-    np.testing.assert_array_equal(y, want)
-    np.testing.assert_array_equal(z, 1 + x[:8] if how == "bulk" else np.ones_like(z))
-    copies = copied.compile(tile.address_table((x, z)), y, rows, HOW=how).copies
+    copies = copied.compile(*check_copied(how), HOW=how).copies
     assert [c.variant for c in copies] == {"token": ["ldgsts"], "bulk": ["bulk", "bulk"], "rows": ["ldgsts"]}[how]
     if how != "rows":
         assert "made from an address" in dict(copies[0].declined)["tma"]
@@ -182,15 +187,19 @@ def by_map(template, table, sizes, slots, out, R: tile.constexpr, C: tile.conste
     tile.store(out[i, 0:R, 0:C], tile.load(s))
 
 
-def test_a_tensor_map_is_bound_to_an_array_from_an_address():
+def check_by_map(made=lambda x: x, read=lambda x: x) -> None:
     xs = [aligned(n * 32, np.float32).reshape(n, 32) for n in (3, 11)]
     for x in xs:
         x[:] = np.random.default_rng(len(x)).random(x.shape)
-    out = np.zeros((2, 8, 32), np.float32)
-    args = (aligned(32 * 8, np.float32).reshape(8, 32), tile.address_table(xs), np.array([3, 11], np.int32), aligned(256, np.uint8).reshape(2, 128), out)
-    by_map[2,](*args, R=8, C=32)
-    np.testing.assert_array_equal(out[0], np.concatenate([xs[0], np.zeros((5, 32), np.float32)]))
-    np.testing.assert_array_equal(out[1], xs[1][:8])
+    template, slots = aligned(32 * 8, np.float32).reshape(8, 32), aligned(256, np.uint8).reshape(2, 128)
+    out, there = made(np.zeros((2, 8, 32), np.float32)), [made(x) for x in xs]
+    by_map[2,](made(template), tile.address_table(there), made(np.array([3, 11], np.int32)), made(slots), out, R=8, C=32)
+    np.testing.assert_array_equal(read(out)[0], np.concatenate([xs[0], np.zeros((5, 32), np.float32)]))
+    np.testing.assert_array_equal(read(out)[1], xs[1][:8])
+
+
+def test_a_tensor_map_is_bound_to_an_array_from_an_address():
+    check_by_map()
 
 
 @tile.jit
@@ -205,18 +214,22 @@ def grouped(tables, sizes, K: tile.constexpr, N: tile.constexpr, B: tile.constex
         tile.store(c[i:i + B, 0:N], acc)
 
 
+def check_grouped(made=lambda x: x, read=lambda x: x):
+    rng, rows = np.random.default_rng(0), (3, 64, 0, 70)
+    host = [[aligned(r * c, np.float16).reshape(r, c) for r, c in shapes] for shapes in ([(m, 64) for m in rows], [(64, 64)] * 4, [(m, 64) for m in rows])]
+    for x in (*host[0], *host[1]):
+        x[:] = rng.integers(-3, 4, x.shape)
+    *_, Cs = there = [[made(x) for x in xs] for xs in host]
+    args = tuple(map(tile.address_table, there)), made(np.array(rows, np.int32))
+    grouped[len(rows),](*args, K=64, N=64, B=64)
+    for a, b, c in zip(*host[:2], Cs):
+        np.testing.assert_array_equal(read(c), a.astype(np.float32) @ b.astype(np.float32))
+    return args
+
+
 def test_products_of_separate_matrices_run_ahead_by_a_table_of_pointers():
     """Stores after the loop, to an array that may lie anywhere, hold no load back."""
-    rng, rows = np.random.default_rng(0), (3, 64, 0, 70)
-    As, Bs, Cs = ([aligned(r * c, np.float16).reshape(r, c) for r, c in shapes]
-                  for shapes in ([(m, 64) for m in rows], [(64, 64)] * 4, [(m, 64) for m in rows]))
-    for x in (*As, *Bs):
-        x[:] = rng.integers(-3, 4, x.shape)
-    args = tuple(map(tile.address_table, (As, Bs, Cs))), np.array(rows, np.int32)
-    assert not findings(grouped, *args, grid=4, K=64, N=64, B=64)
-    for a, b, c in zip(As, Bs, Cs):
-        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
-    made = grouped.compile(*args, K=64, N=64, B=64)
+    made = grouped.compile(*check_grouped(), K=64, N=64, B=64)
     assert {c.variant for c in made.copies} == {"ldgsts"} and not made.warnings
 
 
@@ -479,13 +492,18 @@ def summed(table, y, count, IN_LOOP: tile.constexpr):
     tile.store(y[0:64], total)
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_arrays_of_a_pipelined_loop_are_made_trips_ahead(count):
-    xs, y = [aligned(64, np.float32) for _ in range(5)], np.zeros(64, np.float32)
+def check_summed(count: int, made=lambda x: x, read=lambda x: x) -> None:
+    xs, y = [aligned(64, np.float32) for _ in range(5)], made(np.zeros(64, np.float32))
     for n, x in enumerate(xs):
         x[:] = n + 1
-    assert not findings(summed, tile.address_table(xs), y, count, seeds=(0, 1), IN_LOOP=False)
-    np.testing.assert_array_equal(y, sum(range(1, count + 1)))
+    there = [made(x) for x in xs]
+    summed[1,](tile.address_table(there), y, count, IN_LOOP=False)
+    np.testing.assert_array_equal(read(y), sum(range(1, count + 1)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_arrays_of_a_pipelined_loop_are_made_trips_ahead(count):
+    check_summed(count)
 
 
 @pytest.mark.filterwarnings("ignore:summed")
@@ -592,6 +610,12 @@ def test_address_tables_are_of_arrays_in_one_place():
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------
 
+@needs_gpu(*REPLACING)
+@in_child(timeout=100)
+def test_a_tensor_map_is_bound_to_an_array_from_an_address_on_the_gpu():
+    check_by_map(tile.to_device, lambda x: x.numpy())
+
+
 @needs_gpu()
 @in_child(timeout=200)
 def test_arrays_from_addresses_hold_the_same_on_the_gpu():
@@ -600,6 +624,11 @@ def test_arrays_from_addresses_hold_the_same_on_the_gpu():
         for x in views(dtype)[:3]:
             check_moved(x, DTYPES[dtype], to_device)
     check_adam(to_device, read)
+    check_grouped(to_device, read)
+    for count in (0, 1, 5):
+        check_summed(count, to_device, read)
+    for how in ("token", "rows", *(("bulk",) if gpu_targets()[0] != "sm_80" else ())):
+        check_copied(how, to_device, read)
     check_by_elements(to_device, read)
     x = tile.to_device(np.arange(8, dtype=np.float32))
     with pytest.raises(tile.LaunchError, match="addresses of the host mean nothing"):
