@@ -599,6 +599,13 @@ def test_control_flow_chooses_between_addresses_and_not_between_arrays():
         left.compile(args[0], args[-1])
 
 
+def test_verify_does_not_run_kernels_whose_arrays_it_cannot_copy():
+    x = np.zeros(64, np.float32)
+    with pytest.raises(tile.LaunchError, match="makes arrays from addresses, which name the arrays themselves"):
+        tile.verify(checked, 1, tile.address_of(x), 64, 1, x, reference=lambda *args: None)
+    assert not x.any()
+
+
 def test_address_tables_are_of_arrays_in_one_place():
     xs = [np.zeros(3, np.float32), np.zeros((2, 2), np.int8)[:, 1:]]
     table = tile.address_table(xs)
