@@ -593,8 +593,16 @@ def test_control_flow_chooses_between_addresses_and_not_between_arrays():
 
     args = 1 << 40, 1 << 41, 5, np.zeros(8, np.float32)
     one.compile(*args)
-    with pytest.raises(tile.CompilationError, match="which only a compile-time condition can choose"):
-        two.compile(*args)
+    @tile.jit
+    def turns(p, q, n, y):
+        a = tile.array(p, tile.float32, 8)
+        for _ in range(n):
+            tile.store(y[0:8], tile.load(a[0:8]))
+            a = tile.array(q, tile.float32, 8)
+
+    for kernel in (two, turns):
+        with pytest.raises(tile.CompilationError, match="their addresses are numbers: choose these, as in tile.array"):
+            kernel.compile(*args)
     with pytest.raises(tile.CompilationError, match="assigned inside an execution scope"):
         left.compile(args[0], args[-1])
 

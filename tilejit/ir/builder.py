@@ -78,7 +78,7 @@ class Facts:
         self.asked: dict[tuple[Any, ...], bool] = {}
 
     def ask(self, *fact: Any) -> bool:
-        if any(isinstance(part, Addressed) for part in fact):
+        if isinstance(fact[1], Addressed) or isinstance(fact[-1], Addressed):
             return self._about_addressed(*fact)
         if fact not in self.asked:
             self.asked[fact] = bool(self._answer(fact))
