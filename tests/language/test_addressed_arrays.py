@@ -621,6 +621,8 @@ def test_address_tables_are_of_arrays_in_one_place():
     assert tile.address_table([]).shape == (0,)
     with pytest.raises(tile.LaunchError):
         tile.address_of(object())
+    with pytest.raises(tile.LaunchError, match="nothing tells how long the memory of a float32 lives"):
+        tile.address_of(np.float32(3))
 
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------
