@@ -506,6 +506,26 @@ def test_arrays_of_a_pipelined_loop_are_made_trips_ahead(count):
     check_summed(count)
 
 
+@tile.jit
+def some_of(table, flags, y):
+    total = tile.zeros((256,), tile.float32)
+    for i in tile.pipelined(range(flags.shape[0]), stages=3):
+        if tile.load(flags[i]) > 0:
+            a = tile.array(tile.load(table[i]), tile.float32, 256, align=16)
+            total += tile.load(a[0:256])
+    tile.store(y[0:256], total)
+
+
+def test_an_array_of_a_branch_is_made_ahead_only_where_the_branch_is_taken():
+    """The table has no addresses for the other trips."""
+    x, y, flags = aligned(256, np.float32), np.zeros(256, np.float32), np.array([1, 0, 1, 0, 0, 1], np.int32)
+    x[:] = 2
+    table = np.where(flags, tile.address_of(x), 3)
+    assert not findings(some_of, table, flags, y, seeds=(0, 1))
+    np.testing.assert_array_equal(y, 6)
+    assert some_of.compile(table, flags, y).copies
+
+
 @pytest.mark.filterwarnings("ignore:summed")
 def test_no_load_of_an_array_from_an_address_passes_a_store_of_its_loop():
     made = [summed.compile(np.zeros(5, np.int64), np.zeros(64, np.float32), 5, IN_LOOP=inside) for inside in (False, True)]
