@@ -62,8 +62,8 @@ def _remember(array: Any, view: ArrayView) -> None:
     """Know the memory behind a host array: all of it, where the array is a part."""
     keeper, low, end = _keeper_of(array), *_extent(view)
     if not _takes_references(keeper):
-        raise LaunchError(f"nothing tells how long the memory of a {type(array).__name__} lives: take the address of an "
-                          "array (numpy.asarray), and keep that")
+        raise LaunchError(f"nothing tells how long the memory of a {type(array).__name__} lives: take the address of "
+                          "an array (numpy.asarray), and keep that")
     if isinstance(array, numpy.ndarray):
         whole = array
         while isinstance(whole.base, numpy.ndarray):
