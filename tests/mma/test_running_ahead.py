@@ -59,8 +59,8 @@ def check_filled(dtype, form: str, number: int, run, shape=None) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_any_other_value_stands_for_what_is_out_of_bounds_or_masked_off(form):
-    """For every dtype; extents that TMA takes and others, any number of stages, with and without roles."""
-    for number, dtype in enumerate(DTYPES):
+    """For every dtype, each in half of the forms; extents that TMA takes and others, any number of stages, with and without roles."""
+    for number, dtype in list(enumerate(DTYPES))[FORMS.index(form) % 2::2]:
         if form == "tile" and dtype in (E8M0, E4M3):
             continue
         target = ALL[(number + FORMS.index(form)) % 4]
@@ -152,7 +152,7 @@ def check_blocks(form: str, number: int, run) -> None:
 def test_loads_in_branches_run_ahead_under_the_same_condition(form, target):
     """Also in an else, in nested branches and after `continue`; for tables of any length, and those that skip every block."""
     first = ALL.index(target)
-    for number in (first, first + 4, first + 9, first + 14):
+    for number in (first, first + 9, first + 14):
         def run(kernel, *arguments, **options):
             kernel.simulate(2, *arguments, target=target, seed=number, **options).raise_first()
         check_blocks(form, number, run)

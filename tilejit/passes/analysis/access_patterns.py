@@ -138,12 +138,12 @@ class AccessPattern:
         if any(len(i.axes) > 1 for i in self.indices):
             raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
                                   "A[rows[:, None], columns[None, :]]")
-        if sorted(axes) != self.walked:
+        if sorted(axes) != self.long_axes:
             raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows")
         return axes
 
     @property
-    def walked(self) -> list[int]:
+    def long_axes(self) -> list[int]:
         """The axes of the tile that are longer than 1."""
         return [a for a, n in enumerate(self.shape) if n > 1]
 
@@ -266,13 +266,13 @@ class AccessPattern:
         assert column is not None
         if not all(self.is_constant_along(term.value, column, term.placed) for term in terms):
             raise PatternMismatch("its mask keeps parts of rows")
-        axes = tuple(a for a in self.walked if a != column)
+        axes = tuple(a for a in self.long_axes if a != column)
         if not axes:
             raise PatternMismatch("elements of a single row that index tiles or a mask choose are not contiguous")
         numbers = [self.row_numbers(g, i, axes) for d, i in enumerate(self.indices) if d != along]
         chosen = next(n for n, x in enumerate(numbers) if isinstance(type_of(x), Tile))
         for term in terms:
-            kept = self.flattened(g, term.value, axes, term.placed)
+            kept = self.vector_of_rows(g, term.value, axes, term.placed)
             numbers[chosen] = where.function(g, kept, numbers[chosen], -1)
         extents = prod(self.shape[a] for a in axes), self.shape[column]
         if len(numbers) == 1 and along == 1:
@@ -297,9 +297,9 @@ class AccessPattern:
 
     def row_numbers(self, g: Writer, index: Index, axes: tuple[int, ...]) -> Operand:
         """The indices of a dimension for the rows along `axes`: one for each, or a scalar for all."""
-        return self.flattened(g, index.values, axes, index.axis) if index.axes else self.start(g, index)
+        return self.vector_of_rows(g, index.values, axes, index.axis) if index.axes else self.start(g, index)
 
-    def flattened(self, g: Writer, values: Operand, axes: tuple[int, ...], axis: int | None = None) -> Value:
+    def vector_of_rows(self, g: Writer, values: Operand, axes: tuple[int, ...], axis: int | None = None) -> Value:
         """The elements along `axes` of a tile that varies along no other, as a one-dimensional tile. What has not the
         rank of the access, a tile or consecutive numbers from a scalar on, extends along `axis`."""
         if len(axes) == 1:

@@ -73,7 +73,7 @@ class StagedLoop:
         return pipeline_of(self.loop).stages
 
     @property
-    def direct(self) -> list[tuple[Call, bool]]:
+    def unconditional(self) -> list[tuple[Call, bool]]:
         """The copies that each trip makes, with their `by_bytes`."""
         return [(c, by_bytes) for c, by_bytes in zip(self.copies, self.by_bytes) if not in_branch(c)]
 
@@ -85,7 +85,7 @@ class StagedLoop:
     @property
     def nbytes(self) -> int:
         """The bytes of the copies that each trip makes and that complete by bytes."""
-        return sum(copied_bytes(c.args[1]) for c, by_bytes in self.direct if by_bytes)
+        return sum(copied_bytes(c.args[1]) for c, by_bytes in self.unconditional if by_bytes)
 
     @property
     def groups(self) -> bool:
@@ -140,7 +140,8 @@ class StagedLoopFinder:
         nodes, outside = slice_around(loop.body, set(copies))
         address_nodes = tuple(n for n in nodes if n not in copies)
         for n in walk(Block(address_nodes)):
-            if isinstance(n, Call) and n not in copies and n.op.effect != "pure" and (why := why_not_ahead(self.context, n)):
+            if (isinstance(n, Call) and n not in copies and n.op.effect != "pure"
+                and (why := why_not_ahead(self.context, n))):
                 raise CompilationError("the loop's copies are issued iterations ahead, and their places depend on "
                                        f"this {n.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
                                        n.loc)

@@ -1,5 +1,7 @@
-"""The copy that brings a tile ahead of its pipelined loop, the buffer that it fills, and the repair of what it cannot
-bring: `other=` in place of zeros, and in place of what the mask excludes."""
+"""Makes the copies that bring tiles ahead of their pipelined loop, with the repair of what a copy cannot bring.
+
+The repair puts `other=` in place of the zeros that a copy fills in, and of what the mask excludes.
+"""
 
 from __future__ import annotations
 
@@ -101,8 +103,9 @@ class AheadCopies:
             g.call(copy_async_, region, source.place, None, options=options, partial=None)
             copy = nodes[-1]
             filled = is_zero_fill(other)
-            fill = other if filled else Const(0.0 if t.dtype.is_float else 0, t.dtype)
-            x = pattern.in_tile_order(g, g.call(load_, region, fill, None, cache=None), source.axes)
+            zero = Const(0.0 if t.dtype.is_float else 0, t.dtype)
+            x = g.call(load_, region, other if filled else zero, None, cache=None)
+            x = pattern.in_tile_order(g, x, source.axes)
             repair = None
             if not filled or not masked and pattern.kept_terms:
                 repair = self.repair(g, load, pattern, x, not filled)
@@ -186,7 +189,9 @@ def is_below(context: Context, most: int | None, size: int | Sym) -> bool:
     """Whether an index of at most `most` is below an extent, which the launch is asked."""
     if most is None:
         return False
-    return most < size if isinstance(size, int) else context.facts.ask("size_at_least", size.arg, size.dim, most + 1)
+    if isinstance(size, int):
+        return most < size
+    return context.facts.ask("size_at_least", size.arg, size.dim, most + 1)
 
 
 __all__ = ["AheadBuffer", "AheadCopies", "AheadCopy", "Repair"]
