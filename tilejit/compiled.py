@@ -189,8 +189,14 @@ def _explain_access(a: AccessRecord, before: AccessRecord | None) -> list[str]:
 def _explain_product(p: ProductRecord) -> list[str]:
     return [f"  line {p.line}: {p.source}",
             f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
-            f"{_count(p.instructions, 'instruction')} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
+            f"{_count(p.instructions, 'instruction')} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}"
+            f"{_divided_columns(p)}",
             *(f"      not {variant}: {reason}" for variant, reason in p.declined)]
+
+
+def _divided_columns(p: ProductRecord) -> str:
+    """How warps divide the result, where they divide its columns and not only its rows."""
+    return f", {p.warps[0]} by {p.warps[1]} warps" if p.variant != "fma" and p.warps and p.warps[-1] > 1 else ""
 
 
 def _explain_loop(loop: LoopRecord) -> list[str]:

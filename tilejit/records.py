@@ -66,7 +66,8 @@ class ProductRecord:
     and `instructions` per warp or thread.
 
     `a`, `b` and `result` are descriptions with dtype, extents and memory. In a loop over k,
-    the instructions are those of one trip.
+    the instructions are those of one trip. `warps` are those that divide the rows and the columns of a result in
+    registers, as (rows, columns).
     """
 
     line: int
@@ -79,6 +80,7 @@ class ProductRecord:
     variant: str
     declined: tuple[tuple[str, str], ...]
     instructions: int
+    warps: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

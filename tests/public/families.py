@@ -24,7 +24,8 @@ FAMILIES = (
         "launch",
         "Kernels and launches",
         "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
-        "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
+        "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed "
+        "load_kernel LoadedKernel",
     ),
     Family(
         "ids",
