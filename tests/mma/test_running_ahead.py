@@ -190,7 +190,7 @@ def check_paged(form: str, number: int, run) -> None:
     q, out = rng.integers(-2, 3, (16, d)).astype(keys.dtype), np.zeros((2, 16, rows), np.float32)
     table = np.concatenate([table, np.full(6, -1, np.int32)])[:max(len(table), 2 * -(-n // 16))]
     with_pages = np.concatenate([keys, np.zeros_like(keys[:1])])
-    run(paged, q, keys, table, out, n, R=rows, D=d, FORM=form, STAGES=1 + number % 4)
+    run(paged, q, keys, table, out, n, R=rows, D=d, FORM=form, STAGES=1 + number % 4, ROLES=number % 3 == 0)
     np.testing.assert_array_equal(out, paged_products(q, with_pages, table, n, rows, form), err_msg=f"{form} {number}")
 
 
@@ -201,6 +201,21 @@ def test_rows_of_a_paged_cache_that_several_index_tiles_name_run_ahead(form):
         def run(kernel, *arguments, **options):
             kernel.simulate(2, *arguments, target=target, seed=number, **options).raise_first()
         check_paged(form, number + PAGED.index(form), run)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.usefixtures("assembled_later")
+def test_a_producer_gathers_rows_of_any_array_by_tma_where_that_has_the_mode(target):
+    """As rows of a matrix, if they are evenly spaced; otherwise, and before Blackwell, all threads copy them by cp.async."""
+    q, t, out = tile.ArraySpec((16, 64), "float16"), tile.ArraySpec((6,), "int32"), tile.ArraySpec((2, 16, 16), "float32")
+
+    def copies(strides):
+        keys = tile.ArraySpec((9, 2, 8, 64), "float16", strides)
+        made = paged.compile(q, keys, t, out, 45, R=16, D=64, FORM="keys", STAGES=3, ROLES=True, target=target)
+        return {c.variant for c in made.copies}, made.recipe["threads"], "gather4" in made.ptx
+    by_threads = {"ldgsts"}, 128, False
+    assert copies((1024, 512, 64, 1)) == (by_threads if target == "sm_90a" else ({"tma"}, 256, True))
+    assert copies((1544, 768, 96, 1)) == by_threads
 
 
 def check_convolved(number: int, run) -> None:

@@ -12,13 +12,13 @@ from ...concurrency import cached_property
 from ...dtypes import int32, keeps
 from ...ir.builder import as_value, element_type, type_as, type_of
 from ...ir.graph import Call, Const, For, Operand, Value
-from ...ops.language.operators import binary
-from ...ops.language.pointwise import where
+from ...ops.language.operators import binary, compare
+from ...ops.language.pointwise import maximum, where
 from ...ops.language.promotion import convert, spread
-from ...ops.language.sizes import size_of
+from ...ops.language.sizes import extent_value, size_of
 from ...ops.memory.regions import region
 from ...ops.memory.window import narrow_window
-from ...ops.moves.copy_async.tma.selections import rows_of_array, take
+from ...ops.moves.copy_async.tma.selections import matrix_of, rows_of_array, take
 from ...ops.tiles import elementwise as ew, generate
 from ...ops.tiles.arrange import broadcast, reshape_, transpose_
 from ...ops.tiles.casts import cast
@@ -157,14 +157,15 @@ class AccessPattern:
         """Whether this is a box of more than one element, all of it within the mask."""
         return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept_terms
 
-    def source(self, g: Writer, masked: bool = True) -> Source:
-        """What a copy that brings these elements reads; if it is not `masked`, also those that the mask excludes.
+    def source(self, g: Writer, masked: bool = True, by_engine: bool = False) -> Source:
+        """What a copy that brings these elements reads; if it is not `masked`, also those that the mask excludes. With
+        `by_engine`, rows of arrays of more than two dimensions are named as those of a matrix, as TMA takes them.
         PatternMismatch if no copy can."""
         terms = self.kept_terms if masked else []
         if all(i.consecutive for i in self.indices) and self.axes != () and all(map(self.mask_limits, terms)):
             return Source(self.box(g, self.window_of_mask(g, terms)), tuple(self.shape[a] for a in self.axes),
                           self.axes)
-        return self.gathered_rows(g, terms)
+        return self.gathered_rows(g, terms, by_engine)
 
     def in_tile_order(self, g: Writer, x: Value, axes: tuple[int, ...] | None = None) -> Value:
         """The tile, from one that has its `axes` in this order, by default that of the array's dimensions."""
@@ -252,7 +253,7 @@ class AccessPattern:
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
-    def gathered_rows(self, g: Writer, terms: Sequence[MaskTerm]) -> Source:
+    def gathered_rows(self, g: Writer, terms: Sequence[MaskTerm], by_engine: bool) -> Source:
         """Rows of the array, selected by tiles of their indices; -1 stands for a row that `terms` exclude."""
         along = next((d for d in self.contiguous_dimensions() if self.is_row(d)), None)
         if along is None:
@@ -275,13 +276,46 @@ class AccessPattern:
             kept = self.vector_of_rows(g, term.value, axes, term.placed)
             numbers[chosen] = where.function(g, kept, numbers[chosen], -1)
         extents = prod(self.shape[a] for a in axes), self.shape[column]
-        if len(numbers) == 1 and along == 1:
-            taken = take(g, self.buffer, as_value(numbers[0]))
+        matrix, is_matrix = self.buffer, len(numbers) == 1 and along == 1
+        if by_engine and not is_matrix:
+            matrix, numbers = self.matrix(g, numbers, along)
+        if is_matrix or by_engine:
+            taken = take(g, matrix, as_value(numbers[0]))
             place = as_value(taken.part(g, self.start(g, self.indices[along]), extents[1]))
         else:
             start = self.start(g, self.indices[along])
             place = g.call(rows_of_array, self.buffer, start, *numbers, extents=extents, along=along)
         return Source(place, extents, (*axes, column))
+
+    def matrix(self, g: Writer, numbers: list[Operand], along: int) -> tuple[Value, list[Operand]]:
+        """The array as a matrix of its rows along a dimension, and their numbers there, from the `numbers` in the other
+        dimensions. PatternMismatch if the rows are not evenly spaced."""
+        strides, dims = self.array.strides or (), [d for d in range(len(self.indices)) if d != along]
+        row = dims[-1]
+        total: Operand | int = 0
+        inside: Operand | None = None
+        for d, number in zip(dims, numbers):
+            size = extent_value(g, self.buffer, self.array.shape[d])
+            within = binary(g, "&", compare(g, ">=", number, 0), compare(g, "<", number, size))
+            inside = within if inside is None else binary(g, "&", inside, within)
+            total = _sum(g, number if d == row else binary(g, "*", number, self.rows_between(g, strides, d, row)), total)
+        return (g.call(matrix_of, self.buffer, along=along, row=row),
+                [where.function(g, as_value(inside), total, -1)])
+
+    def rows_between(self, g: Writer, strides: Sequence[int | Sym], d: int, row: int) -> int | Operand:
+        """The number of rows from an element of dimension `d` to the next; those of dimension `row` are the rows."""
+        outer, inner = strides[d], strides[row]
+        if isinstance(outer, int) and isinstance(inner, int):
+            found = inner > 0 and outer % inner == 0
+        else:
+            found = (isinstance(outer, Sym) and isinstance(inner, Sym)
+                     and self.context.facts.ask("stride_ratio", outer.arg, outer.dim, inner.dim))
+        if not found:
+            raise PatternMismatch("its rows do not follow each other at even distances, as those of a matrix")
+        if isinstance(outer, int) and isinstance(inner, int):
+            return outer // inner
+        return binary(g, "//", extent_value(g, self.buffer, outer), maximum.function(
+            g, extent_value(g, self.buffer, inner), 1))
 
     def contiguous_dimensions(self) -> list[int]:
         """The dimensions of the array with stride 1, the last one first; the last dimension if there is none."""

@@ -89,14 +89,15 @@ class AheadCopies:
         self.context = context
         self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # keyed by contents and scope
 
-    def make(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool) -> AheadCopy:
-        """The copy that stands for a load. If it is not `masked`, it also brings what the load's mask excludes.
+    def make(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool, by_engine: bool) -> AheadCopy:
+        """The copy that stands for a load. If it is not `masked`, it also brings what the load's mask excludes;
+        `by_engine`: of rows of any array, it is one that TMA may make.
         PatternMismatch if there is none."""
         g, t, other = Writer.of(self.context), type_as(load.result, Tile), load.args[1]
         g.loc, g.scope = load.loc, self.context.scope
         pattern = AccessPattern(self.context, load, (loop,))
         with g.block() as nodes:
-            source = pattern.source(g, masked)
+            source = pattern.source(g, masked, by_engine)
             to = self.buffer(g, source.shape, source.place, loop)
             region = whole_region(g, to.buffer)
             options = {"ahead": True} if branches else {}
