@@ -381,4 +381,5 @@ def in_32_bits(g: Builder, numbers):
     return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)
 
 
-__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "matrix_of", "patches", "rows", "rows_of_array", "take"]
+__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "matrix_of", "patches", "rows", "rows_of_array",
+           "take"]
