@@ -257,6 +257,29 @@ def test_runs_along_any_contiguous_dimension_are_gathered():
     assert {(c.variant, c.plan.vec_bytes) for c in kernel.compile(x, rows, out).copies} == {("ldgsts", 16)}
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
+def test_loads_from_an_address_run_ahead_with_other_values_in_branches_and_by_rows(target):
+    @tile.jit
+    def kernel(P, I, out, n):
+        total = tile.zeros((8, 64))
+        A = tile.array(tile.load(P[0]), tile.float32, (n, 4, 64), align=16)
+        for i in tile.pipelined(range(3), stages=3):
+            r = tile.load(I[i * 8:i * 8 + 8])
+            total += tile.load(A[r[:, None] // 4, r[:, None] % 4, tile.arange(64)[None, :]], other=2)
+            if i != 1:
+                total += tile.load(A[i, 0:8, 0:64], other=-1)
+        tile.store(out[0:8, 0:64], total)
+
+    rng = np.random.default_rng(0)
+    a, rows, out = rng.integers(-3, 4, (5, 4, 64)).astype(np.float32), rng.integers(-4, 24, (3, 8)).astype(np.int32), np.zeros((8, 64), np.float32)
+    address = np.array([tile.address_of(a)], np.int64)
+    kernel.simulate(1, address, rows.reshape(-1), out, 5, target=target).raise_first()
+    want = sum(np.where(((r >= 0) & (r < 20))[:, None], a.reshape(20, 64)[np.clip(r, 0, 19)], 2) for r in rows)
+    want += sum(np.concatenate([a[i], np.full((4, 64), -1)]) for i in (0, 2))
+    np.testing.assert_array_equal(out, want)
+    assert len(kernel.compile(address, rows.reshape(-1), out, 5, target=target).loads) == 2
+
+
 WHY = {
     "rows that index tiles or a mask choose are copied from a whole array, and this is a window of one":
         ("y = tile.load(tile.window(A, (0, 0), (4, 64))[I[0] + tile.arange(4) % 3, 0:64])", False),

@@ -113,7 +113,7 @@ class AccessPattern(IndexedAccess):
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                if isinstance(key, Sym):
+                if isinstance(key, Sym) and isinstance(key.arg, int):
                     value = g.call(size_of, self.context.graph.params[key.arg], sym=key)
                 else:
                     value = self.first_element(g, key)
@@ -176,7 +176,7 @@ class AccessPattern(IndexedAccess):
         if isinstance(outer, int) and isinstance(inner, int):
             found = inner > 0 and outer % inner == 0
         else:
-            found = (isinstance(outer, Sym) and isinstance(inner, Sym)
+            found = (isinstance(outer, Sym) and isinstance(inner, Sym) and isinstance(outer.arg, int)
                      and self.context.facts.ask("stride_ratio", outer.arg, outer.dim, inner.dim))
         if not found:
             raise PatternMismatch("its rows do not follow each other at even distances, as those of a matrix")

@@ -214,8 +214,10 @@ class IndexedAccess:
     def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
         """The first index of a dimension that is in bounds, and the first one after them."""
         if self.array.narrowed is None:
-            size = self.array.shape[d]
-            return {}, {1: size} if isinstance(size, int) else {size: 1}
+            size = self.context.extent_behind(self.array.shape[d])
+            if isinstance(size, int):
+                return {}, {1: size}
+            return {}, {size: 1} if isinstance(size, Sym) else self.parts(size)
         rank, given = len(self.indices), self.context.definitions[self.buffer].args[1:]
         low, count = given[2 * rank + d], given[3 * rank + d]
         return self.sum((low, 1)), self.sum((low, 1), (count, 1))

@@ -188,11 +188,12 @@ def bounds_tests(context: Context, g: Writer, pattern: AccessPattern) -> list[Op
 
 def is_below(context: Context, most: int | None, size: int | Sym) -> bool:
     """Whether an index of at most `most` is below an extent, which the launch is asked."""
-    if most is None:
+    behind = context.extent_behind(size)
+    if most is None or isinstance(behind, Value):
         return False
-    if isinstance(size, int):
-        return most < size
-    return context.facts.ask("size_at_least", size.arg, size.dim, most + 1)
+    if isinstance(behind, int):
+        return most < behind
+    return context.facts.ask("size_at_least", behind.arg, behind.dim, most + 1)
 
 
 __all__ = ["AheadBuffer", "AheadCopies", "AheadCopy", "Repair"]
