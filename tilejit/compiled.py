@@ -207,8 +207,9 @@ def _explain_loop(loop: LoopRecord) -> list[str]:
 
 
 def _explain_load(load: LoadRecord) -> list[str]:
+    verb = "runs" if load.ahead else "does not run"
     return [f"  line {load.line}: {load.source}",
-            f"    {'runs' if load.ahead else 'does not run'} ahead of the pipelined loop at line {load.loop}: {load.how}"]
+            f"    {verb} ahead of the pipelined loop at line {load.loop}: {load.how}"]
 
 
 def _explain_map(m: TensorMapRecord) -> str:

@@ -65,9 +65,10 @@ class Warp(Protocol):
     def members(self) -> Emitted:
         """The mask of the lanes of the current scope."""
     def redux(self, word: str, value: Emitted, mask: Emitted | None = None) -> Emitted:
-        """A reduction across the whole warp, or the lanes of `mask` for integers, by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
-        of at most 32 bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of
-        bools."""
+        """A reduction across the whole warp, or the lanes of `mask` for integers, by one instruction.
+
+        It is 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32 bits, 'min' or 'max' of float32 that
+        propagate NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
     def digit(self, axis: str, extent: int, stride: int) -> Any:
         """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid', or 'warpid' (within the
         scope)."""

@@ -1,7 +1,8 @@
 """Exchanges of scalars among the lanes of a warp: shuffles, votes, matches and reductions.
 
-PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync". The members are the lanes of the scope: all lanes of each warp, or
-those of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are missing.
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync". The members are the lanes of the scope: all lanes of each
+warp, or those of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are
+missing.
 """
 
 from __future__ import annotations
@@ -124,9 +125,9 @@ def _(g, x, *mask, kind):
 @reduce_lanes.simulate
 def _(m, call, x, *mask):
     kind = call.attrs["kind"]
-    form = f"redux.sync.{kind}.{'b32' if kind in BITWISE else 'u32' if x.dtype.kind == 'u' else 's32'}"
-    bits = x.view(np.uint32) if kind in BITWISE else x
-    return _run(m, form, {"a": bits}, *mask).view(x.dtype)
+    if kind in BITWISE:
+        return _run(m, f"redux.sync.{kind}.b32", {"a": x.view(np.uint32)}, *mask).view(x.dtype)
+    return _run(m, f"redux.sync.{kind}.{'u32' if x.dtype.kind == 'u' else 's32'}", {"a": x}, *mask)
 
 
 @reduce_lanes.emit
@@ -331,8 +332,8 @@ def warp_reduce(g: Builder, x, op, mask=None):
     x = g.operand(x)
     dtype = element_type(x)
     if dtype.bits > 32 or dtype.is_float and op not in ("min", "max"):
-        raise g.error(f"warp_reduce has no {op} of {dtype}: integers have at most 32 bits, and floats only min and max; "
-                      "a tile has all of them, as in tile.sum(t)")
+        raise g.error(f"warp_reduce has no {op} of {dtype}: integers have at most 32 bits, and floats only min and "
+                      "max; a tile has all of them, as in tile.sum(t)")
     if dtype.is_float:
         return cast.function(g, _float_of_order(g, g.call(reduce_lanes, _order(g, x, op), *members, kind=op)), dtype)
     wide = uint32 if dtype.kind == "uint" else int32
@@ -344,7 +345,8 @@ def _order(g: Builder, x: Operand, op: str) -> Any:
     """A float as an int32 of the same order, in which a NaN is the largest, or for "min" the smallest."""
     x = cast.function(g, x, float32)
     bits = bitcast.function(g, x, int32)
-    return where.function(g, isnan.function(g, x), (1 << 31) - 1 if op == "max" else -(1 << 31), _flip_negative(g, bits))
+    extreme = (1 << 31) - 1 if op == "max" else -(1 << 31)
+    return where.function(g, isnan.function(g, x), extreme, _flip_negative(g, bits))
 
 
 def _flip_negative(g: Builder, bits: Any) -> Any:

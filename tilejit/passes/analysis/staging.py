@@ -74,7 +74,7 @@ class StagedLoop:
         return pipeline_of(self.loop).stages
 
     @property
-    def direct(self) -> list[tuple[Call, bool]]:
+    def unconditional(self) -> list[tuple[Call, bool]]:
         """The copies that each trip makes, with their `by_bytes`."""
         return [(c, by_bytes) for c, by_bytes in zip(self.copies, self.by_bytes) if not in_branch(c)]
 
@@ -86,7 +86,7 @@ class StagedLoop:
     @property
     def nbytes(self) -> int:
         """The bytes of the copies that each trip makes and that complete by bytes."""
-        return sum(copied_bytes(c.args[1]) for c, by_bytes in self.direct if by_bytes)
+        return sum(copied_bytes(c.args[1]) for c, by_bytes in self.unconditional if by_bytes)
 
     @property
     def groups(self) -> bool:

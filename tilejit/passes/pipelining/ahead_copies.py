@@ -1,5 +1,7 @@
-"""The copy that brings a tile ahead of its pipelined loop, the buffer that it fills, and the repair of what it cannot
-bring: `other=` in place of zeros, and in place of what the mask excludes."""
+"""Makes the copies that bring tiles ahead of their pipelined loop, with the repair of what a copy cannot bring.
+
+The repair puts `other=` in place of the zeros that a copy fills in, and of what the mask excludes.
+"""
 
 from __future__ import annotations
 
@@ -87,22 +89,24 @@ class AheadCopies:
         self.context = context
         self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # keyed by contents and scope
 
-    def make(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool) -> AheadCopy:
-        """The copy that stands for a load. If it is not `masked`, it also brings what the load's mask excludes.
+    def make(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool, by_engine: bool) -> AheadCopy:
+        """The copy that stands for a load. If it is not `masked`, it also brings what the load's mask excludes;
+        `by_engine`: of rows of any array, it is one that TMA may make.
         PatternMismatch if there is none."""
         g, t, other = Writer.of(self.context), type_as(load.result, Tile), load.args[1]
         g.loc, g.scope = load.loc, self.context.scope
         pattern = AccessPattern(self.context, load, (loop,))
         with g.block() as nodes:
-            source = pattern.source(g, masked)
+            source = pattern.source(g, masked, by_engine)
             to = self.buffer(g, source.shape, source.place, loop)
             region = whole_region(g, to.buffer)
             options = {"ahead": True} if branches else {}
             g.call(copy_async_, region, source.place, None, options=options, partial=None)
             copy = nodes[-1]
             filled = is_zero_fill(other)
-            fill = other if filled else Const(0.0 if t.dtype.is_float else 0, t.dtype)
-            x = pattern.in_tile_order(g, g.call(load_, region, fill, None, cache=None), source.axes)
+            zero = Const(0.0 if t.dtype.is_float else 0, t.dtype)
+            x = g.call(load_, region, other if filled else zero, None, cache=None)
+            x = pattern.in_tile_order(g, x, source.axes)
             repair = None
             if not filled or not masked and pattern.kept_terms:
                 repair = self.repair(g, load, pattern, x, not filled)
@@ -184,9 +188,12 @@ def bounds_tests(context: Context, g: Writer, pattern: AccessPattern) -> list[Op
 
 def is_below(context: Context, most: int | None, size: int | Sym) -> bool:
     """Whether an index of at most `most` is below an extent, which the launch is asked."""
-    if most is None:
+    behind = context.extent_behind(size)
+    if most is None or isinstance(behind, Value):
         return False
-    return most < size if isinstance(size, int) else context.facts.ask("size_at_least", size.arg, size.dim, most + 1)
+    if isinstance(behind, int):
+        return most < behind
+    return context.facts.ask("size_at_least", behind.arg, behind.dim, most + 1)
 
 
 __all__ = ["AheadBuffer", "AheadCopies", "AheadCopy", "Repair"]

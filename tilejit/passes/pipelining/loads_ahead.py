@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from ...config import architecture
 from ...dispatch import reasons, variants_at
 from ...errors import line_of
 from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
@@ -38,7 +39,7 @@ from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.arrange import transpose_
 from ...records import LoadRecord
-from ...types import Region, Tile
+from ...types import Region, RowsOfArray, Tile
 from ..analysis.access_patterns import PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.program_slices import live_values, more_than_arithmetic, slice_around, without_dead_code
@@ -101,7 +102,17 @@ def loads_below(block: Block) -> Iterator[tuple[Call, str]]:
                 continue
             case _:
                 continue
-        yield from ((n, why) for inner in blocks(node) for n in walk(inner) if isinstance(n, Call) and is_load(n))
+        yield from ((load, why) for inner in blocks(node) for load in loads_outside_pipelined_loops(inner))
+
+
+def loads_outside_pipelined_loops(block: Block) -> Iterator[Call]:
+    """The loads at any depth in a block, without those in pipelined loops."""
+    for node in block.nodes:
+        if isinstance(node, Call) and is_load(node):
+            yield node
+        elif not (isinstance(node, For) and node.pipeline):
+            for inner in blocks(node):
+                yield from loads_outside_pipelined_loops(inner)
 
 
 def loads_behind_places(loop: For, accesses: Collection[Call]) -> set[Call]:
@@ -233,7 +244,9 @@ class _LoadsAhead:
         """Why a load cannot run ahead by a copy that leaves out what its mask excludes (`masked`), or that does not.
         Returns "" if it can, and records the copy."""
         try:
-            ahead = self.copies.make(load, loop, branches, masked)
+            ahead = self.copies.make(load, loop, branches, masked, False)
+            if pipeline_of(loop).warp_specialize and isinstance(type_of(ahead.copy.args[1]), RowsOfArray):
+                ahead = self.by_engine(load, loop, branches, masked) or ahead
         except PatternMismatch as mismatch:
             return str(mismatch)
         if why := self.why_depends(loop, load, ahead):
@@ -259,6 +272,16 @@ class _LoadsAhead:
         ahead.to.loops.append(loop)
         self.ahead_copies[load.result] = ahead
         return ""
+
+    def by_engine(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool) -> AheadCopy | None:
+        """The copy of rows that TMA gathers for a producer, where the target has that mode; None if it cannot."""
+        if architecture(self.context.target) < 100:
+            return None
+        try:
+            ahead = self.copies.make(load, loop, branches, masked, True)
+        except PatternMismatch:
+            return None
+        return ahead if completes_by_bytes(self.context, self.with_likely_layout(ahead.copy), "thread") else None
 
     def why_depends(self, loop: For, load: Call, ahead: AheadCopy) -> str:
         """Why the place of a copy, or the condition of a branch around it, is not known iterations ahead; "" if it

@@ -286,7 +286,7 @@ class PipelineWriter:
         copier = Copier()
         copier.values.update({**self.new, staged.loop.index: index})
         nbytes = self.issue_nodes(staged, copier, staged.address_nodes, slot, full)
-        for call, by_bytes in staged.direct:
+        for call, by_bytes in staged.unconditional:
             self.issue_copy(copier, call, full if by_bytes else None)
         if full is not None and varies:
             self.g.call(bars.arrive_expect_tx_op, full, self.sum_of(nbytes, Const(staged.nbytes, int32)))
@@ -321,7 +321,8 @@ class PipelineWriter:
             with self.g.block() as nodes:
                 nbytes = self.issue_nodes(staged, copier, block.nodes, slot, full)
             made.append(Block(tuple(nodes), (*copier.all(block.yields), nbytes)))
-        results, counted = copier.copy_values(node.results), Value("bytes", Scalar(int32, type_as(test, Scalar).uniform))
+        results = copier.copy_values(node.results)
+        counted = Value("bytes", Scalar(int32, type_as(test, Scalar).uniform))
         if all(isinstance(b.yields[-1], Const) and b.yields[-1].value == 0 for b in made):
             made = [replace(b, yields=b.yields[:-1]) for b in made]
             self.g.append(replace(node, test=test, then=made[0], orelse=made[1], results=results))

@@ -1,5 +1,7 @@
-"""ldgsts for rows that indices select (``A.take(rows)``, or of an array of more dimensions, a tile of indices for
-each): every thread of the scope issues ``cp.async``. Each copies 16, 8 or 4 bytes from rows whose indices it holds.
+"""ldgsts for rows that indices select (``A.take(rows)``): every thread of the scope issues ``cp.async``.
+
+Each copies 16, 8 or 4 bytes from rows whose indices it holds: one index for each row of a matrix, for arrays of more
+dimensions several.
 
 Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement
 and Conversion Instructions: cp.async".
@@ -61,12 +63,12 @@ class Plan(ldgsts.Plan):
 
 # -- what the need and the plan share ----------------------------------------------------------------------------------
 
-def column_dimension(t: Selected) -> int:
+def column_dimension(t: Region | Selected) -> int:
     """The dimension of the array along which the rows of a selection run."""
     return t.along if isinstance(t, RowsOfArray) else 1
 
 
-def row_dimensions(t: Selected) -> tuple[int, ...]:
+def row_dimensions(t: Region | Selected) -> tuple[int, ...]:
     """The other dimensions of the array, whose indices name a row."""
     return tuple(d for d in range(len(t.buffer.shape)) if d != column_dimension(t))
 
@@ -78,7 +80,7 @@ def starts(site: CopySite) -> tuple:
     return tuple(at[d] for d in sorted(at))
 
 
-def one_row(t: Selected) -> Region | Selected:
+def one_row(t: Region | Selected) -> Region | Selected:
     """A row of an array as a region, as a stand-in for all; those of a matrix as they are."""
     if not isinstance(t, RowsOfArray):
         return t

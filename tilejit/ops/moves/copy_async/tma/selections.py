@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .....config import architecture
@@ -10,6 +11,7 @@ from .....ir.builder import Builder, ExecScope, describe, element_type, type_as,
 from .....ir.builtin import attribute, builtin, method
 from .....ir.graph import Const, Operand, Value, results
 from .....ir.op import op
+from .....ir.op_traits import Traits
 from .....layout import row_lanes, row_numbers
 from .....types import Buffer, Patches, Region, Rows, RowsOfArray, Scalar, Tile, Window
 from ....language.operators import binary
@@ -72,6 +74,34 @@ def _(g, array, column, *indices, extents, along):
 
 
 rows.rules.layout = rows_of_array.rules.layout = _rows_layout
+
+MOST_ROWS = 2 ** 31 - 1
+
+
+@op("pure", attrs=("along", "row"), traits=Traits(view=True))
+def matrix_of(array, along, row):
+    """The runs along dimension `along` of an array as rows of a matrix, as far apart as the elements of dimension
+    `row`. It has as many rows as can be numbered: the numbers that are used must be those of elements."""
+
+
+@matrix_of.infer
+def _(g, array, along, row):
+    t = type_of(array)
+    return Buffer(t.dtype, (MOST_ROWS, t.shape[along]), t.scope, arg=t.arg, strides=(t.strides[row], t.strides[along]))
+
+
+@matrix_of.simulate
+def _(m, call, array):
+    t, attrs = call.result.type, call.attrs
+    shape, strides = (MOST_ROWS, array.shape[attrs["along"]]), array.array_strides
+    return replace(array, type=t, shape=shape, strides=(strides[attrs["row"]], strides[attrs["along"]]))
+
+
+@matrix_of.emit
+def _(e, call, array):
+    t, attrs = call.result.type, call.attrs
+    sizes = e.as_value(MOST_ROWS, int32), array.sizes[attrs["along"]]
+    return replace(array, type=t, sizes=sizes, strides=(array.strides[attrs["row"]], array.strides[attrs["along"]]))
 
 
 def _simulate(m, call, buffer, *at):
@@ -351,4 +381,5 @@ def in_32_bits(g: Builder, numbers):
     return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)
 
 
-__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "patches", "rows", "rows_of_array", "take"]
+__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "matrix_of", "patches", "rows", "rows_of_array",
+           "take"]
