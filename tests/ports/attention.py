@@ -162,7 +162,8 @@ def probabilities(q, k, lse, rows, columns, scale):
 
 
 @tile.jit
-def gradients_of_keys(q, k, v, do, lse, delta, dk, dv, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr):
+def gradients_of_keys(q, k, v, do, lse, delta, dk, dv, scale, BM: tile.constexpr, BN: tile.constexpr,
+                      D: tile.constexpr):
     head, n = tile.program_id(1), tile.program_id(0) * BN
     kn, vn = tile.load(k[head, n:n + BN, 0:D]), tile.load(v[head, n:n + BN, 0:D])
     acc_k, acc_v, columns = tile.zeros((BN, D)), tile.zeros((BN, D)), n + tile.arange(BN)

@@ -168,8 +168,8 @@ def nf4(on: Machine):
     on.check(out, exact(x) @ exact(w.astype(np.float16)).T)
 
 
-# MXFP8 (OCP 2023): a power of two for each 32 elements, rounded up so that none is too large, then an orthogonal rotation
-# of the rows first, by the fast Hadamard transform, which spreads outliers.
+# MXFP8 (OCP 2023): a power of two for each 32 elements, rounded up so that none is too large. Before that the rows are
+# rotated by the fast Hadamard transform, which spreads outliers.
 
 @tile.jit
 def hadamard(x, LOG: tile.constexpr):

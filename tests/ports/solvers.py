@@ -1,10 +1,9 @@
-"""Small systems and recurrences along one axis: Cholesky and triangular solves of batches, CTC, alignment of sequences."""
+"""Small systems and recurrences along one axis: Cholesky and triangular solves of batches, CTC, edit distance."""
 
 import numpy as np
 import tilejit as tile
 
 from tests.ports.ports import Machine, exact, integers, normal, port, softmax
-
 
 # One matrix for each CTA, in registers: column after column, by outer products.
 
@@ -41,8 +40,8 @@ def batched_cholesky_solve(on: Machine):
     on.check(x, np.linalg.solve(want, exact(b)))
 
 
-# Connectionist temporal classification (Graves et al. 2006): the states are blanks and labels by turns; each time, a state
-# is reached from itself, the one before, and the second before if that is another label.
+# Connectionist temporal classification (Graves et al. 2006): the states are blanks and labels by turns; each time, a
+# state is reached from itself, the one before, and the second before if that is another label.
 
 @tile.jit
 def log_add(a, b):
@@ -84,7 +83,8 @@ def ctc_loss(on: Machine):
     on.check(loss, want)
 
 
-# The distance of two sequences (Wagner and Fischer 1974), a diagonal of the table at a time; the last two stay in registers.
+# The distance of two sequences (Wagner and Fischer 1974), a diagonal of the table at a time; the last two stay in
+# registers.
 
 @tile.jit
 def edit_distance(a, b, distance, N: tile.constexpr):

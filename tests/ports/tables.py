@@ -1,10 +1,9 @@
-"""Tables and images: a hash table, selection of elements, non-maximum suppression, sampling between pixels, a fractal."""
+"""Tables and images: a hash table, selection of elements, non-maximum suppression, bilinear sampling, a fractal."""
 
 import numpy as np
 import tilejit as tile
 
 from tests.ports.ports import Machine, exact, integers, normal, permutation, port, uniform
-
 
 # A hash table with open addressing: every element of a tile tries the next place until it has one, or finds its key.
 
