@@ -45,6 +45,7 @@ class Context(ArgumentAnalysis):
         super().__init__(graph, facts, wrapping)
         self.target = graph.target
         self.scope = ExecScope("cta", graph.launch.threads)
+        self.registers = graph.launch.registers  # that a thread of the scope may have
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
         # whether tensor memory has room for a product; passes/products/tensor_dots.py sets it
         self.tensor_room: Callable[..., Any] = lambda site: True
@@ -92,14 +93,14 @@ class Context(ArgumentAnalysis):
 
     @contextmanager
     def in_scope_of(self, node: Node) -> Iterator[None]:
-        """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node,
-        for other nodes the current one."""
-        outer = self.scope
-        self.scope = self.scope_inside(node) if isinstance(node, Scope) else outer
+        """In the ``with`` block, `scope` and `registers` are those inside `node`, if that is a Scope node."""
+        outer = self.scope, self.registers
+        if isinstance(node, Scope):
+            self.scope, self.registers = self.scope_inside(node), node.regs or self.registers
         try:
             yield
         finally:
-            self.scope = outer
+            self.scope, self.registers = outer
 
 
 def written_by_threads(context: Context) -> Callable[[Operand], bool]:
@@ -112,7 +113,8 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
         ordered = (call.op is copy_async_
-                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")))
+                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")
+                        or call.attrs["options"].get("ahead")))
         if is_writer(call) and not ordered:
             for place in written_values([call]):
                 if getattr(place.type, "scope", None) == "shared":

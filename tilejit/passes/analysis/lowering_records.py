@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import Loc
 from ...ir.builder import as_value, memory_type, number_type, type_of
 from ...ir.graph import Block, Call, Graph, Operand, Scope, Value, blocks, choice_of, walk
-from ...layout import register_table
+from ...layout import axis, register_table
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_
@@ -139,7 +139,14 @@ def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     return ProductRecord(loc.line, call.op.name, loc.source_line.strip(), describe_matrix(call.args[1]),
                          describe_matrix(call.args[2]),
                          f"{acc.dtype}{list(acc.shape)}", scope, shown.variant, shown.declined,
-                         choice_of(call).plan.instructions)
+                         choice_of(call).plan.instructions,
+                         _warps(acc) if isinstance(acc, Tile) else None)
+
+
+def _warps(t: Tile) -> tuple[int, ...]:
+    """How many warps divide each dimension of a tile."""
+    return tuple(prod(n for n, _, along in shards if along == axis.warpid)
+                 for shards in layout_of(t).dims(domain_of(t)))
 
 
 def _matrix(x: Operand) -> Tile | Buffer | Region | Points | Selected:
