@@ -117,7 +117,7 @@ def attention_over_selection(q, k, v, o, chosen, scale, G: tile.constexpr, SIZE:
     row = tile.program_id(0)
     query = tile.load(q[row, 0:G, 0:D])
     most, total, acc = tile.full((G,), -1e30), tile.zeros((G,)), tile.zeros((G, D))
-    for i in range(K):
+    for i in tile.pipelined(range(K), stages=2):
         block = tile.load(chosen[row, i])
         if block >= 0:
             n = block * SIZE

@@ -51,7 +51,7 @@ def product_awq(x, words, zeros, scales, out, ORDER: tile.constexpr, GROUP: tile
                 BN: tile.constexpr):
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     acc = tile.zeros((BM, BN))
-    for k in range(0, x.shape[1], GROUP):
+    for k in tile.pipelined(range(0, x.shape[1], GROUP), stages=2):
         w = tile.load(words[k:k + GROUP, n // 8:n // 8 + BN // 8])
         z = tile.load(zeros[k // GROUP, n // 8:n // 8 + BN // 8])
         w = tile.stack([w >> 4 * place & 15 for place in ORDER], axis=-1).reshape(GROUP, BN)
@@ -150,7 +150,7 @@ def float8_block_quantisation(on: Machine):
 def product_nf4(x, codes, scales, table, out, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     values, acc = tile.load(table[0:16]), tile.zeros((BM, BN))
-    for k in range(0, x.shape[1], BK):
+    for k in tile.pipelined(range(0, x.shape[1], BK), stages=2):
         pairs = tile.load(codes[n:n + BN, k // 2:(k + BK) // 2])
         places = tile.stack([pairs >> 4, pairs & 15], axis=-1).reshape(BN, BK)
         w = values[places.to(tile.int32)] * tile.load(scales[n:n + BN, k // BK])[:, None]
