@@ -54,11 +54,11 @@ def ctc_forward(log_p, labels, loss, STATES: tile.constexpr):
     sequence, i = tile.program_id(0), tile.arange(STATES)
     none = tile.full((STATES,), -float("inf"))
     label = tile.where(i % 2 == 1, tile.load(labels[sequence, i // 2]), 0)
-    again = tile.gather(label, i - 2, 0) == label
+    again = label[i - 2] == label
     alpha = tile.where(i < 2, tile.load(log_p[0, sequence, label]), none)
     for t in range(1, log_p.shape[0]):
-        one = tile.where(i >= 1, tile.gather(alpha, i - 1, 0), none)
-        two = tile.where((i >= 2) & ~again, tile.gather(alpha, i - 2, 0), none)
+        one = tile.where(i >= 1, alpha[i - 1], none)
+        two = tile.where((i >= 2) & ~again, alpha[i - 2], none)
         alpha = log_add(log_add(alpha, one), two) + tile.load(log_p[t, sequence, label])
     n = 2 * labels.shape[1]
     tile.store(loss[sequence], -log_add(alpha[n], alpha[n - 1]))
@@ -95,8 +95,8 @@ def edit_distance(a, b, distance, N: tile.constexpr):
     for d in range(rows + columns + 1):
         j = d - i
         other = tile.load(b[pair, j - 1], other=-2)
-        change = tile.gather(before, i - 1, 0) + (letters != other).to(tile.int32)
-        step = tile.minimum(last, tile.gather(last, i - 1, 0)) + 1
+        change = before[i - 1] + (letters != other).to(tile.int32)
+        step = tile.minimum(last, last[i - 1]) + 1
         new = tile.where((i == 0) | (j == 0), d, tile.minimum(change, step))
         before, last = last, new
     tile.store(distance[pair], last[rows])

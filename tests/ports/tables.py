@@ -68,7 +68,7 @@ def overlap(a, b):
 def suppress(boxes, scores, kept, limit, N: tile.constexpr):
     n, at = scores.shape[0], tile.arange(N)
     order = tile.argsort(tile.load(scores[0:N], other=-float("inf")), descending=True)
-    box = [tile.gather(tile.load(boxes[0:N, c]), order, 0) for c in range(4)]
+    box = [tile.load(boxes[order, c]) for c in range(4)]
     alive = at < n
     for i in range(n):
         if alive[i]:
