@@ -165,6 +165,9 @@ def dtype_of(spec: Any) -> DType:
     name = _ALIASES.get(name, name)
     if name in DTYPES:
         return DTYPES[name]
+    if isinstance(spec, int):
+        raise CompilationError(f"{spec!r} is not an element type of tilejit; several extents are a tuple, as in "
+                               "tile.zeros((M, N))")
     named = [n for n, d in DTYPES.items() if not d.padded]
     raise CompilationError(f"{spec!r} is not an element type of tilejit{suggest_nearest(name, named)}; "
                            f"the element types are {', '.join(named)}")

@@ -16,17 +16,19 @@ CODE = re.compile(r"`([^`]+)`")
 
 # `triton.language.__all__` of the versions 3.5 and 3.9.
 NAMES = """
-    PropagateNan TRITON_MAX_TENSOR_NUMEL load_tensor_descriptor store_tensor_descriptor make_tensor_descriptor tensor_descriptor
-    abs add advance arange argmax argmin associative_scan assume async_task atomic_add atomic_and atomic_cas atomic_load atomic_max
-    atomic_min atomic_or atomic_poll atomic_store atomic_xchg atomic_xor bfloat16 bitonic_merge block_type broadcast broadcast_to cat
-    cast cdiv ceil clamp condition const constexpr constexpr_type cos cumprod cumsum debug_barrier device_assert device_print div_rn
-    dot dot_scaled dtype erf exp exp2 expand_dims expect_zero extra fdiv flip float16 float32 float64 float8e4b15 float8e4nv
-    float8e4b8 float8e5 float8e5b16 floor fma full gather histogram inline_asm_elementwise interleave int1 int16 int32 int64 int8
-    join load log log2 make_block_ptr map_elementwise math max max_constancy max_contiguous maximum min minimum mul multiple_of
-    num_programs pair_uniform_to_normal permute philox philox_impl pi32_t pointer_type program_id rand rand4x randint randint4x randn
-    randn4x range ravel reduce reduce_or reshape rsqrt slice sigmoid sin softmax sort split sqrt sqrt_rn squeeze static_assert
-    static_print static_range store sub sum swizzle2d target_info tensor to_tensor topk trans tuple uint16 uint32 uint64 uint8
-    uint_to_uniform_float umulhi unsqueeze view void where xor_sum zeros zeros_like
+    PropagateNan TRITON_MAX_TENSOR_NUMEL load_tensor_descriptor store_tensor_descriptor make_tensor_descriptor
+    tensor_descriptor abs add advance arange argmax argmin associative_scan assume async_task atomic_add atomic_and
+    atomic_cas atomic_load atomic_max atomic_min atomic_or atomic_poll atomic_store atomic_xchg atomic_xor bfloat16
+    bitonic_merge block_type broadcast broadcast_to cat cast cdiv ceil clamp condition const constexpr
+    constexpr_type cos cumprod cumsum debug_barrier device_assert device_print div_rn dot dot_scaled dtype erf exp
+    exp2 expand_dims expect_zero extra fdiv flip float16 float32 float64 float8e4b15 float8e4nv float8e4b8 float8e5
+    float8e5b16 floor fma full gather histogram inline_asm_elementwise interleave int1 int16 int32 int64 int8 join
+    load log log2 make_block_ptr map_elementwise math max max_constancy max_contiguous maximum min minimum mul
+    multiple_of num_programs pair_uniform_to_normal permute philox philox_impl pi32_t pointer_type program_id rand
+    rand4x randint randint4x randn randn4x range ravel reduce reduce_or reshape rsqrt slice sigmoid sin softmax sort
+    split sqrt sqrt_rn squeeze static_assert static_print static_range store sub sum swizzle2d target_info tensor
+    to_tensor topk trans tuple uint16 uint32 uint64 uint8 uint_to_uniform_float umulhi unsqueeze view void where
+    xor_sum zeros zeros_like
 """.split()
 
 # What the names of the right column are.
@@ -56,7 +58,8 @@ def rows() -> list[tuple[str, str]]:
 
 def pieces() -> list[str]:
     """The code in the right column that is more than a name or a keyword."""
-    found = [piece.replace("\\|", "|") for _, text in rows() for piece in CODE.findall(re.sub(r"\[[^]`]*\]\([^)]*\)", "", text))]
+    links = re.compile(r"\[[^]`]*\]\([^)]*\)")
+    found = [piece.replace("\\|", "|") for _, text in rows() for piece in CODE.findall(links.sub("", text))]
     return [piece for piece in found if re.search(r"[(\[/*+-]", piece)]
 
 

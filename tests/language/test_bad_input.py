@@ -58,7 +58,15 @@ SOURCES = {
     "tile.store(y[0:64], tile.zeros((-3,)))": "an extent cannot be negative",
     "tile.store(y[0:n], tile.load(x[0:n]))": "n is a number of the launch: declare the parameter as n: tile.constexpr",
     "tile.store(y[3:n + 4], tile.load(x[0:64]))": "n is a number of the launch: declare the parameter as n: tile.constexpr",
-    "tile.store(y[0:64], tile.load(x[:]))": "write a constant one, as in x[0:BLOCK, ...]",
+    "tile.store(y[0:64], tile.load(x[:]))": "write a constant one, as in x[0:BLOCK]",
+    "tile.store(y[0:64], tile.zeros(8, 8))": "8 is not an element type of tilejit; several extents are a tuple, as in tile.zeros((M, N))",
+    "tile.store(y[0], tile.max(tile.load(x[0]), 0.5))": "an axis is a constant integer, not the number 0.5; the larger of two values is "
+                                                        "tile.maximum(x, y)",
+    "tile.store(y[0], tile.min(tile.load(x[0]), 3))": "not the number 3; the smaller of two values is tile.minimum(x, y)",
+    "tile.store(y[0:64], tile.full((64,), x.dtype.itemsize))": "has no attribute 'itemsize'; write x.dtype.nbytes",
+    "tile.store(y[0], x.stride(0))": "has no attribute 'stride'; it has dealloc, dtype, nbytes, ndim, peer, permute, reshape, shape, strides, take, "
+                                     "tiles, view; write x.strides[axis], in elements",
+    "tile.store(y[0:64], np.finfo(np.float32).max)": "finfo is a function of numpy; in a kernel write a number from outside of the kernel",
     "tile.store(y[0:64], tile.arange(n))": "as in start + tile.arange(N); n is a number of the launch: declare the parameter as n: tile.constexpr",
     "tile.store(y[0:x.shape[0]], 1.0)": "the extent of a slice (stop - start) must be a constant",
     "tile.store(y[0:64], np.exp(tile.load(x[0:64])))": "np.exp is a function of numpy; in a kernel write tile.exp",
@@ -222,7 +230,7 @@ def test_an_error_in_the_source_is_shown_at_its_line(body):
 
 def test_a_slice_with_fewer_dimensions_than_the_array_is_an_error_that_says_so():
     matrix = np.zeros((8, 8), np.float32)
-    refused(lambda: kernel("tile.store(y[0:8], tile.load(x[0:8]))")[1](matrix, y), "as in x[0:BLOCK, ...]: x has 2 dimensions, and this is number 1")
+    refused(lambda: kernel("tile.store(y[0:8], tile.load(x[0:8]))")[1](matrix, y), "as in x[i, 0:BLOCK]: x has 2 dimensions, and this is number 1")
 
 
 # -- excessive sizes -----------------------------------------------------------------------------------------------------

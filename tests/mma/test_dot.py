@@ -403,3 +403,18 @@ def test_unsupported_numbers_of_columns_are_skipped_without_a_search_for_similar
     options = dict(a_shape=(64, 32), b_shape=(32, 20), TA=False, TB=False, PLACES="ab", LAYOUT=tile.auto, PRECISION=None, VARIANT=None, TWICE=False)
     compiled = product.compile(*(tile.ArraySpec(shape, "float16") for shape in ((64, 32), (32, 20))), tile.ArraySpec((64, 20), "float32"), **options)
     assert any(name == "wgmma" and "there is no m64n20k16" in why for record in compiled.products for name, why in record.declined)
+
+
+@tile.jit
+def powers(x, y, TIMES: tile.constexpr):
+    v = tile.load(x[0:8, 0:8])
+    for _ in tile.static_range(TIMES):
+        v = tile.dot(v, v)
+    tile.store(y[0:8, 0:8], v)
+
+
+def test_each_of_many_products_by_threads_has_its_own_base_of_addresses():
+    """LLVM compares addresses of one base with each other, which takes seconds if they are thousands."""
+    matrix = tile.ArraySpec((8, 8), "float32")
+    for times, copies in ((4, 0), (5, 5)):
+        assert powers.compile(matrix, matrix, TIMES=times).llvm_ir.count('asm sideeffect "mov.b32 $0, $1;"') == copies

@@ -117,7 +117,7 @@ def attention_over_selection(q, k, v, o, chosen, scale, G: tile.constexpr, SIZE:
     row = tile.program_id(0)
     query = tile.load(q[row, 0:G, 0:D])
     most, total, acc = tile.full((G,), -1e30), tile.zeros((G,)), tile.zeros((G, D))
-    for i in range(K):
+    for i in tile.pipelined(range(K), stages=2):
         block = tile.load(chosen[row, i])
         if block >= 0:
             n = block * SIZE
@@ -143,3 +143,67 @@ def native_sparse_attention(on: Machine):
     on.check(chosen, want)
     seen = (want[:, :, None] == np.arange(rows) // size).any(1) & (np.arange(rows) <= np.arange(rows)[:, None])
     on.check(o, attention_in_numpy(q.transpose(1, 0, 2), k[None], v[None], seen, 0.25)[0].transpose(1, 0, 2))
+
+
+# The gradients (Dao 2023): delta, the sums of do * o, then those of keys and values by blocks of keys, and that of the
+# queries by blocks of queries; the probabilities are computed again from the logarithms of the sums.
+
+@tile.jit
+def sums_of_products(o, do, delta, BM: tile.constexpr, D: tile.constexpr):
+    head, m = tile.program_id(1), tile.program_id(0) * BM
+    products = tile.load(o[head, m:m + BM, 0:D]).to(tile.float32) * tile.load(do[head, m:m + BM, 0:D])
+    tile.store(delta[head, m:m + BM], tile.sum(products, axis=1))
+
+
+@tile.jit
+def probabilities(q, k, lse, rows, columns, scale):
+    s = tile.dot(q, k.T) * scale - lse[:, None]
+    return tile.where(rows[:, None] >= columns[None, :], tile.exp(s), 0.0)
+
+
+@tile.jit
+def gradients_of_keys(q, k, v, do, lse, delta, dk, dv, scale, BM: tile.constexpr, BN: tile.constexpr,
+                      D: tile.constexpr):
+    head, n = tile.program_id(1), tile.program_id(0) * BN
+    kn, vn = tile.load(k[head, n:n + BN, 0:D]), tile.load(v[head, n:n + BN, 0:D])
+    acc_k, acc_v, columns = tile.zeros((BN, D)), tile.zeros((BN, D)), n + tile.arange(BN)
+    for m in tile.pipelined(range(n // BM * BM, q.shape[1], BM), stages=2):
+        qm, dm = tile.load(q[head, m:m + BM, 0:D]), tile.load(do[head, m:m + BM, 0:D])
+        p = probabilities(qm, kn, tile.load(lse[head, m:m + BM]), m + tile.arange(BM), columns, scale)
+        acc_v = tile.dot(p.to(dm.dtype).T, dm, acc_v)
+        ds = p * (tile.dot(dm, vn.T) - tile.load(delta[head, m:m + BM])[:, None])
+        acc_k = tile.dot(ds.to(qm.dtype).T, qm, acc_k)
+    tile.store(dk[head, n:n + BN, 0:D], acc_k * scale)
+    tile.store(dv[head, n:n + BN, 0:D], acc_v)
+
+
+@tile.jit
+def gradient_of_queries(q, k, v, do, lse, delta, dq, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr):
+    head, m = tile.program_id(1), tile.program_id(0) * BM
+    qm, dm = tile.load(q[head, m:m + BM, 0:D]), tile.load(do[head, m:m + BM, 0:D])
+    sums, products, rows = tile.load(lse[head, m:m + BM]), tile.load(delta[head, m:m + BM]), m + tile.arange(BM)
+    acc = tile.zeros((BM, D))
+    for n in tile.pipelined(range(0, min(m + BM, k.shape[1]), BN), stages=2):
+        kn, vn = tile.load(k[head, n:n + BN, 0:D]), tile.load(v[head, n:n + BN, 0:D])
+        p = probabilities(qm, kn, sums, rows, n + tile.arange(BN), scale)
+        acc = tile.dot((p * (tile.dot(dm, vn.T) - products[:, None])).to(kn.dtype), kn, acc)
+    tile.store(dq[head, m:m + BM, 0:D], acc * scale)
+
+
+@port
+def flash_attention_backward(on: Machine):
+    heads, n, d, scale = 2, 75, 16, 0.25
+    q, k, v, do = (normal(heads, n, d, dtype=bfloat16) for _ in range(4))
+    s = np.where(np.tri(n, dtype=bool), exact(q) @ exact(k).transpose(0, 2, 1) * scale, -np.inf)
+    p, lse = softmax(s), np.log(np.exp(s).sum(-1))
+    o = p @ exact(v)
+    gq, gk, gv, gdo, glse = on(q), on(k), on(v), on(do), on(lse.astype(np.float32))
+    delta, dq, dk, dv = on.empty((heads, n), "float32"), *(on.empty(q.shape, "float32") for _ in range(3))
+    sums_of_products[2, heads](on(o.astype(np.float32)), gdo, delta, BM=64, D=d)
+    gradients_of_keys[5, heads](gq, gk, gv, gdo, glse, delta, dk, dv, scale, BM=32, BN=16, D=d)
+    gradient_of_queries[3, heads](gq, gk, gv, gdo, glse, delta, dq, scale, BM=32, BN=16, D=d)
+    dp = exact(do) @ exact(v).transpose(0, 2, 1)
+    ds = p * (dp - (exact(do) * o).sum(-1, keepdims=True)) * scale
+    on.check(dv, p.transpose(0, 2, 1) @ exact(do), 2e-2)
+    on.check(dk, ds.transpose(0, 2, 1) @ exact(q), 2e-2)
+    on.check(dq, ds @ exact(k), 2e-2)

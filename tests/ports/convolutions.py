@@ -16,7 +16,7 @@ def convolve(x, weight, bias, out, H: tile.constexpr, W: tile.constexpr, STRIDE:
     acc = tile.zeros((BM, BN))
     for r in range(weight.shape[0]):
         for s in range(weight.shape[1]):
-            for c in range(0, x.shape[3], BC):
+            for c in tile.pipelined(range(0, x.shape[3], BC), stages=2):
                 a = tile.load(x[image, row * STRIDE + r - PAD, column * STRIDE + s - PAD, c:c + BC])
                 acc = tile.dot(a, tile.load(weight[r, s, c:c + BC, n:n + BN]), acc)
     tile.store(out[image, row, column, n:n + BN], acc + tile.load(bias[n:n + BN])[None, :])

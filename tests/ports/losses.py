@@ -138,7 +138,7 @@ def jsd_of_rows(log_p, log_q, labels, loss, dlog_q, beta, ignored, BLOCK: tile.c
     row, n = tile.program_id(0), log_p.shape[1]
     kept = 1.0 if tile.load(labels[row]) != ignored else 0.0
     total = tile.zeros((BLOCK,))
-    for i in range(0, n, BLOCK):
+    for i in tile.pipelined(range(0, n, BLOCK), stages=3):
         lp = tile.load(log_p[row, i:i + BLOCK], other=-float("inf"))
         lq = tile.load(log_q[row, i:i + BLOCK], other=-float("inf"))
         p, q = tile.exp(lp), tile.exp(lq)

@@ -28,14 +28,13 @@ def align_to_blocks(experts, order, block_expert, blocks, BM: tile.constexpr, E:
     padded = tile.cdiv(count, BM) * BM
     ends = tile.cumsum(padded)
     sorting = tile.argsort(e)
-    of = tile.gather(e, sorting, 0)
-    place = tile.arange(PAIRS) - tile.gather(tile.cumsum(count) - count, of, 0) + tile.gather(ends - padded, of, 0)
+    of = e[sorting]
+    place = tile.arange(PAIRS) - (tile.cumsum(count) - count)[of] + (ends - padded)[of]
     tile.store(order[place], sorting, mask=of < E)
     for i in range(0, order.shape[0], BM):
         at = i + tile.arange(BM)
         expert = tile.sum(ends <= i)
-        used = tile.gather(count - padded + ends, tile.full((BM,), expert), 0)
-        tile.store(order[i:i + BM], n, mask=at >= used)
+        tile.store(order[i:i + BM], n, mask=at >= (count - padded + ends)[expert])
         tile.store(block_expert[i // BM], expert)
     tile.store(blocks[0], tile.max(ends) // BM)
 

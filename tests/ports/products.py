@@ -119,7 +119,7 @@ def products_of_segments(x, weights, offsets, out, BM: tile.constexpr, BN: tile.
     rows, results = tile.window(x, (start, 0), (stop - start, None)), tile.window(out, (start, 0), (stop - start, None))
     for m in range(0, stop - start, BM):
         acc = tile.zeros((BM, BN))
-        for k in range(0, x.shape[1], BK):
+        for k in tile.pipelined(range(0, x.shape[1], BK), stages=3):
             acc = tile.dot(tile.load(rows[m:m + BM, k:k + BK]), tile.load(weights[group, n:n + BN, k:k + BK]).T, acc)
         tile.store(results[m:m + BM, n:n + BN], acc)
 

@@ -1,5 +1,6 @@
 """Products of quantised matrices: GPTQ with groups in any order, AWQ, int8 with computed scales, float8 in blocks."""
 
+import ml_dtypes
 import numpy as np
 import tilejit as tile
 
@@ -50,7 +51,7 @@ def product_awq(x, words, zeros, scales, out, ORDER: tile.constexpr, GROUP: tile
                 BN: tile.constexpr):
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     acc = tile.zeros((BM, BN))
-    for k in range(0, x.shape[1], GROUP):
+    for k in tile.pipelined(range(0, x.shape[1], GROUP), stages=2):
         w = tile.load(words[k:k + GROUP, n // 8:n // 8 + BN // 8])
         z = tile.load(zeros[k // GROUP, n // 8:n // 8 + BN // 8])
         w = tile.stack([w >> 4 * place & 15 for place in ORDER], axis=-1).reshape(GROUP, BN)
@@ -141,3 +142,66 @@ def float8_block_quantisation(on: Machine):
     on.check(q, (x / wide).astype(np.float32), 7e-2)
     weight = exact(w) * np.repeat(np.repeat(scale_w, block, 0), block, 1)[:, :k]
     on.check(out, exact((x / wide).astype(float8)) * wide @ weight.T)
+
+
+# NF4 (Dettmers et al. 2023): four bits index a table of sixteen numbers; a scale for each 64 of a row.
+
+@tile.jit
+def product_nf4(x, codes, scales, table, out, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
+    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
+    values, acc = tile.load(table[0:16]), tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, x.shape[1], BK), stages=2):
+        pairs = tile.load(codes[n:n + BN, k // 2:(k + BK) // 2])
+        places = tile.stack([pairs >> 4, pairs & 15], axis=-1).reshape(BN, BK)
+        w = values[places.to(tile.int32)] * tile.load(scales[n:n + BN, k // BK])[:, None]
+        acc = tile.dot(tile.load(x[m:m + BM, k:k + BK]), w.to(x.dtype).T, acc)
+    tile.store(out[m:m + BM, n:n + BN], acc)
+
+
+@port
+def nf4(on: Machine):
+    m, n, k = 10, 40, 128
+    x, codes, scales = normal(m, k, dtype=np.float16), integers(0, 256, n, k // 2, dtype=np.uint8), uniform(n, k // 64)
+    table, out = np.sort(normal(16)), on.empty((m, n), np.float16)
+    product_nf4[1, 2](on(x), on(codes), on(scales), on(table), out, BM=16, BN=32, BK=64)
+    w = table[np.stack([codes >> 4, codes & 15], -1).reshape(n, k)] * np.repeat(scales, 64, 1)
+    on.check(out, exact(x) @ exact(w.astype(np.float16)).T)
+
+
+# MXFP8 (OCP 2023): a power of two for each 32 elements, rounded up so that none is too large. Before that the rows are
+# rotated by the fast Hadamard transform, which spreads outliers.
+
+@tile.jit
+def hadamard(x, LOG: tile.constexpr):
+    """The transform of the last axis of [rows, 2**LOG]: sums and differences of the elements at each distance."""
+    rows, n = x.shape
+    for i in tile.static_range(LOG):
+        pairs = x.reshape(rows, n >> i + 1, 2, 1 << i)
+        low, high = pairs[:, :, 0, :], pairs[:, :, 1, :]
+        x = tile.stack((low + high, low - high), axis=2).reshape(rows, n)
+    return x * 2.0 ** (-LOG / 2)
+
+
+@tile.jit
+def rotate_and_quantise(x, q, scales, BM: tile.constexpr, LOG: tile.constexpr):
+    m, N = tile.program_id(0) * BM, 2 ** LOG
+    v = hadamard(tile.load(x[m:m + BM, 0:N]).to(tile.float32), LOG).reshape(BM, N // 32, 32)
+    _, exponent = tile.frexp(tile.max(tile.abs(v), axis=2) / 448)
+    scale = tile.ldexp(tile.full(exponent.shape, 1.0), exponent)
+    tile.store(q[m:m + BM, 0:N], (v / scale[:, :, None]).reshape(BM, N))
+    tile.store(scales[m:m + BM, 0:N // 32], scale)
+
+
+@port
+def mxfp8_with_hadamard(on: Machine):
+    x = normal(11, 128, dtype=bfloat16)
+    x[:, 5] *= 50
+    q, scales = on.empty((11, 128), float8), on.empty((11, 4), ml_dtypes.float8_e8m0fnu)
+    rotate_and_quantise[2,](on(x), q, scales, BM=8, LOG=7)
+    matrix = np.ones((1, 1))
+    for _ in range(7):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    v = exact(x) @ matrix / 128 ** 0.5
+    scale = 2.0 ** np.frexp(np.abs(v.reshape(11, 4, 32)).max(-1) / 448)[1]
+    on.check(scales, scale, 0)
+    on.check(q, v / np.repeat(scale, 32, 1))

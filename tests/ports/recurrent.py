@@ -103,7 +103,7 @@ def selective_scan(x, dt, dt_bias, A, B, C, D, z, y, CHUNK: tile.constexpr, BD: 
     d = tile.program_id(0) * BD
     a, bias, skip = tile.load(A[d:d + BD, 0:N]), tile.load(dt_bias[d:d + BD]), tile.load(D[d:d + BD])
     h = tile.zeros((BD, N))
-    for t in range(0, x.shape[0], CHUNK):
+    for t in tile.pipelined(range(0, x.shape[0], CHUNK), stages=2):
         v = tile.load(x[t:t + CHUNK, d:d + BD], other=0).to(tile.float32)
         step = softplus(tile.load(dt[t:t + CHUNK, d:d + BD], other=0).to(tile.float32) + bias)
         b, c = (tile.load(a[t:t + CHUNK, 0:N], other=0).to(tile.float32) for a in (B, C))

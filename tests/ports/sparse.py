@@ -41,7 +41,7 @@ def csr_spmv(on: Machine):
 def csr_times_matrix(starts, columns, values, b, c, NNZ: tile.constexpr, BN: tile.constexpr):
     row, n = tile.program_id(0), tile.program_id(1) * BN
     acc, stop = tile.zeros((BN,)), tile.load(starts[row + 1])
-    for i in range(tile.load(starts[row]), stop, NNZ):
+    for i in tile.pipelined(range(tile.load(starts[row]), stop, NNZ), stages=2):
         at = i + tile.arange(NNZ)
         rows = tile.load(columns[at], mask=at < stop, other=-1)
         acc += tile.sum(tile.load(values[at], mask=at < stop)[:, None] * tile.load(b[rows, n:n + BN], other=0), axis=0)

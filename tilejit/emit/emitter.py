@@ -268,13 +268,15 @@ class Emitter(PlaceMixin, InstructionMixin):
         t = type_as(value, Buffer)
         return EBuffer(t, sizes=t.shape, offset=self.graph.shared[value])
 
-    def shared_address(self, buffer: EBuffer, coordinates) -> tuple[V, int]:
-        """(address, constant byte offset) of an element of a shared buffer."""
+    def shared_address(self, buffer: EBuffer, coordinates, base: V | None = None) -> tuple[V, int]:
+        """(address, constant byte offset) of an element of a shared buffer. `base` is a copy of the base of shared
+        memory."""
         layout, nbytes = layout_of(buffer.type), buffer.type.dtype.nbytes
         offset = layout.offset_of(*coordinates, shape=buffer.type.shape) * nbytes
+        base = self.shared_base() if base is None else base
         if isinstance(offset, int):
-            return self.shared_base(), buffer.offset + offset
-        return self.shared_base() + offset, buffer.offset
+            return base, buffer.offset + offset
+        return base + offset, buffer.offset
 
     def begin_scratch(self, call: Call) -> None:
         """Synchronise the scope before the call's first write to its scratch,

@@ -243,7 +243,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         value = getattr(x, node.attr, MISSING)
     if value is MISSING:
         if of_tilejit(x) and node.attr in ELSEWHERE:
-            raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
+            raise w.error(f"{_callee_name(x)} has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
         known = _public_attributes(x)
         there = (suggest_nearest(node.attr, known)
                  or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else ""))

@@ -97,7 +97,7 @@ def _suggest_attribute(t: Type | None, name: str) -> str:
         return "; load it first, as in tile.load(x[i, 0:BLOCK])"
     if isinstance(t, Barrier) and (BarrierRef, name) in MEMBERS:
         return "; index one of them first, as in full[i]"
-    if isinstance(t, (Tile, Scalar)) and find_counterpart(name):
+    if isinstance(t, (Tile, Scalar, Buffer)) and find_counterpart(name):
         return f"; write {find_counterpart(name)}"
     return ""
 

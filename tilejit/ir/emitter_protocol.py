@@ -353,7 +353,8 @@ class Emitter(Protocol):
         """The address of the CTA's shared memory."""
     def shared_buffer(self, value: Value) -> EBuffer:
         """The buffer of an allocation in shared memory."""
-    def shared_address(self, buffer: EBuffer, coordinates: Any) -> tuple[Emitted, int]:
+    def shared_address(self, buffer: EBuffer, coordinates: Any,
+                       base: Emitted | None = None) -> tuple[Emitted, int]:
         """(address, constant byte offset) of an element of a shared buffer."""
     def begin_scratch(self, call: Call) -> None:
         """Synchronise the scope before the call's first write to its scratch, unless no thread can still be reading

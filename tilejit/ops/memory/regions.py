@@ -158,8 +158,9 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
     if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
         rank = len(extents_of(base))
         each = f": {x.name} has {rank} dimensions, and this is number {d}" if rank > 1 else ""
+        example = ", ".join("0:BLOCK" if n == d else "i" for n in range(rank))
         raise g.error("the extent of this slice is known at launch only; write a constant one, "
-                      f"as in {x.name}[0:BLOCK, ...]{each}")
+                      f"as in {x.name}[{example}]{each}")
     return as_index(g, start, extents_of(base)[d]), _constant_extent(g, item, start, stop), False
 
 

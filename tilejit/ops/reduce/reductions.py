@@ -44,10 +44,18 @@ def accumulator_dtype(dtype: DType) -> DType:
     return float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
+OF_TWO = {"max": "the larger of two values is tile.maximum(x, y)",
+          "min": "the smaller of two values is tile.minimum(x, y)"}
+
+
 def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
     """(operand, axes to reduce), with a warning if the operand may be out of bounds. A scalar has no axes."""
     t = number(g, x)
-    axes = checked_axes(g, axis, len(t.shape) if isinstance(t, Tile) else 0)
+    rank = len(t.shape) if isinstance(t, Tile) else 0
+    if what in OF_TWO and axis is not None and not (rank and isinstance(axis, (int, tuple))):
+        raise g.error(f"an axis is a constant integer, not {describe(axis)}"
+                      f"{g.declared_constant(axis) or '; ' + OF_TWO[what]}")
+    axes = checked_axes(g, axis, rank)
     if isinstance(t, Tile):
         warn_if_ragged(g, x, what, axes)
         return x, axes
