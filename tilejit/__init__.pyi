@@ -1039,7 +1039,9 @@ def dot(
     """The matrix product ``a @ b``, plus the tile `acc` if it is given; a tile [m, n].
 
     `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is
-    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Dimensions
+    before these two are batch dimensions, which are broadcast as by NumPy's matmul: [b, m, k] by [b, k, n], or by [k,
+    n], is [b, m, n], and so is `acc`. There is a product for each index of the batch, one after the other. Sums have
     the dtype of `acc`, or `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if
     they have 64 bits), which wraps around; float16 on request. float32 is multiplied exactly unless
     ``precision="tf32"`` rounds the operands to 10 bits of mantissa. Threads of the scope that have written operands
