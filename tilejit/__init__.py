@@ -13,6 +13,7 @@ from .errors import (CacheError, CompilationError, DispatchError, LaunchError, S
 from .dtypes import (DType, bfloat16, bool_, float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2,
                      float8_e8m0fnu, float16, float32, float64, int8, int16, int32, int64, padded, uint8, uint16,
                      uint32, uint64)
+from .export.loaded_kernel import LoadedKernel, load_kernel
 from .frontend import Array, constexpr
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, auto, axis, tmem_datapath

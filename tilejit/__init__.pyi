@@ -9,6 +9,8 @@ Kernels are compiled for each kind of call, and run on a simulator where there i
 
 import builtins
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, overload
 
@@ -26,6 +28,7 @@ from .errors import (
     CacheError as CacheError, CompilationError as CompilationError, DispatchError as DispatchError,
     LaunchError as LaunchError, SimulationError as SimulationError, TileError as TileError, TileWarning as TileWarning,
     ToolchainError as ToolchainError, VerificationError as VerificationError)
+from .export.loaded_kernel import LoadedKernel as LoadedKernel
 from .layout import R as R, S as S, Swizzle as Swizzle, TileLayout as TileLayout, auto as auto, axis as axis
 from .layout.auto import Auto
 from .plan import BufferSpec as BufferSpec
@@ -42,29 +45,29 @@ if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, whi
 __version__: str
 __all__ = [
     "Array", "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError",
-    "Kernel", "LaunchError", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError", "TileLayout", "TileWarning",
-    "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax", "argmin", "argsort", "asin",
-    "asinh", "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec",
-    "atomic_exch", "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis",
-    "ballot", "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv",
-    "ceil", "clip", "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait",
-    "constexpr", "copy", "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank",
-    "cumprod", "cumsum", "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect", "empty", "erf",
-    "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init",
-    "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64",
-    "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod",
-    "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
+    "Kernel", "LaunchError", "LoadedKernel", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError",
+    "TileLayout", "TileWarning", "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax",
+    "argmin", "argsort", "asin", "asinh", "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and",
+    "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor",
+    "auto", "autotune", "axis", "ballot", "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait",
+    "cast", "cbrt", "cdiv", "ceil", "clip", "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync",
+    "cluster_wait", "constexpr", "copy", "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait",
+    "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect",
+    "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1",
+    "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn",
+    "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma",
+    "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
     "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
-    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "log", "log10", "log1p", "log2", "match", "maximum",
-    "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile",
-    "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod",
-    "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt",
+    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log", "log10", "log1p", "log2", "match",
+    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
+    "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch",
+    "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt",
     "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh",
     "sort", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async", "swizzled",
     "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map",
     "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk",
     "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all",
-    "warp_any", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -512,6 +515,18 @@ class Kernel(Generic[_P, _R]):
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
         for all copies whose source line contains that name. Otherwise compiling fails from now on, and also if
         `argument` is not a parameter and has no copies.
+        """
+    def export(
+        self, path: str | PathLike[str], specs: Sequence[Any], *, targets: str | Sequence[str] | None = None,
+        **kwargs: Any
+    ) -> tuple[Path, Path, Path]:
+        """Write machine code for each of `specs` and `targets` ("sm_90a" by default) to the file `path`, with the
+        guards and tensor maps that a launch needs, and beside it a C header and source (`path` with the endings .h
+        and .c).
+
+        A spec is a tuple of arguments as for `compile`, or a dict of them by name; constexprs and options that all
+        specs share are given by keyword. ``tile.load_kernel(path)`` launches the kernel without a compiler. Returns the
+        paths of file, header and source. Raises CompilationError, and LaunchError for specs that cannot be in one file.
         """
 
 @overload
@@ -1100,7 +1115,9 @@ def exp2(x: _Value, *, fast: bool | None = None) -> _Tile:
     """
 
 def expand_dims(x: _Value, axis: _Axes) -> _Tile:
-    """`x` with a dimension of extent 1 inserted at `axis`."""
+    """`x` with a dimension of extent 1 inserted at `axis`. Several are inserted at the places that a tuple gives, which
+    count in the result.
+    """
 
 def expect_variant(name: str) -> _Scope[None]:
     """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant;
@@ -1256,6 +1273,13 @@ def load(
     or "acquire"), the load may read global memory that other CTAs write at the same time. Each element is then read
     once, and an acquire precedes all later accesses of the execution scope. `scope` ("gpu" by default) is the memory
     scope (PTX ISA, "Memory Consistency Model"). A load from tensor memory is ``tcgen05_ld``.
+    """
+
+def load_kernel(path: str | PathLike[str]) -> LoadedKernel:
+    """Load a kernel that ``kernel.export`` wrote. It launches like the kernel, ``loaded[grid](*args)``, without LLVM,
+    an assembler or the source, and on a GPU only.
+
+    Raises LaunchError if the file cannot be read, and at a launch whose arguments no version of the file accepts.
     """
 
 def log(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -1993,6 +2017,14 @@ def warp_any(condition: _Value, mask: _Value | None = None) -> _Tile:
 
 def warp_id() -> _Tile:
     """The warp's index in the CTA."""
+
+def warp_reduce(x: _Value, op: str, mask: _Value | None = None) -> _Tile:
+    """The scalars `x` of the lanes of the thread's warp, reduced by `op`: "add", "min", "max", "and", "or" or "xor";
+    with `mask`, of those lanes, as in ``tile.ballot``.
+
+    `x` is an integer of at most 32 bits or a bool; for "min" and "max" also a float of at most 32 bits, of which a NaN
+    is propagated. Sums have 32 bits, and wrap. PTX ISA, "redux.sync".
+    """
 
 def warpgroup(i: _Threads, regs: int | None = None) -> _Scope[None]:
     """The scope of warpgroup `i` of the CTA (128 threads each), or of ``range(first, stop)`` of them as one collective.

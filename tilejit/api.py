@@ -37,7 +37,7 @@ from .ops.moves.remote import reduce_async, store_async
 from .ops.order.histogram import histogram
 from .ops.order.sort import argsort, sort, topk
 from .ops.ptx.exchange import (ballot, match, shuffle, shuffle_down, shuffle_up, shuffle_xor, warp_all,
-                                  warp_any)
+                                  warp_any, warp_reduce)
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS
 from .ops.reduce.scan import BUILTINS as _SCANS
 from .ops.structure.alloc import alloc

@@ -50,7 +50,7 @@ from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.wgmma_waits import insert_wgmma_waits
-from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
 from .toolchain import assembler, llvm
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ class Lowered:
     @property
     def layouts(self) -> tuple[LayoutRecord, ...]:
         return self.graph.layouts
+
+    @property
+    def loads(self) -> tuple[LoadRecord, ...]:
+        return self.graph.loads
 
     @cached_property
     def loops(self) -> tuple[LoopRecord, ...]:

@@ -16,7 +16,7 @@ from .types import Buffer
 if TYPE_CHECKING:
     from .compile import Code, Lowered
     from .ir.graph import Value
-    from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+    from .records import AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
     from .runtime.arguments import Bound
 
 html = Lazy("html")
@@ -79,6 +79,7 @@ class CompiledKernel:
     products: tuple[ProductRecord, ...]
     layouts: tuple[LayoutRecord, ...]
     loops: tuple[LoopRecord, ...]
+    loads: tuple[LoadRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple[str, ...]
     compile_time: dict[str, float]
@@ -145,6 +146,8 @@ class CompiledKernel:
         lines += _merge_lines((replace(product, declined=()), _explain_product(product)) for product in self.products)
         for loop in self.loops:
             lines += _explain_loop(loop)
+        for load in self.loads:
+            lines += _explain_load(load)
         lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
@@ -203,6 +206,11 @@ def _explain_loop(loop: LoopRecord) -> list[str]:
     return [f"  line {loop.line}: {loop.source}",
             f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would "
             f"load them ahead: for ... in tile.pipelined(range(...), stages={loop.stages})"]
+
+
+def _explain_load(load: LoadRecord) -> list[str]:
+    return [f"  line {load.line}: {load.source}",
+            f"    {'runs' if load.ahead else 'does not run'} ahead of the pipelined loop at line {load.loop}: {load.how}"]
 
 
 def _explain_map(m: TensorMapRecord) -> str:

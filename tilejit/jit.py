@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .compiled import CompiledKernel
@@ -23,9 +25,9 @@ from .manifest import Shelf, difference
 from .names import suggest_keyword, suggest_nearest
 from .runtime import driver, libcuda
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
-from .runtime.groups import Group, spread
+from .runtime.groups import Group
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
-from .warm import Warm, form_of, has_zero
+from .warm import Warm, form_of
 
 if TYPE_CHECKING:
     from .compile import Lowered
@@ -37,6 +39,7 @@ R = TypeVar("R")
 
 compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
 building = Lazy("tilejit.frontend.building")
+exporting = Lazy("tilejit.export.exporting")
 
 
 def jit(function: Any = None, *, source: str | None = None, **options: Any) -> Any:
@@ -341,6 +344,20 @@ class Kernel:
         return self.compiled(bound, options, target).told_for(bound)
 
     @_hide_own_frames
+    def export(self, path: str | PathLike[str], specs: Sequence[Any], *, targets: str | Sequence[str] | None = None,
+               **kwargs: Any) -> tuple[Path, Path, Path]:
+        """Write machine code for each of `specs` and `targets` ("sm_90a" by default) to the file `path`, with the
+        guards and tensor maps that a launch needs, and beside it a C header and source (`path` with the endings .h
+        and .c).
+
+        A spec is a tuple of arguments as for `compile`, or a dict of them by name; constexprs and options that all
+        specs share are given by keyword. ``tile.load_kernel(path)`` launches the kernel without a compiler. Returns the
+        paths of file, header and source. Raises CompilationError, and LaunchError for specs that cannot be in one file.
+        """
+        made: tuple[Path, Path, Path] = exporting.export(self, path, specs, targets, kwargs)
+        return made
+
+    @_hide_own_frames
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
                  max_steps: int | None = None, **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
@@ -400,38 +417,15 @@ class Kernel:
 
     def _launch_on_device(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], call: dict[str, Any],
                           given: tuple[Any, ...]) -> None:
-        from .runtime.launch import check_apart, device_of, launch_arguments, on_device  # for launches only, at each
+        from .runtime.launch import device_of, on_device, run  # for launches only, at each
         device = device_of(bound, call)
-        asked, (bound, copies) = bound, on_device(bound, device)
-        compiled = self.compiled(bound, options, driver.target(device))
-        asked.check_writable(compiled.written)
-        written = {bound.names[n] for n in compiled.written}
-        check_apart(copies, written)
-        launcher = compiled.launcher(device)
-        arguments = launch_arguments(bound)
-        if not launcher(grid, call.get("stream"), arguments):
-            raise LaunchError(f"{self.name}: the call does not fit what was compiled for it: "
-                              f"{'; '.join(launcher.mismatch(arguments, bound.names))}")
-        for name, (host, there) in copies.items():
-            if name in written:
-                host[...] = there.numpy()
+        there, copies = on_device(bound, device)
+        compiled = self.compiled(there, options, driver.target(device))
+        launcher = run(self.name, compiled, bound, there, copies, device, grid, call)
         if not copies and not call:
-            version = self._versions(bound, options, compiled.target)[1]
+            version = self._versions(there, options, compiled.target)[1]
             assert version is not None  # the one that was launched
-            self._remember(launcher, bound, given, version)
-
-    def _remember(self, launcher: Any, bound: Bound, given: tuple[Any, ...], version: Version) -> None:
-        """Send later calls of this form straight to the launcher, which checks that they fit."""
-        args, kwargs = given
-        form = [bound.groups.get(n, None if n in bound.constants and bound.values[n] is None else n)
-                for n in self.names[:len(args)]]
-        left = [n for n in self.names[len(args):] if n not in bound.constants]
-        if left or any(isinstance(part, str) and part in bound.constants for part in form):
-            return
-        if any(part is None or isinstance(part, Group) for part in form):
-            launcher = spread(form, {n: bound.values[n] for n in bound.constants}, launcher)
-        if not any(has_zero(v) for n, v in kwargs.items() if n in bound.constants):
-            self.warm.add(form_of(kwargs), launcher, version.captured)
+            self.warm.remember(self.names, launcher, there, given, version.captured)
 
 
 def _group_spec(group: Group, specs: dict[str, tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -230,6 +230,17 @@ class Rows(Selected):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOfArray(Rows):
+    """Runs along dimension `along` of an array, in any order. The values that define them are the array, the first
+    index along that dimension, and for each other dimension a tile with an index for each run, or one for all."""
+
+    along: int = -1
+
+    def __str__(self) -> str:
+        return f"rows {list(self.extents)} along dimension {self.along} of {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """`n` mbarriers in shared memory, each initialised with `count` arrivals."""
 

@@ -10,7 +10,8 @@ from .concurrency import not_while_forking
 from .dtypes import DType
 from .errors import LaunchError
 from .frontend.captures import Capture, Watch
-from .runtime.arguments import constant_parts
+from .runtime.arguments import Bound, constant_parts
+from .runtime.groups import Group, spread
 
 
 class Warm:
@@ -50,6 +51,21 @@ class Warm:
             launchers = self.launchers_of(form)
             if launcher not in launchers:
                 launchers.insert(0, launcher)
+
+    def remember(self, names: Sequence[str], launcher: Any, bound: Bound, given: tuple[Any, ...],
+                 captured: tuple[Capture, ...]) -> None:
+        """Send later calls of the form of `given`, (positional, keyword arguments) that were `bound` to the parameters
+        `names`, straight to the launcher, which checks that they fit."""
+        args, kwargs = given
+        form = [bound.groups.get(n, None if n in bound.constants and bound.values[n] is None else n)
+                for n in names[:len(args)]]
+        left = [n for n in names[len(args):] if n not in bound.constants]
+        if left or any(isinstance(part, str) and part in bound.constants for part in form):
+            return
+        if any(part is None or isinstance(part, Group) for part in form):
+            launcher = spread(form, {n: bound.values[n] for n in bound.constants}, launcher)
+        if not any(has_zero(v) for n, v in kwargs.items() if n in bound.constants):
+            self.add(form_of(kwargs), launcher, captured)
 
     @not_while_forking
     def clear(self) -> None:

@@ -90,6 +90,7 @@ def run(example: Example, namespace: dict) -> str:
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
         warnings.simplefilter("default")
+        warnings.simplefilter("ignore", ResourceWarning)  # of objects that tests before this one left
         warnings.showwarning = lambda message, *_: print(f"{type(message).__name__}: {message}", file=printed)
         if example.raises is None:
             exec(compile(example.code, name, "exec", dont_inherit=True), namespace)

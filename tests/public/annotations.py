@@ -168,6 +168,7 @@ OF: dict[str, dict[str, str]] = {
     "cp_async_wait": {"n": "int"},
     "bulk_wait": {"n": "int"},
     "static_assert": {"condition": "Any", "return": "None"},
+    "warp_reduce": {"op": "str"},
     "tcgen05_ld": {"shape": "str"},
     "tcgen05_st": {"shape": "str", "return": "None"},
     "thread": {"i": "_Threads", "return": "_Scope[None]"},

@@ -24,7 +24,8 @@ FAMILIES = (
         "launch",
         "Kernels and launches",
         "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
-        "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed",
+        "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed "
+        "load_kernel LoadedKernel",
     ),
     Family(
         "ids",
@@ -94,7 +95,7 @@ FAMILIES = (
         "warps",
         "Lanes of a warp",
         "They exchange scalars, one in each thread, among the 32 lanes of a warp.",
-        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all match",
+        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all warp_reduce match",
     ),
     Family(
         "memory",

@@ -33,6 +33,8 @@ HEAD = '''"""{doc}"""
 
 import builtins
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, overload
 
@@ -350,6 +352,8 @@ KERNEL_METHODS = {
     "compile": {"specs": "Any", "kwargs": "Any"},
     "simulate": {"grid": "_Grid", "args": "Any", "kwargs": "Any", "return": "Report"},
     "assert_variant": {},
+    "export": {"path": "str | PathLike[str]", "specs": "Sequence[Any]", "targets": "str | Sequence[str] | None", "kwargs": "Any",
+               "return": "tuple[Path, Path, Path]"},
 }
 
 

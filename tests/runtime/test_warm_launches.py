@@ -47,7 +47,7 @@ def launches(monkeypatch):
     def cold(self, grid, args, kwargs):
         bound, options, _ = self.bind(args, kwargs)
         version = self.version(bound, options, "sm_90a")
-        self._remember(lambda *call: done.append("warm") or True, bound, (args, kwargs), version)
+        self.warm.remember(self.names, lambda *call: done.append("warm") or True, bound, (args, kwargs), version.captured)
         done.append("cold")
 
     monkeypatch.setattr(Kernel, "launch", cold)

@@ -62,8 +62,10 @@ class Warp(Protocol):
         mask of those where it holds ('ballot')."""
     def match(self, value: Emitted, mask: Emitted | None = None) -> Emitted:
         """The mask of the lanes that have the same bits in `value`."""
-    def redux(self, word: str, value: Emitted) -> Emitted:
-        """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
+    def members(self) -> Emitted:
+        """The mask of the lanes of the current scope."""
+    def redux(self, word: str, value: Emitted, mask: Emitted | None = None) -> Emitted:
+        """A reduction across the whole warp, or the lanes of `mask` for integers, by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
         of at most 32 bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of
         bools."""
     def digit(self, axis: str, extent: int, stride: int) -> Any:

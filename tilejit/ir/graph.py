@@ -264,6 +264,7 @@ class Graph:
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
     layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers
+    loads: tuple[Any, ...] = ()  # records of loads in pipelined loops
     warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:

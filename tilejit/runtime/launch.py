@@ -75,6 +75,24 @@ def _overlap(a, b) -> bool:
         return True
 
 
+def run(name: str, code: Any, asked: Bound, bound: Bound, copies: dict[str, tuple], device: int, grid: tuple[int, ...],
+        call: dict) -> Any:
+    """Launch a kernel by its `code`, which has a `recipe` and `launcher(device)`, and copy back the host arrays that it
+    writes; returns the launcher. `bound` is the call `asked` with `copies`, as `on_device` returns them."""
+    asked.check_writable(code.recipe["written"])
+    written = {bound.names[n] for n in code.recipe["written"]}
+    check_apart(copies, written)
+    launcher = code.launcher(device)
+    arguments = launch_arguments(bound)
+    if not launcher(grid, call.get("stream"), arguments):
+        raise LaunchError(f"{name}: the call does not fit what was compiled for it: "
+                          f"{'; '.join(launcher.mismatch(arguments, bound.names))}")
+    for array, (host, there) in copies.items():
+        if array in written:
+            host[...] = there.numpy()
+    return launcher
+
+
 def launch_arguments(bound: Bound) -> list:
     """The runtime arguments as the launcher takes them: the caller's array objects, and numbers."""
     return [v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v for v in bound.runtime]

@@ -1,10 +1,11 @@
-"""The access pattern of a load or store by index tiles and a mask: a box of an array, or rows of a matrix."""
+"""The access pattern of a load or store by index tiles and a mask: a box of an array, or contiguous rows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ...concurrency import cached_property
@@ -13,11 +14,11 @@ from ...ir.builder import as_value, element_type, type_as, type_of
 from ...ir.graph import Call, Const, For, Operand, Value
 from ...ops.language.operators import binary
 from ...ops.language.pointwise import where
-from ...ops.language.promotion import convert
+from ...ops.language.promotion import convert, spread
 from ...ops.language.sizes import size_of
 from ...ops.memory.regions import region
 from ...ops.memory.window import narrow_window
-from ...ops.moves.copy_async.tma.selections import take
+from ...ops.moves.copy_async.tma.selections import rows_of_array, take
 from ...ops.tiles import elementwise as ew, generate
 from ...ops.tiles.arrange import broadcast, reshape_, transpose_
 from ...ops.tiles.casts import cast
@@ -44,12 +45,17 @@ LinearSum = dict[Any, int]  # {value: coefficient}; the key 1 has the constant
 
 @dataclass(frozen=True)
 class Index:
-    """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index).
+    """The indices of one array dimension: `values`, which vary along `axes` of the tile (none: a single index).
     `consecutive` if each is one more than the last."""
 
     values: Operand
-    axis: int | None
+    axes: tuple[int, ...]
     consecutive: bool
+
+    @property
+    def axis(self) -> int | None:
+        """The only axis along which the indices vary; None if there is none, or several."""
+        return self.axes[0] if len(self.axes) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,16 @@ class MaskTerm:
 
     value: Operand
     placed: int | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a copy reads in place of a load: the operand `place`, of the extents `shape`. Its dimensions in order, the
+    first one possibly divided into several, are the `axes` of the loaded tile."""
+
+    place: Value
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
 
 
 NOT_MADE_OF_SCALARS = "its index tiles are not made of tile.arange and scalars"
@@ -109,20 +125,27 @@ class AccessPattern:
         if isinstance(t, Points):
             self.indices = [self.index(x) for x in values]
         else:
-            axes = {d: a for a, d in enumerate(t.kept)}
-            self.indices = [Index(x, axes.get(d), True) for d, x in enumerate(values)]
+            axes = {d: (a,) for a, d in enumerate(t.kept)}
+            self.indices = [Index(x, axes.get(d, ()), True) for d, x in enumerate(values)]
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """The axis of the tile that each dimension of the box or of the rows varies along."""
+        """The axis of the tile that each dimension of the box varies along. PatternMismatch if several index tiles vary
+        along one axis, or one along several."""
         if isinstance(self.call.result.type, Region):
             return tuple(range(len(self.shape)))
-        axes = tuple(i.axis for i in self.indices if i.axis is not None)
-        if sorted(axes) != [a for a, n in enumerate(self.shape) if n > 1]:
-            cure = "; pass the array as a matrix (x.reshape(-1, x.shape[-1])), whose rows one index tile names"
-            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows"
-                                  + (cure if len(set(axes)) < len(axes) > 2 else ""))
+        axes = tuple(a for i in self.indices for a in i.axes)
+        if any(len(i.axes) > 1 for i in self.indices):
+            raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
+                                  "A[rows[:, None], columns[None, :]]")
+        if sorted(axes) != self.walked:
+            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows")
         return axes
+
+    @property
+    def walked(self) -> list[int]:
+        """The axes of the tile that are longer than 1."""
+        return [a for a, n in enumerate(self.shape) if n > 1]
 
     @cached_property
     def kept_terms(self) -> list[MaskTerm]:
@@ -134,16 +157,23 @@ class AccessPattern:
         """Whether this is a box of more than one element, all of it within the mask."""
         return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept_terms
 
-    def source(self, g: Writer) -> Value:
-        """The operand of a copy that brings these elements. PatternMismatch if there is none."""
-        if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept_terms)):
-            return self.box(g, self.window_of_mask(g))
-        return self.gathered_rows(g)
+    def source(self, g: Writer, masked: bool = True) -> Source:
+        """What a copy that brings these elements reads; if it is not `masked`, also those that the mask excludes.
+        PatternMismatch if no copy can."""
+        terms = self.kept_terms if masked else []
+        if all(i.consecutive for i in self.indices) and self.axes != () and all(map(self.mask_limits, terms)):
+            return Source(self.box(g, self.window_of_mask(g, terms)), tuple(self.shape[a] for a in self.axes),
+                          self.axes)
+        return self.gathered_rows(g, terms)
 
-    def in_tile_order(self, g: Writer, x: Value) -> Value:
-        """The tile, from one whose axes are in the order of the array's dimensions."""
-        if list(self.axes) != sorted(self.axes):
-            x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
+    def in_tile_order(self, g: Writer, x: Value, axes: tuple[int, ...] | None = None) -> Value:
+        """The tile, from one that has its `axes` in this order, by default that of the array's dimensions."""
+        axes = self.axes if axes is None else axes
+        extents = tuple(self.shape[a] for a in axes)
+        if type_as(x, Tile).shape != extents:
+            x = g.call(reshape_, x, shape=extents)
+        if list(axes) != sorted(axes):
+            x = g.call(transpose_, x, axes=tuple(map(axes.index, sorted(axes))))
         return x if type_as(x, Tile).shape == self.shape else as_value(g.call(reshape_, x, shape=self.shape))
 
     def in_array_order(self, g: Writer, x: Value) -> Value:
@@ -156,12 +186,9 @@ class AccessPattern:
         return as_value(g.call(transpose_, x, axes=tuple(map(order.index, self.axes))))
 
     def index(self, values: Operand) -> Index:
-        """The Index of a scalar, or of a tile whose elements differ along at most one axis."""
-        walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.is_constant_along(values, a)]
-        if len(walked) > 1:
-            raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
-                                  "A[rows[:, None], columns[None, :]]")
-        return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
+        """The Index of a scalar or a tile."""
+        walked = tuple(a for a, n in enumerate(self.shape) if n > 1 and not self.is_constant_along(values, a))
+        return Index(values, walked, not walked or len(walked) == 1 and self.step(values, walked[0]) == 1)
 
     def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
         """The constant by which the elements of a tile grow along an axis; None if there is none. The launch is asked
@@ -192,8 +219,8 @@ class AccessPattern:
         kept = self.call.attrs.get("kept", tuple(d for d, i in enumerate(self.indices) if i.axis is not None))
         return as_value(g.call(region, buffer, *starts, extents=extents, kept=kept))
 
-    def window_of_mask(self, g: Writer) -> Value:
-        """A window of the array that ends where the mask does."""
+    def window_of_mask(self, g: Writer, terms: Sequence[MaskTerm]) -> Value:
+        """A window of the array that ends where the `terms` of the mask do."""
         buffer, rank = self.buffer, len(self.indices)
         strides, vector = self.array.strides or (), 16 // max(self.array.dtype.nbytes, 1)
 
@@ -206,7 +233,7 @@ class AccessPattern:
                 wanted //= 2
             return self.context.asked_divisor(x, wanted)
 
-        for d, stop in (limit for term in self.kept_terms for limit in self.mask_limits(term)):
+        for d, stop in (limit for term in terms for limit in self.mask_limits(term)):
             extent = self.emit_sum(g, stop)
             extent = max(extent, 0) if isinstance(extent, int) else extent
             buffer = narrow_window(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)),
@@ -225,20 +252,68 @@ class AccessPattern:
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
-    def gathered_rows(self, g: Writer) -> Value:
-        """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
-        plain = len(self.indices) == 2 and self.array.narrowed is None
-        if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
-            raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of a matrix, "
+    def gathered_rows(self, g: Writer, terms: Sequence[MaskTerm]) -> Source:
+        """Rows of the array, selected by tiles of their indices; -1 stands for a row that `terms` exclude."""
+        along = next((d for d in self.contiguous_dimensions() if self.is_row(d)), None)
+        if along is None:
+            assert self.axes is not None  # or it says what is wrong with them
+            raise PatternMismatch("elements that index tiles or a mask choose can be copied only as rows of an array, "
                                   "contiguous in each row")
-        row, column = (i.axis for i in self.indices)
-        assert row is not None and column is not None
-        if not all(self.is_constant_along(term.value, column, term.placed) for term in self.kept_terms):
-            raise PatternMismatch("its mask keeps parts of rows; elements beyond the array need no mask")
-        numbers = self.vector_along(g, self.indices[0].values, row)
-        for term in self.kept_terms:
-            numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)
-        return as_value(take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column]))
+        if self.array.narrowed is not None:
+            raise PatternMismatch("rows that index tiles or a mask choose are copied from a whole array, and this is a "
+                                  "window of one")
+        column = self.indices[along].axis
+        assert column is not None
+        if not all(self.is_constant_along(term.value, column, term.placed) for term in terms):
+            raise PatternMismatch("its mask keeps parts of rows")
+        axes = tuple(a for a in self.walked if a != column)
+        if not axes:
+            raise PatternMismatch("elements of a single row that index tiles or a mask choose are not contiguous")
+        numbers = [self.row_numbers(g, i, axes) for d, i in enumerate(self.indices) if d != along]
+        chosen = next(n for n, x in enumerate(numbers) if isinstance(type_of(x), Tile))
+        for term in terms:
+            kept = self.flattened(g, term.value, axes, term.placed)
+            numbers[chosen] = where.function(g, kept, numbers[chosen], -1)
+        extents = prod(self.shape[a] for a in axes), self.shape[column]
+        if len(numbers) == 1 and along == 1:
+            taken = take(g, self.buffer, as_value(numbers[0]))
+            place = as_value(taken.part(g, self.start(g, self.indices[along]), extents[1]))
+        else:
+            start = self.start(g, self.indices[along])
+            place = g.call(rows_of_array, self.buffer, start, *numbers, extents=extents, along=along)
+        return Source(place, extents, (*axes, column))
+
+    def contiguous_dimensions(self) -> list[int]:
+        """The dimensions of the array with stride 1, the last one first; the last dimension if there is none."""
+        strides, last = self.array.strides or (), len(self.indices) - 1
+        found = [d for d in range(last, -1, -1) if isinstance(strides[d], int) and strides[d] == 1]
+        return found or [last]
+
+    def is_row(self, d: int) -> bool:
+        """Whether the indices of dimension `d` are consecutive along an axis of their own."""
+        axis = self.indices[d].axis
+        return (axis is not None and self.indices[d].consecutive
+                and not any(axis in i.axes for k, i in enumerate(self.indices) if k != d))
+
+    def row_numbers(self, g: Writer, index: Index, axes: tuple[int, ...]) -> Operand:
+        """The indices of a dimension for the rows along `axes`: one for each, or a scalar for all."""
+        return self.flattened(g, index.values, axes, index.axis) if index.axes else self.start(g, index)
+
+    def flattened(self, g: Writer, values: Operand, axes: tuple[int, ...], axis: int | None = None) -> Value:
+        """The elements along `axes` of a tile that varies along no other, as a one-dimensional tile. What has not the
+        rank of the access, a tile or consecutive numbers from a scalar on, extends along `axis`."""
+        if len(axes) == 1:
+            return self.vector_along(g, values, axes[0])
+        t, rank = type_of(values), len(self.shape)
+        if not isinstance(t, Tile) or len(t.shape) != rank:
+            assert axis is not None
+            values = self.vector_along(g, values, axis)
+            values = g.call(reshape_, values, shape=tuple(n if d == axis else 1 for d, n in enumerate(self.shape)))
+        values = spread(g, values, self.shape)
+        shape = tuple(n if d in axes else 1 for d, n in enumerate(self.shape))
+        if shape != self.shape:
+            values = g.call(slice_, values, starts=(0,) * len(shape), shape=shape, steps=(1,) * len(shape))
+        return as_value(g.call(reshape_, values, shape=(prod(shape),)))
 
     def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
         """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive
@@ -459,4 +534,4 @@ def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
     return binary(g, "+", one, other)
 
 
-__all__ = ["AccessPattern", "PatternMismatch"]
+__all__ = ["AccessPattern", "PatternMismatch", "Source"]

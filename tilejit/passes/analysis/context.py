@@ -113,7 +113,8 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
         ordered = (call.op is copy_async_
-                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")))
+                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")
+                        or call.attrs["options"].get("ahead")))
         if is_writer(call) and not ordered:
             for place in written_values([call]):
                 if getattr(place.type, "scope", None) == "shared":

@@ -223,7 +223,8 @@ class _UseEvaluator:
         with self.context.in_block(block):
             for node in block.nodes:
                 if isinstance(node, Call):
-                    self.call(node, pipelined)
+                    options = node.attrs.get("options") or {}
+                    self.call(node, pipelined or bool(options.get("ahead")))
                 with self.context.in_scope_of(node):
                     for inner in blocks(node):
                         self.block(inner, isinstance(node, For) and node.pipeline is not None)
