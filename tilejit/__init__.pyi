@@ -52,22 +52,23 @@ __all__ = [
     "auto", "autotune", "axis", "ballot", "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait",
     "cast", "cbrt", "cdiv", "ceil", "clip", "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync",
     "cluster_wait", "constexpr", "copy", "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait",
-    "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect",
-    "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1",
-    "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn",
-    "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma",
-    "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
-    "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
-    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log", "log10", "log1p", "log2", "match",
-    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
-    "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch",
-    "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt",
-    "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh",
-    "sort", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async", "swizzled",
-    "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map",
-    "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk",
-    "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all",
-    "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot", "dot_scaled", "each_warp",
+    "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims",
+    "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16",
+    "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2",
+    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32",
+    "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log",
+    "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit",
+    "mma_wait", "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox",
+    "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce",
+    "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up",
+    "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert", "static_print",
+    "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence",
+    "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at",
+    "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns", "uint16", "uint32", "uint64",
+    "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id",
+    "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -1063,6 +1064,29 @@ def dot(
     to shared memory must have synchronised (``sync()``); the proxy fence before the tensor cores read them is part of
     the call. Register tiles computed from global memory may be staged in shared memory that the compiler allocates,
     with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    """
+
+def dot_scaled(
+    a: _Operand, scale_a: _Operand | None, b: _Operand, scale_b: _Operand | None, acc: _Tile | _Memory | None = None,
+    trans_a: bool = False, trans_b: bool = False, block: int | None = None,
+    scale_layout: Literal["plain", "blocked"] = 'plain', variant: str | None = None
+) -> _Tile:
+    """The matrix product of `a` and `b`, whose elements are multiplied by a factor for each block of them along k, plus
+    the tile `acc` if it is given: a tile [m, n] of float32.
+
+    `a` is [m, k] and `b` is [k, n], as for `dot` (with `trans_a`, [k, m], and with `trans_b`, [n, k]): register tiles,
+    or matrices in shared memory, of 4, 6 or 8 bits. `scale_a` is [m, blocks] and `scale_b` is [n, blocks], in registers
+    or shared memory, whatever the order of the elements: float8_e8m0fnu for blocks of 32 (the formats mxfp8, mxfp6 and
+    mxfp4), float8_e4m3fn for blocks of 16 of float4_e2m1fn (nvfp4). `block` names another size, 16 or 32. The last
+    block may be a part. An operand without factors (None) may have 16 bits too.
+
+    ``scale_layout="blocked"`` takes factors in the order of cuBLAS and torch: units of 512 bytes, each those of 128
+    rows and 4 blocks, of which row r and block j are at ``r % 32 * 16 + r // 32 * 4 + j``. A tile of them has any
+    shape with ``cdiv(m, 128) * cdiv(blocks, 4) * 512`` elements, in row-major order [units along the rows, units along
+    k, 512].
+
+    Each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the
+    range; the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0.
     """
 
 def each_warp(over: builtins.range | Iterable[int]) -> _Scope[_Tile]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.builder import Builder, describe, extents_of, type_of
+from ...ir.builder import Builder, describe, element_type, extents_of, type_of
 from ...ir.graph import Operand, Value
 from ...types import Tile
 from ..language.stack import stack_
@@ -27,8 +27,7 @@ def batched_product(g: Builder, multiply: Callable[[Value, Value, Operand | None
     A matrix that several indices share is one value, so that it is staged once.
     """
     batch = _batch_of(g, a, b)
-    m, n, _ = product_shape(g, None, *(Value(x.name, Tile(x.type.dtype, extents_of(x)[-2:])) for x in (a, b)),
-                            trans_a, trans_b)
+    m, n, _ = matrix_shapes(g, a, b, trans_a, trans_b)
     if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.shape != (*batch, m, n)):
         raise g.error(f"a is {list(extents_of(a))} and b is {list(extents_of(b))}, so the accumulator is a tile "
                       f"{[*batch, m, n]}, not {describe(acc)}")
@@ -40,6 +39,12 @@ def batched_product(g: Builder, multiply: Callable[[Value, Value, Operand | None
              for at in product(*map(range, batch))]
     stacked: Value = g.call(stack_, *parts, axis=0)
     return stacked if len(batch) == 1 else g.call(reshape_, stacked, shape=(*batch, m, n))
+
+
+def matrix_shapes(g: Builder, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[int, int, int]:
+    """(m, n, k) of the products of each matrix of a batch. CompilationError if the operands' k differ."""
+    one, other = (Value(x.name, Tile(element_type(x), extents_of(x)[-2:])) for x in (a, b))
+    return product_shape(g, None, one, other, trans_a, trans_b)
 
 
 def _batch_of(g: Builder, a: Value, b: Value) -> tuple[int, ...]:
@@ -67,4 +72,4 @@ def _matrix(g: Builder, made: dict[tuple[Any, ...], Value], x: Value, at: tuple[
     return made[x, own]
 
 
-__all__ = ["batched_product"]
+__all__ = ["batched_product", "matrix_shapes"]
