@@ -1068,8 +1068,8 @@ def dot(
 
 def dot_scaled(
     a: _Operand, scale_a: _Operand | None, b: _Operand, scale_b: _Operand | None, acc: _Tile | _Memory | None = None,
-    trans_a: bool = False, trans_b: bool = False, block: int | None = None,
-    scale_layout: Literal["plain", "blocked"] = 'plain', variant: str | None = None
+    trans_a: bool = False, trans_b: bool = False, block: int | None = None, scale_layout: str = 'plain',
+    variant: str | None = None
 ) -> _Tile:
     """The matrix product of `a` and `b`, whose elements are multiplied by a factor for each block of them along k, plus
     the tile `acc` if it is given: a tile [m, n] of float32.

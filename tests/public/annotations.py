@@ -92,7 +92,7 @@ PARAMETERS = {
 OF: dict[str, dict[str, str]] = {
     **{name: {"a": "_Operand", "b": "_Operand"} for name in ("dot", "mma")},
     "dot_scaled": {"a": "_Operand", "b": "_Operand", "scale_a": "_Operand | None", "scale_b": "_Operand | None",
-                   "scale_layout": 'Literal["plain", "blocked"]'},
+                   "scale_layout": "str"},
     **{
         name: {"axis": "int"}
         for name in words(

@@ -1,7 +1,7 @@
-"""``dot_scaled``: a product of narrow elements with a scale factor for each block along k (the OCP microscaling formats
-mxfp8, mxfp6 and mxfp4, and nvfp4).
+"""``dot_scaled``: a product of narrow elements with a scale factor for each block of them along k.
 
-Elements are multiplied by their factors in bfloat16, which holds these products exactly, and then as `dot` multiplies.
+These are the OCP microscaling formats mxfp8, mxfp6 and mxfp4, and nvfp4. Elements are multiplied by their factors in
+bfloat16, which holds these products exactly, and then as `dot` multiplies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from ...dtypes import DType, bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e8m0fnu, float32
-from ...ir.builder import Builder, describe, extents_of, type_of
+from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...types import Buffer, Region, Tile
@@ -52,29 +52,29 @@ def dot_scaled(g: Builder, a, scale_a, b, scale_b, acc=None, trans_a=False, tran
     if not isinstance(scale_layout, str) or scale_layout not in ("plain", "blocked"):
         raise g.error(f"scale_layout is 'plain' or 'blocked', not {scale_layout!r}")
     a, b = _in_registers(g, "a", a), _in_registers(g, "b", b)
-    if len(a.type.shape) > 1 and len(b.type.shape) > 1:
+    if len(extents_of(a)) > 1 and len(extents_of(b)) > 1:
         matrix_shapes(g, a, b, trans_a, trans_b)
-    a = _dequantised(g, "a", a, scale_a, trans_a, block, scale_layout)
-    b = _dequantised(g, "b", b, scale_b, not trans_b, block, scale_layout)
+    a = times_factors(g, "a", a, scale_a, trans_a, block, scale_layout)
+    b = times_factors(g, "b", b, scale_b, not trans_b, block, scale_layout)
     return dot.function(g, a, b, acc, trans_a, trans_b, float32 if acc is None else None, None, variant)
 
 
-def _dequantised(g: Builder, name: str, x: Value, scale, k_first: bool, block: int | None, layout: str) -> Value:
+def times_factors(g: Builder, name: str, x: Value, scale, k_first: bool, block: int | None, layout: str) -> Value:
     """Operand `name` times its factors, in bfloat16."""
-    dtype, shape = x.type.dtype, x.type.shape
+    dtype, shape = element_type(x), extents_of(x)
     if len(shape) < 2:
         raise g.error(f"{name} is a matrix, or a batch of them, and not of shape {list(shape)}")
     narrow = dtype.is_float and dtype.bits <= 8 and dtype != float8_e8m0fnu
     if scale is None:
         if not narrow and dtype.name not in WIDE:
             raise g.error(f"{name} has floats of 4 to 8 bits, or without factors of 16, not {dtype}")
-        return x if dtype.name in WIDE else convert(g, x, bfloat16)
+        return x if dtype.name in WIDE else as_value(convert(g, x, bfloat16))
     if not narrow:
         raise g.error(f"{name} with factors has floats of 4, 6 or 8 bits, not {dtype}")
     scale = _in_registers(g, f"scale_{name}", scale)
-    block = _block_of(g, name, dtype, scale.type.dtype, block)
-    *batch, rows, k = _exchanged(shape) if k_first else shape
-    factors = convert(g, scale, bfloat16)
+    block = _block_of(g, name, dtype, element_type(scale), block)
+    *batch, rows, k = last_two_swapped(shape) if k_first else shape
+    factors = as_value(convert(g, scale, bfloat16))
     blocks = -(-k // block)
     if layout == "blocked":
         factors = _from_units(g, name, factors, (*batch, rows, blocks))
@@ -82,7 +82,7 @@ def _dequantised(g: Builder, name: str, x: Value, scale, k_first: bool, block: i
         raise g.error(f"scale_{name} is {[*batch, rows, blocks]}, a factor for each {block} elements along k of each "
                       f"{'row' if name == 'a' else 'column'} of {name}, not {list(extents_of(factors))}")
     factors = _spread_along_k(g, factors, k, block, k_first)
-    return binary(g, "*", convert(g, x, bfloat16), factors)
+    return as_value(binary(g, "*", convert(g, x, bfloat16), factors))
 
 
 def _in_registers(g: Builder, name: str, x) -> Value:
@@ -138,7 +138,7 @@ def _spread_along_k(g: Builder, factors: Value, k: int, block: int, k_first: boo
     return slicing.index(g, whole, (*(slice(None) for _ in shape[:axis - 1]), slice(0, k)))
 
 
-def _exchanged(shape: tuple[int, ...]) -> tuple[int, ...]:
+def last_two_swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
     return *shape[:-2], shape[-1], shape[-2]
 
 

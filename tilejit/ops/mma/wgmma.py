@@ -97,7 +97,8 @@ def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of an accumulator with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
         grid = division(dtype, shape, threads) if threads % WARPGROUP == 0 else None
-        return Tile(dtype, shape, *wgmma_accumulator(*shape, prod(grid), grid[1])) if grid else None
+        rows, columns = shape
+        return Tile(dtype, shape, *wgmma_accumulator(rows, columns, prod(grid), grid[1])) if grid else None
     except CompilationError:
         return None
 
@@ -107,7 +108,8 @@ def a_registers(dtype: DType, shape: tuple, sums: Tile, threads: int) -> Tile | 
     number of threads have none."""
     try:
         grid = division(sums.dtype, sums.shape, threads) if threads % WARPGROUP == 0 else None
-        layout = grid and wgmma_a_registers(*shape, dtype.bits, prod(grid), grid[1])
+        rows, k = shape
+        layout = grid and wgmma_a_registers(rows, k, dtype.bits, prod(grid), grid[1])
         return Tile(dtype, shape, *layout) if layout else None
     except CompilationError:
         return None
