@@ -74,7 +74,7 @@ def times_factors(g: Builder, name: str, x: Value, scale, k_first: bool, block: 
     scale = _in_registers(g, f"scale_{name}", scale)
     block = _block_of(g, name, dtype, element_type(scale), block)
     *batch, rows, k = last_two_swapped(shape) if k_first else shape
-    factors = as_value(convert(g, scale, bfloat16))
+    factors = as_value(convert(g, scale, float32))
     blocks = -(-k // block)
     if layout == "blocked":
         factors = _from_units(g, name, factors, (*batch, rows, blocks))
@@ -82,7 +82,8 @@ def times_factors(g: Builder, name: str, x: Value, scale, k_first: bool, block: 
         raise g.error(f"scale_{name} is {[*batch, rows, blocks]}, a factor for each {block} elements along k of each "
                       f"{'row' if name == 'a' else 'column'} of {name}, not {list(extents_of(factors))}")
     factors = _spread_along_k(g, factors, k, block, k_first)
-    return as_value(binary(g, "*", convert(g, x, bfloat16), factors))
+    # float32 products are exact, and two of them are rounded to bfloat16 by one instruction
+    return as_value(convert(g, binary(g, "*", convert(g, x, float32), factors), bfloat16))
 
 
 def _in_registers(g: Builder, name: str, x) -> Value:
