@@ -21,7 +21,7 @@ from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
 from ...types import Region, Tile
 from .descriptor import K_BYTES, Derived, as_derived
-from .shared_matrix import contiguous_dimension, miss_of_order, report_miss, shared_matrix
+from .shared_matrix import contiguous_dimension, miss_of_order, miss_of_parts, report_miss, shared_matrix
 from .site import MmaSite, bare
 
 ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
@@ -125,6 +125,9 @@ def matrix(s: MmaSite, name: str) -> Derived | Miss:
         t, starts, k_first, mn, align = s.b, s.b_starts, not s.trans_b, columns(s), s.b_align
     assert isinstance(t, Region)
     found: Derived | Miss = s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    if isinstance(found, Miss) and name == "b" and mn < s.n:
+        whole = s.memoize("undivided b", lambda: shared_matrix(t, starts, k_first, s.n, align, s.g.divisor))
+        return miss_of_parts(t, mn, s.n) if isinstance(whole, Derived) else found
     return found
 
 
