@@ -11,12 +11,14 @@ import numpy as np
 
 from ...ir.builder import Builder, describe, element_type, extents_of, type_of
 from ...ir.graph import Operand, Value
+from ...lazy import Lazy
 from ...types import Tile
-from ..language.stack import stack_
 from ..memory import regions
 from ..tiles import slicing
 from ..tiles.arrange import reshape_
 from .site import product_shape
+
+stacking = Lazy("tilejit.ops.language.stack")  # only products with batch dimensions load it
 
 
 def batched_product(g: Builder, multiply: Callable[[Value, Value, Operand | None], Any], a: Value, b: Value, acc: Any,
@@ -37,7 +39,7 @@ def batched_product(g: Builder, multiply: Callable[[Value, Value, Operand | None
     parts = [multiply(_matrix(g, matrices, a, at), _matrix(g, matrices, b, at),
                       None if acc is None else _matrix(g, matrices, acc, at))
              for at in product(*map(range, batch))]
-    stacked: Value = g.call(stack_, *parts, axis=0)
+    stacked: Value = g.call(stacking.stack_, *parts, axis=0)
     return stacked if len(batch) == 1 else g.call(reshape_, stacked, shape=(*batch, m, n))
 
 
