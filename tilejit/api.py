@@ -42,6 +42,7 @@ from .ops.ptx.exchange import (ballot, match, shuffle, shuffle_down, shuffle_up,
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS
 from .ops.reduce.scan import BUILTINS as _SCANS
 from .ops.structure.alloc import alloc
+from .ops.structure.array import array
 from .ops.structure.ring import ring
 from .ops.sync.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                                 cp_async_wait, fence_mbarrier_init, fence_proxy_async,

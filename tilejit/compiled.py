@@ -241,7 +241,7 @@ def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
     recipe = {"name": graph.name, "arguments": list(map(_parameter_record, graph.params)), "threads": launch.threads,
               "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
               "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
-              "written": sorted(lowered.written)}
+              "written": sorted(lowered.written), "by_address": lowered.by_address}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
             # with jitter, no number of spills is refused or worth a warning

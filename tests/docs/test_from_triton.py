@@ -35,6 +35,7 @@ AROUND = """def kernel(A, flags, n):
     y, z, j, m = x + 1, x + 2, i + 1, i > 0
     a = tile.load(A[0:16, 0:16]).to(tile.float16)
     b, acc = a.T, tile.zeros((16, 16))
+    address = tile.load(flags[0]).to(tile.int64)
 """
 
 

@@ -124,6 +124,13 @@ OF: dict[str, dict[str, str]] = {
         for name in words("shuffle shuffle_xor shuffle_up shuffle_down")
     },
     "alloc": {"return": "_Buffer"},
+    "array": {
+        "address": "_Value",
+        "shape": "Sequence[_Value] | _Value",
+        "strides": "Sequence[_Value] | _Value | None",
+        "align": "int | None",
+        "return": "_Buffer",
+    },
     "window": {
         "array": "_Buffer",
         "offsets": "Sequence[_Value] | _Value",

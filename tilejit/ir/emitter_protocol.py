@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ..dtypes import DType
 from ..errors import Loc
-from ..types import Sym, TensorMap, Tile
+from ..types import Buffer, Sym, TensorMap, Tile
 from .graph import Block, Call, Graph, Operand, Value
 
 # What rules get from the emitter and give back to it; its folder comes after that of the rules.
@@ -342,6 +342,8 @@ class Emitter(Protocol):
         """An integer as a 32-bit value."""
     def resolve(self, sym: int | Sym) -> Any:
         """A size or stride: a constant, or the parameter that holds it."""
+    def make_array(self, type_: Buffer, address: Emitted, numbers: Any) -> EBuffer:
+        """The array at an address; `numbers` are its extents, then its strides."""
     def make_region(self, type_: Any, buffer: EBuffer, starts: Any) -> ERegion:
         """A region of a buffer."""
     def make_points(self, type_: Any, buffer: EBuffer, indices: Any) -> EPoints:

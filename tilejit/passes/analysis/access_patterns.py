@@ -245,7 +245,7 @@ class AccessPattern:
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                if isinstance(key, Sym):
+                if isinstance(key, Sym) and isinstance(key.arg, int):
                     value = g.call(size_of, self.context.graph.params[key.arg], sym=key)
                 else:
                     value = self.first_element(g, key)
@@ -454,8 +454,10 @@ class AccessPattern:
     def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
         """The first index of a dimension that is in bounds, and the first one after them."""
         if self.array.narrowed is None:
-            size = self.array.shape[d]
-            return {}, {1: size} if isinstance(size, int) else {size: 1}
+            size = self.context.extent_behind(self.array.shape[d])
+            if isinstance(size, int):
+                return {}, {1: size}
+            return {}, {size: 1} if isinstance(size, Sym) else self.parts(size)
         rank, given = len(self.indices), self.context.definitions[self.buffer].args[1:]
         low, count = given[2 * rank + d], given[3 * rank + d]
         return self.sum((low, 1)), self.sum((low, 1), (count, 1))

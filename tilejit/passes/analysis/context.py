@@ -25,14 +25,14 @@ from ...ir.graph import (
     is_writer,
     number,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...ops.memory.access_ops import load_
 from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.buffer_views import buffer_view
 from ...ops.sync.proxies import ON_ENGINES
-from ...types import Buffer, Points, Region, Selected, Tile, Type, domain_of, layout_of
+from ...types import ArrayId, Buffer, Points, Region, Selected, Tile, Type, domain_of, layout_of
 from .argument_analysis import ArgumentAnalysis
 
 PLACES = (Region, Points, Selected)
@@ -51,11 +51,14 @@ class Context(ArgumentAnalysis):
         self.tensor_room: Callable[..., Any] = lambda site: True
 
     @cached_property
-    def stored_arguments(self) -> frozenset[int]:
-        """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a
-        proxy fence is needed."""
-        return written_arguments(c for c in self.calls
+    def stored_arrays(self) -> frozenset[ArrayId]:
+        """The arrays that threads of the kernel may write. Before copy engines access them, a proxy fence is needed."""
+        return written_arrays(c for c in self.calls
                                  if c.op is not copy_async_ or c.choice and c.choice.plan.completion not in ON_ENGINES)
+
+    def name_of(self, array: ArrayId | None) -> str:
+        """The kernel's name of an array."""
+        return self.graph.params[array].name if isinstance(array, int) else str(array)
 
     def definition(self, value: Operand) -> Call:
         """The call that defines a value."""

@@ -23,9 +23,10 @@ from ...ir.graph import (
     Value,
     blocks,
     is_writer,
+    may_overlap,
     pipeline_of,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...names import allocation_name
@@ -38,7 +39,7 @@ from ...ops.sync.barriers import awaits_copies, cp_async_commit, cp_async_wait
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tmem.order import tcgen05_commit_
 from ...ops.tmem.slots import reads_late
-from ...types import Barrier, BarrierRef, Buffer, Points, Region, Selected
+from ...types import Addressed, ArrayId, Barrier, BarrierRef, Buffer, Points, Region, Selected
 from ..placement.shared_memory import SHARED_LIMIT
 from .context import Context
 from .program_slices import slice_around
@@ -140,7 +141,8 @@ class StagedLoopFinder:
         nodes, outside = slice_around(loop.body, set(copies))
         address_nodes = tuple(n for n in nodes if n not in copies)
         for n in walk(Block(address_nodes)):
-            if isinstance(n, Call) and n not in copies and n.op.effect != "pure" and (why := why_not_ahead(self.context, n)):
+            if (isinstance(n, Call) and n not in copies and n.op.effect != "pure"
+                and (why := why_not_ahead(self.context, n, loop))):
                 raise CompilationError("the loop's copies are issued iterations ahead, and their places depend on "
                                        f"this {n.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
                                        n.loc)
@@ -312,8 +314,9 @@ def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
     return replace(site, scope="thread", threads=1) if kind == "thread" else site
 
 
-def why_not_ahead(context: Context, call: Call) -> str:
-    """Why a call that is not pure arithmetic could give another result if it ran trips early; empty if it could not."""
+def why_not_ahead(context: Context, call: Call, loop: For) -> str:
+    """Why a call that is not pure arithmetic could give another result if it ran trips of a loop early; empty if it
+    could not."""
     if call.op is not load_:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
     place = memory_type(call.args[0])
@@ -321,15 +324,31 @@ def why_not_ahead(context: Context, call: Call) -> str:
     if arg is None:
         return (f"it loads from {place.scope} memory that is no array argument, and only a plain load of an array "
                 "argument that the kernel does not write may run ahead")
-    params = context.graph.params
-    writes = (c for c in context.calls if arg in written_arguments([c]))
+    if (write := _write_of_unknown_place(context, arg, loop)) is not None:
+        return (f"{write.op.name} at line {line_of(write.loc)} may write what it reads from {context.name_of(arg)}, "
+                "since nobody knows what an array from an address lies over")
+    writes = (c for c in context.calls if arg in written_arrays([c]))
     if (write := next(writes, None)) is not None:
         return (f"the kernel writes the memory that it reads: {write.op.name} at line {line_of(write.loc)} writes "
-                f"{params[arg].name}")
-    for other in sorted(written_arguments(context.calls)):
+                f"{context.name_of(arg)}")
+    if isinstance(arg, Addressed):
+        return ""
+    for other in sorted(array for array in written_arrays(context.calls) if isinstance(array, int)):
         if not context.facts.ask("no_overlap", arg, other):
-            return f"the kernel writes the memory that it reads: {params[other].name} overlaps {params[arg].name}"
+            name = context.name_of(arg)
+            return f"the kernel writes the memory that it reads: {context.name_of(other)} overlaps {name}"
     return ""
+
+
+def _write_of_unknown_place(context: Context, array: ArrayId, loop: For) -> Call | None:
+    """The first call that a load of `array` would pass if it ran trips of a loop early, and that may write what it
+    reads since one of the two arrays is made from an address. Loads by a producer pass all that the kernel writes."""
+    calls = context.calls
+    if not pipeline_of(loop).warp_specialize:
+        calls = [n for n in walk(loop.body) if isinstance(n, Call)]
+    def may_write(call: Call) -> bool:
+        return any(other != array and may_overlap(array, (other,)) for other in written_arrays([call]))
+    return next(filter(may_write, calls), None)
 
 
 def shared_memory_left(context: Context) -> int:

@@ -270,7 +270,7 @@ class _LoadsAhead:
             what = "its place" if steered is None else f"the condition of its branch at line {line_of(steered.loc)}"
             return f"{what} depends on {changed.name}, which the loop changes"
         for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call))):
-            if call is not ahead.copy and call.op.effect != "pure" and (why := why_not_ahead(self.context, call)):
+            if call is not ahead.copy and call.op.effect != "pure" and (why := why_not_ahead(self.context, call, loop)):
                 return why if call is load else f"it depends on this {call.op.name} at line {line_of(call.loc)}: {why}"
         return ""
 

@@ -11,7 +11,23 @@ from ...dispatch import Choice
 from ...dtypes import int32
 from ...errors import CompilationError, at
 from ...ir.builder import as_value, element_type, memory_type, type_as
-from ...ir.graph import Block, Call, Carry, Const, For, If, Node, Operand, Scope, Value, While, blocks, number, walk
+from ...ir.graph import (
+    Block,
+    Call,
+    Carry,
+    Const,
+    For,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    may_overlap,
+    number,
+    walk,
+)
 from ...ir.op import Op
 from ...layout import TileLayout, axis
 from ...ops.language.operators import binary, compare
@@ -19,13 +35,12 @@ from ...ops.language.pointwise import where
 from ...ops.language.promotion import convert, short_of
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, sync
-from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.ring import ring_slot
 from ...ops.sync import barriers as bars
 from ...ops.sync.pipeline import flip_phase
 from ...ops.sync.proxies import hand_over
 from ...ops.tmem.slots import commit, products_of
-from ...types import Barrier, Buffer, Points, Region, Scalar, Selected, layout_of
+from ...types import ArrayId, Barrier, Buffer, Points, Region, Scalar, Selected, layout_of
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier
 from ..analysis.staging import INDEXED, StagedLoop, copied_bytes, own_groups
@@ -137,7 +152,7 @@ class PipelineWriter:
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
         self.hand_over(staged)
-        if any(by_bytes and source_argument(c) in self.context.stored_arguments
+        if any(by_bytes and may_overlap(source_array(c), self.context.stored_arrays)
                for c, by_bytes in zip(staged.copies, staged.by_bytes)):
             # the kernel's threads may have stored what the copy engines load
             g.call(bars.fence_proxy_async, space="global")
@@ -377,8 +392,8 @@ def refuse_other_groups(loop: For, target: str) -> None:
                                f"after the loop{old}", node.loc)
 
 
-def source_argument(copy: Call) -> int | None:
-    """The number of the argument that a copy reads."""
+def source_array(copy: Call) -> ArrayId | None:
+    """The array that a copy reads."""
     t = memory_type(copy.args[1])
     return t.buffer.arg if isinstance(t, (Region, Points, Selected)) else t.arg
 

@@ -145,7 +145,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     for d in plan.src_checked:
         inside = inside & m.global_memory.inside(src.buffer, d, at_[d])
     nbytes = src.type.dtype.nbytes
-    pointer = sum(at_[d] * m.resolve(s) for d, s in enumerate(src.type.buffer.strides)) * nbytes
+    pointer = sum(at_[d] * s for d, s in enumerate(src.buffer.array_strides)) * nbytes
     at = (row, vector * plan.vec)
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
