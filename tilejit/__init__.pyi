@@ -53,10 +53,10 @@ __all__ = [
     "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock", "cluster_arrive",
     "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async", "copysign", "cos",
     "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot",
-    "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims",
-    "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16",
-    "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2",
-    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer",
+    "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2",
+    "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap",
+    "flip", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn",
+    "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer",
     "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32",
     "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log",
     "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit",
@@ -1083,13 +1083,38 @@ def dot(
     """The matrix product ``a @ b``, plus the tile `acc` if it is given; a tile [m, n].
 
     `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is
-    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Dimensions
+    before these two are batch dimensions, which are broadcast as by NumPy's matmul: [b, m, k] by [b, k, n], or by [k,
+    n], is [b, m, n], and so is `acc`. There is a product for each index of the batch, one after the other. Sums have
     the dtype of `acc`, or `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if
     they have 64 bits), which wraps around; float16 on request. float32 is multiplied exactly unless
     ``precision="tf32"`` rounds the operands to 10 bits of mantissa. Threads of the scope that have written operands
     to shared memory must have synchronised (``sync()``); the proxy fence before the tensor cores read them is part of
     the call. Register tiles computed from global memory may be staged in shared memory that the compiler allocates,
     with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    """
+
+def dot_scaled(
+    a: _Operand, scale_a: _Operand | None, b: _Operand, scale_b: _Operand | None, acc: _Tile | _Memory | None = None,
+    trans_a: bool = False, trans_b: bool = False, block: int | None = None, scale_layout: str = 'plain',
+    variant: str | None = None
+) -> _Tile:
+    """The matrix product of `a` and `b`, whose elements are multiplied by a factor for each block of them along k, plus
+    the tile `acc` if it is given: a tile [m, n] of float32.
+
+    `a` is [m, k] and `b` is [k, n], as for `dot` (with `trans_a`, [k, m], and with `trans_b`, [n, k]): register tiles,
+    or matrices in shared memory, of 4, 6 or 8 bits. `scale_a` is [m, blocks] and `scale_b` is [n, blocks], in registers
+    or shared memory, whatever the order of the elements: float8_e8m0fnu for blocks of 32 (the formats mxfp8, mxfp6 and
+    mxfp4), float8_e4m3fn for blocks of 16 of float4_e2m1fn (nvfp4). `block` names another size, 16 or 32. The last
+    block may be a part. An operand without factors (None) may have 16 bits too.
+
+    ``scale_layout="blocked"`` takes factors in the order of cuBLAS and torch: units of 512 bytes, each those of 128
+    rows and 4 blocks, of which row r and block j are at ``r % 32 * 16 + r // 32 * 4 + j``. A tile of them has any
+    shape with ``cdiv(m, 128) * cdiv(blocks, 4) * 512`` elements, in row-major order [units along the rows, units along
+    k, 512].
+
+    Each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the
+    range; the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0.
     """
 
 def each_warp(over: builtins.range | Iterable[int]) -> _Scope[_Tile]:

@@ -25,6 +25,7 @@ from .ops.memory.shared import swizzled, sync
 from .ops.memory.window import window
 from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma
+from .ops.mma.dot_scaled import dot_scaled
 from .ops.mma.tcgen05_operands import scale_layout
 from .ops.moves.copy import copy
 from .ops.moves.copy_async import copy_async

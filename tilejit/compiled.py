@@ -196,7 +196,9 @@ def _explain_product(p: ProductRecord) -> list[str]:
 
 def _divided_columns(p: ProductRecord) -> str:
     """How warps divide the result, where they divide its columns and not only its rows."""
-    return f", {p.warps[0]} by {p.warps[1]} warps" if p.variant != "fma" and p.warps and p.warps[-1] > 1 else ""
+    if p.variant == "fma" or p.warps is None or p.warps[-1] == 1:
+        return ""
+    return f", {p.warps[0]} by {p.warps[1]} warps"
 
 
 def _explain_loop(loop: LoopRecord) -> list[str]:

@@ -198,7 +198,6 @@ ELSEWHERE = {
     **dict.fromkeys(("swizzle2d", "use_swizzle"), 'tile.tile_order(tiles_m, tiles_n, order="grouped", group=n)'),
     "alloc_barrier":          "tile.mbarrier(count)",
     "alloc_tmem":             'tile.alloc(shape, dtype, scope="tmem")',
-    "dot_scaled":             "tile.mma_async(acc, a, b, scale_a=a_factors, scale_b=b_factors)",
     **dict.fromkeys(("fp16", "half"), "tile.float16"),
     "bf16":                   "tile.bfloat16",
     "fp32":                   "tile.float32",

@@ -110,8 +110,12 @@ def test_a_layout_chosen_for_divided_columns_lets_each_part_begin_a_row_of_the_s
     arrays, _, options = of_case("two warpgroups")
     made = product.compile(*arrays, target="sm_90a", **options)
     assert [layout.chosen for layout in made.layouts] == ["a swizzle of 128 bytes", "a swizzle of 64 bytes"]
-    with pytest.raises(DispatchError, match="a part of it begins not at one of 1024 bytes"):
-        product.compile(*arrays, target="sm_90a", **options | dict(VARIANT="wgmma", LAYOUT=tile.swizzled("float16", (64, 64), 128)))
+    wide = options | dict(LAYOUT=tile.swizzled("float16", (64, 64), 128))
+    with pytest.raises(DispatchError, match="b: the 32 columns of each warpgroup begin inside a row of its swizzle"):
+        product.compile(*arrays, target="sm_90a", **wide | dict(VARIANT="wgmma"))
+    warning, = product.compile(*arrays, target="sm_90a", **wide).warnings
+    assert "this dot uses mma_sync instead of wgmma: b has a swizzle inside whose rows the 32 columns" in warning and r"tile.swizzled(dtype, shape, 64)" in warning
+    assert not product.compile(*arrays, target="sm_90a", **options | dict(LAYOUT=tile.swizzled("float16", (64, 64), 64))).warnings
 
 
 def test_columns_that_no_instruction_has_are_multiplied_by_warps_with_the_reason_told():

@@ -265,7 +265,7 @@ def test_a_path_can_be_requested():
     ("tile.dot(a, tile.zeros((16, 16), tile.int8))", "cast the integers to a float"),
     ("tile.dot(a, C)", "load it, or copy it to shared memory"),
     ("tile.dot(a, 2)", "a register tile or a matrix in shared memory"),
-    ("tile.dot(a, tile.zeros((16,)))", "a matrix of two dimensions"),
+    ("tile.dot(a, tile.zeros((16,)))", r"b is a matrix, or a batch of them, and not of shape \[16\]"),
     ("tile.dot(a > 0, a)", "cast it to a number"),
     ("tile.dot(a, a, precision='half')", "precision is None or 'tf32'"),
     ("tile.dot(a, a, trans_a=1)", "trans_a is True or False"),

@@ -91,6 +91,8 @@ PARAMETERS = {
 # {function: {parameter: its type there, "return": the type of the result}}
 OF: dict[str, dict[str, str]] = {
     **{name: {"a": "_Operand", "b": "_Operand"} for name in ("dot", "mma")},
+    "dot_scaled": {"a": "_Operand", "b": "_Operand", "scale_a": "_Operand | None", "scale_b": "_Operand | None",
+                   "scale_layout": "str"},
     **{
         name: {"axis": "int"}
         for name in words(

@@ -121,7 +121,7 @@ FAMILIES = (
         "[Matrix products](../guide/products.md) and [tensor memory](../guide/tensor_memory.md) describe how they are "
         "lowered.",
         (
-            "dot mma mma_async mma_commit mma_wait tcgen05_ld tcgen05_st tcgen05_wait tcgen05_commit "
+            "dot dot_scaled mma mma_async mma_commit mma_wait tcgen05_ld tcgen05_st tcgen05_wait tcgen05_commit "
             "tcgen05_fence scale_layout"
         ),
     ),

@@ -337,7 +337,7 @@ def _wgmma(rows: int, columns: int, tile: tuple[Shards, Shards], warpgroups: int
     """The shards of the rows and of the columns of a fragment whose columns `owners` of the `across` warpgroups
     divide."""
     width, down = _count(tile[1]) * owners, warpgroups // max(across, 1)
-    if down < 1 or across < 1 or warpgroups % across or rows < 1 or columns < 1 or rows % (64 * down) or columns % width:
+    if down < 1 or across < 1 or warpgroups % across or min(rows, columns) < 1 or rows % (64 * down) or columns % width:
         raise CompilationError(f"a wgmma fragment over {warpgroups} warpgroup(s) has a multiple of {64 * down} "
                                f"rows and of {width} columns, found ({rows}, {columns})")
     registers = _count(tile[0], REG) * _count(tile[1], REG)

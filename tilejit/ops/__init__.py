@@ -6,7 +6,7 @@ All modules are imported together, because some of them register rules for opera
 
 from .language import clocks, creation, float_parts, ids, math, operators, pointwise, random, shape, stack  # noqa: F401
 from .memory import access, access_ops, atomics, atomics_emit, ordered_emit, regions, shared  # noqa: F401
-from .mma import dot  # noqa: F401
+from .mma import dot, dot_scaled  # noqa: F401
 from .moves import copy, copy_async, load_store, remote  # noqa: F401
 from .moves.copy_async.tma import map_edits, selections, tensor_map  # noqa: F401
 from .order import histogram, sort  # noqa: F401

@@ -20,6 +20,7 @@ from ..language.promotion import collective, convert
 from ..memory.packed import refuse_packed
 from ..memory.regions import whole_region
 from . import dot_tensor, thread, warp, wgmma
+from .batch import batched_product
 from .site import MmaSite, checked_options, product_shape
 
 ACCUMULATORS = (float32, float16, float64, int32, int64)
@@ -52,7 +53,9 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     """The matrix product ``a @ b``, plus the tile `acc` if it is given; a tile [m, n].
 
     `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory. With ``trans_a=True``, `a` is
-    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Sums have
+    given as [k, m]; with ``trans_b=True``, `b` is given as [n, k]. All extents of at least 1 are supported. Dimensions
+    before these two are batch dimensions, which are broadcast as by NumPy's matmul: [b, m, k] by [b, k, n], or by [k,
+    n], is [b, m, n], and so is `acc`. There is a product for each index of the batch, one after the other. Sums have
     the dtype of `acc`, or `dtype`: by default float32, float64 for float64 operands, and int32 for integers (int64 if
     they have 64 bits), which wraps around; float16 on request. float32 is multiplied exactly unless
     ``precision="tf32"`` rounds the operands to 10 bits of mantissa. Threads of the scope that have written operands
@@ -64,6 +67,10 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
     dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
     checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
+    if len(a.type.shape) > 2 or len(b.type.shape) > 2:
+        def multiply(x, y, sums):
+            return dot.function(g, x, y, sums, trans_a, trans_b, dtype, precision, variant)
+        return batched_product(g, multiply, a, b, acc, trans_a, trans_b)
     options = {"variant": asked_variant(g, variant, names(VARIANTS))}
     return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 
@@ -83,9 +90,9 @@ def _operand(g: Builder, x, name: str) -> Value:
     elif not isinstance(t, Tile):
         hint = "; load it, or copy it to shared memory" if isinstance(t, (Buffer, Region)) else ""
         raise g.error(f"{name} is a register tile or a matrix in shared memory, not {describe(x)}{hint}")
-    if len(x.type.shape) != 2:
-        raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; "
-                      "index or reshape the others")
+    if len(x.type.shape) < 2:
+        raise g.error(f"{name} is a matrix, or a batch of them, and not of shape {list(x.type.shape)}; "
+                      f"make the vector one row or one column, as in {name}[None, :] or {name}[:, None]")
     if x.type.dtype.packed:  # float16 holds elements of 4 and 6 bits exactly
         x = convert(g, x, float16)
     if x.type.dtype.kind == "bool":

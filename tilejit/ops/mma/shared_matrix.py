@@ -130,6 +130,16 @@ def miss_of_order(name: str, t: Region, columns: int) -> Miss:
     return Miss(words, words if columns >= NARROW else "")
 
 
+def miss_of_parts(t: Region, part: int, columns: int) -> Miss:
+    """The miss for region `t`, a `b` that is contiguous along its columns, of which each warpgroup would take `part`
+    from inside a row of the swizzle on. Its cure is a narrower swizzle, unless the product is narrow."""
+    span = next((n for n in (64, 32) if part * t.dtype.nbytes % n == 0), 0)
+    words = f"the {part} columns of each warpgroup begin inside a row of its swizzle"
+    cure = (f"has a swizzle inside whose rows the {part} columns of each warpgroup begin: "
+            f"give its allocation layout=tile.auto, or tile.swizzled(dtype, shape, {span})")
+    return Miss(words, cure if span and columns >= NARROW else "")
+
+
 def miss_of_plain_layout(t: Region, along: Along, span: int) -> Miss:
     """The miss for region `t` whose layout is `PLAIN`, with the allocation, or the part of it,
     that would have a descriptor."""

@@ -21,7 +21,7 @@ class MmaSite(Site):
     """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
 
     `a` and `b` are types of tiles or regions, given as [k, m] with `trans_a` and as [n, k] with `trans_b`. With
-    `negate`, the product is subtracted. Each thread may have `registers`. `g` answers divisors and bounds of the starts.
+    `negate`, the product is subtracted. A thread may have `registers`. `g` answers divisors and bounds of the starts.
     """
 
     a: Tile | Region

@@ -21,7 +21,7 @@ from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...lazy import Lazy
 from ...types import Region, Tile
 from .descriptor import K_BYTES, Derived, as_derived
-from .shared_matrix import contiguous_dimension, miss_of_order, report_miss, shared_matrix
+from .shared_matrix import contiguous_dimension, miss_of_order, miss_of_parts, report_miss, shared_matrix
 from .site import MmaSite, bare
 
 ptx = Lazy("tilejit.ptx")  # the instruction table; only kernels that name a form load it
@@ -96,8 +96,9 @@ def _has_columns(n: int, dtype: DType) -> bool:
 def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
     """The type of an accumulator with the layout of wgmma; None if the shape and the number of threads have none."""
     try:
-        divided = division(dtype, shape, threads) if threads % WARPGROUP == 0 else None
-        return Tile(dtype, shape, *wgmma_accumulator(*shape, prod(divided), divided[1])) if divided else None
+        grid = division(dtype, shape, threads) if threads % WARPGROUP == 0 else None
+        rows, columns = shape
+        return Tile(dtype, shape, *wgmma_accumulator(rows, columns, prod(grid), grid[1])) if grid else None
     except CompilationError:
         return None
 
@@ -106,8 +107,9 @@ def a_registers(dtype: DType, shape: tuple, sums: Tile, threads: int) -> Tile | 
     """The type of A in registers with the layout of wgmma, for a product with these `sums`; None if the shape and the
     number of threads have none."""
     try:
-        divided = division(sums.dtype, sums.shape, threads) if threads % WARPGROUP == 0 else None
-        layout = divided and wgmma_a_registers(*shape, dtype.bits, prod(divided), divided[1])
+        grid = division(sums.dtype, sums.shape, threads) if threads % WARPGROUP == 0 else None
+        rows, k = shape
+        layout = grid and wgmma_a_registers(rows, k, dtype.bits, prod(grid), grid[1])
         return Tile(dtype, shape, *layout) if layout else None
     except CompilationError:
         return None
@@ -123,24 +125,27 @@ def matrix(s: MmaSite, name: str) -> Derived | Miss:
         t, starts, k_first, mn, align = s.b, s.b_starts, not s.trans_b, columns(s), s.b_align
     assert isinstance(t, Region)
     found: Derived | Miss = s.memoize(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
+    if isinstance(found, Miss) and name == "b" and mn < s.n:
+        whole = s.memoize("undivided b", lambda: shared_matrix(t, starts, k_first, s.n, align, s.g.divisor))
+        return miss_of_parts(t, mn, s.n) if isinstance(whole, Derived) else found
     return found
 
 
-def divided(s: MmaSite) -> tuple[int, int]:
+def grid_of(s: MmaSite) -> tuple[int, int]:
     """How many warpgroups divide the rows and the columns; the rows alone where no division is possible."""
     return division(s.dtype, (s.m, s.n), s.threads) or (s.warpgroups, 1)
 
 
 def columns(s: MmaSite) -> int:
     """The columns of one instruction."""
-    return s.n // divided(s)[1]
+    return s.n // grid_of(s)[1]
 
 
 def instruction(s: MmaSite) -> str:
     """The name of the instruction for these types and this n, as in the instruction table."""
     a, b = PTX_TYPES[s.a.dtype.name], PTX_TYPES[s.b.dtype.name]
-    return (f"wgmma.mma_async.sync.aligned.m64n{columns(s)}k{K_BYTES // s.a.dtype.nbytes}.{ACCUMULATORS[s.dtype.name]}.{a}.{b}"
-            + (".a_regs" if isinstance(s.a, Tile) else ""))
+    kind, sums = f"m64n{columns(s)}k{K_BYTES // s.a.dtype.nbytes}", ACCUMULATORS[s.dtype.name]
+    return f"wgmma.mma_async.sync.aligned.{kind}.{sums}.{a}.{b}" + (".a_regs" if isinstance(s.a, Tile) else "")
 
 
 def _exists(s: MmaSite) -> bool | str:
@@ -156,7 +161,7 @@ def _is_divisible(s: MmaSite) -> bool | str:
 
 def _fits_registers(s: MmaSite) -> bool | str:
     words = sum_registers(s.dtype, (s.m, s.n), s.threads)
-    return divided(s)[1] == 1 or words + OTHER_REGISTERS <= s.registers or f"{words} of a thread's {s.registers}"
+    return grid_of(s)[1] == 1 or words + OTHER_REGISTERS <= s.registers or f"{words} of a thread's {s.registers}"
 
 
 def _types(s: MmaSite) -> bool | str:
@@ -184,7 +189,7 @@ def _is_k_major(s: MmaSite) -> bool | Miss:
 
 
 def plan(s: MmaSite) -> Plan:
-    down, _ = divided(s)
+    down, _ = grid_of(s)
     a = None if isinstance(s.a, Tile) else as_derived(matrix(s, "a"))
     tiles = s.m // (ROWS * down)
     a_rows = a.rows[tiles] if a is not None and down > 1 else 0
@@ -195,7 +200,7 @@ def plan(s: MmaSite) -> Plan:
 def _blocks_in_line(s: MmaSite) -> bool | str:
     """Whether the parts of A, and those of B, of consecutive warpgroups are equally spaced and have the same offsets
     within them."""
-    down, across = divided(s)
+    down, across = grid_of(s)
     columns = as_derived(matrix(s, "b")).rows
     if any(columns[j] != j * columns[1] for j in range(2, across)):
         return "they do not"

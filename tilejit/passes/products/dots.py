@@ -33,6 +33,7 @@ from ...ops.sync.barriers import fence_proxy_async
 from ...ops.tiles.generate import splat
 from ...types import Tile, layout_of
 from ..analysis.context import Context, written_by_threads
+from ..analysis.program_slices import without_dead_code
 from ..analysis.writing import Writer
 from ..layouts.layout_choice import reduced_axes
 from .products_in_flight import defer_waits
@@ -48,6 +49,8 @@ def write_dots(graph: Graph, facts: Facts) -> Graph:
         return graph
     pass_ = _Dots(Context(graph, facts))
     body = defer_waits(pass_.block(graph.body))
+    if pass_.operands.whole_batches:  # nothing takes the matrices that they were cut into
+        body = without_dead_code(body)
     return replace(graph, body=pass_.g.with_hoisted(body))
 
 

@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config import architecture
-from ...ir.builder import Builder, as_value, memory_type, type_as, type_of
+from ...ir.builder import Builder, as_value, extents_of, memory_type, type_as, type_of
 from ...ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
 from ...ops.memory.access_ops import store_
-from ...ops.memory.regions import whole_region
+from ...ops.memory.regions import index, whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma.dot import dot_
 from ...ops.mma.wgmma import division
 from ...ops.structure.alloc import alloc
 from ...ops.sync.barriers import fence_proxy_async
-from ...ops.tiles.arrange import transpose_
+from ...ops.tiles.arrange import reshape_, transpose_
+from ...ops.tiles.slicing import slice_
 from ...types import Region, Tile
 from ..analysis.context import Context, is_column_major, loads_behind
 from ..analysis.staging import shared_memory_left
@@ -60,6 +61,7 @@ class StagedOperands:
         self.buffers: dict[tuple[Any, ...], Value] = {}
         self.staged_products: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
         self.present: frozenset[Value] = frozenset()      # persistent buffers whose contents are valid at this point
+        self.whole_batches = False                        # whether a batch of matrices is staged as a whole
         self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
         self.home_block: dict[object, Block] = {}         # the block that defines each value
         self._note(context.graph.body)
@@ -87,6 +89,7 @@ class StagedOperands:
             if not isinstance(operand.type, Tile) or attrs["options"]["variant"] == "fma":
                 continue
             x, transposed = self._strip_transpose(operand)
+            x, at = self._batch_of(x)
             t = type_as(x, Tile)
             transposed ^= attrs[flag]
             by_threads = t.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
@@ -99,14 +102,16 @@ class StagedOperands:
                 # wgmma takes only k-major operands of these types; transposing one took longer than mma.sync
                 # from registers (H200)
                 continue
-            persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
+            persistent = (bool(at) or self.use_counts[x] > 1
+                          or self.home_block.get(x) is not self.home_block[call.result])
             parts = self._warpgroups_across(call) if n == 2 and not transposed else 1
-            buffer = self._buffer(replace(t, shape=t.shape[::-1]) if columns else t,
+            buffer = self._buffer(replace(t, shape=transposed_last(t.shape)) if columns else t,
                                   (self.context.scope, x if persistent else n), parts)
             if buffer is not None:
                 with self.g.block() as nodes:
-                    args[n] = region = as_value(whole_region(self.g, buffer))
+                    args[n] = region = as_value(index(self.g, buffer, at) if at else whole_region(self.g, buffer))
                 attrs[flag] = transposed
+                self.whole_batches |= bool(at)
                 self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, region)}
                 stored.append(StagedOperand(x, columns, buffer, persistent, region, tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
@@ -138,7 +143,7 @@ class StagedOperands:
     def store(self, stored: tuple[StagedOperand, ...]) -> None:
         """Store operands for a product, unless they are in memory already, between two barriers: one after earlier
         reads of the buffers, one before the product's."""
-        new = [s for s in stored if s.buffer not in self.present]
+        new = list({s.buffer: s for s in stored if s.buffer not in self.present}.values())
         if new:
             self.g.call(sync)
         for s in stored:
@@ -147,8 +152,10 @@ class StagedOperands:
                 self.g.blocks[-1].extend(s.nodes)
         for s in new:
             tile, = self.renewed([s.tile])
-            tile = self.g.call(transpose_, tile, axes=(1, 0)) if s.transposed else tile
-            self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
+            if s.transposed:
+                tile = self.g.call(transpose_, tile, axes=transposed_last(tuple(range(len(extents_of(tile))))))
+            whole = s.region if extents_of(s.region) == extents_of(tile) else whole_region(self.g, s.buffer)
+            self.g.call(store_, whole, tile, None, cache=None, each_thread=False)
         self.present |= {s.buffer for s in new if s.persistent}
         if new:
             if architecture(self.context.target) in ASYNC_PROXY_ARCHITECTURES:
@@ -169,6 +176,23 @@ class StagedOperands:
             return as_value(made.args[0]), True
         return x, False
 
+    def _batch_of(self, x: Value) -> tuple[Value, tuple[int, ...]]:
+        """The batch of matrices that `x` is selected from, and its index there, if the batch is computed from loads:
+        stored as a whole, it takes two barriers instead of some for each matrix. () for any other tile."""
+        shape = type_as(x, Tile).shape
+        made = self.context.definitions.get(x)
+        cut = self.context.definitions.get(made.args[0]) if made is not None and made.op is reshape_ else None
+        if cut is None or cut.op is not slice_:
+            return x, ()
+        batch, starts = as_value(cut.args[0]), cut.attrs["starts"]
+        matrices = extents_of(batch)[-2:] == shape and starts[-2:] == (0, 0) and set(cut.attrs["steps"]) == {1}
+        if not matrices or cut.attrs["shape"][:-2] != (1,) * (len(starts) - 2) or not loads_behind(self.context, batch):
+            return x, ()
+        t = type_as(batch, Tile)
+        kept = (self.context.scope, batch)
+        fits = any(key[2:4] == kept for key in self.buffers) or t.size * t.dtype.bits // 8 <= self.left
+        return (batch, starts[:-2]) if fits and widest_swizzle(t.dtype, t.shape) is not None else (x, ())
+
     def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
         """Whether a tile is better read from shared memory.
 
@@ -188,13 +212,17 @@ class StagedOperands:
         computed = self._strip_transpose(x)[0] not in {c.result for c in largest}
         return bool(largest) and computed and operand == 2
 
-
     def _is_column_major(self, x: Value) -> bool:
         """Whether a tile is computed from one whose array is column-major, so that its vectors lie along columns."""
         shape = type_as(x, Tile).shape
         like_it = [type_of(c.args[0]) for c in loads_behind(self.context, x) or ()
                    if type_as(c.result, Tile).shape == shape]
         return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])
+
+
+def transposed_last(dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    """The last two of some dimensions exchanged."""
+    return *dimensions[:-2], dimensions[-1], dimensions[-2]
 
 
 def _blocks_of_scope(node: Node) -> Iterator[Block]:

@@ -1,0 +1,146 @@
+"""``dot_scaled``: a product of narrow elements with a scale factor for each block of them along k.
+
+These are the OCP microscaling formats mxfp8, mxfp6 and mxfp4, and nvfp4. Elements are multiplied by their factors in
+bfloat16, which holds these products exactly, and then as `dot` multiplies.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ...dtypes import DType, bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e8m0fnu, float32
+from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
+from ...ir.builtin import builtin
+from ...ir.graph import Value
+from ...types import Buffer, Region, Tile
+from ..language import shape as shapes
+from ..language.operators import binary
+from ..language.promotion import collective, convert
+from ..moves.load_store import load
+from ..tiles import slicing
+from .batch import matrix_shapes
+from .dot import dot
+
+ROWS, BLOCKS = 128, 4                      # factors of a tile of the blocked layout, which is stored as 32 rows of 16
+UNIT = ROWS * BLOCKS
+DEFAULT_BLOCKS = {float8_e8m0fnu: 32, float8_e4m3fn: 16}
+WIDE = ("float16", "bfloat16")             # that an operand without factors may have
+
+
+@builtin
+def dot_scaled(g: Builder, a, scale_a, b, scale_b, acc=None, trans_a=False, trans_b=False, block=None,
+               scale_layout="plain", variant=None):
+    """The matrix product of `a` and `b`, whose elements are multiplied by a factor for each block of them along k, plus
+    the tile `acc` if it is given: a tile [m, n] of float32.
+
+    `a` is [m, k] and `b` is [k, n], as for `dot` (with `trans_a`, [k, m], and with `trans_b`, [n, k]): register tiles,
+    or matrices in shared memory, of 4, 6 or 8 bits. `scale_a` is [m, blocks] and `scale_b` is [n, blocks], in registers
+    or shared memory, whatever the order of the elements: float8_e8m0fnu for blocks of 32 (the formats mxfp8, mxfp6 and
+    mxfp4), float8_e4m3fn for blocks of 16 of float4_e2m1fn (nvfp4). `block` names another size, 16 or 32. The last
+    block may be a part. An operand without factors (None) may have 16 bits too.
+
+    ``scale_layout="blocked"`` takes factors in the order of cuBLAS and torch: units of 512 bytes, each those of 128
+    rows and 4 blocks, of which row r and block j are at ``r % 32 * 16 + r // 32 * 4 + j``. A tile of them has any
+    shape with ``cdiv(m, 128) * cdiv(blocks, 4) * 512`` elements, in row-major order [units along the rows, units along
+    k, 512].
+
+    Each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the
+    range; the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0.
+    """
+    collective(g, "dot_scaled")
+    if not isinstance(scale_layout, str) or scale_layout not in ("plain", "blocked"):
+        raise g.error(f"scale_layout is 'plain' or 'blocked', not {scale_layout!r}")
+    a, b = _in_registers(g, "a", a), _in_registers(g, "b", b)
+    if len(extents_of(a)) > 1 and len(extents_of(b)) > 1:
+        matrix_shapes(g, a, b, trans_a, trans_b)
+    a = times_factors(g, "a", a, scale_a, trans_a, block, scale_layout)
+    b = times_factors(g, "b", b, scale_b, not trans_b, block, scale_layout)
+    return dot.function(g, a, b, acc, trans_a, trans_b, float32 if acc is None else None, None, variant)
+
+
+def times_factors(g: Builder, name: str, x: Value, scale, k_first: bool, block: int | None, layout: str) -> Value:
+    """Operand `name` times its factors, in bfloat16."""
+    dtype, shape = element_type(x), extents_of(x)
+    if len(shape) < 2:
+        raise g.error(f"{name} is a matrix, or a batch of them, and not of shape {list(shape)}")
+    narrow = dtype.is_float and dtype.bits <= 8 and dtype != float8_e8m0fnu
+    if scale is None:
+        if not narrow and dtype.name not in WIDE:
+            raise g.error(f"{name} has floats of 4 to 8 bits, or without factors of 16, not {dtype}")
+        return x if dtype.name in WIDE else as_value(convert(g, x, bfloat16))
+    if not narrow:
+        raise g.error(f"{name} with factors has floats of 4, 6 or 8 bits, not {dtype}")
+    scale = _in_registers(g, f"scale_{name}", scale)
+    block = _block_of(g, name, dtype, element_type(scale), block)
+    *batch, rows, k = last_two_swapped(shape) if k_first else shape
+    factors = as_value(convert(g, scale, float32))
+    blocks = -(-k // block)
+    if layout == "blocked":
+        factors = _from_units(g, name, factors, (*batch, rows, blocks))
+    if extents_of(factors) != (*batch, rows, blocks):
+        raise g.error(f"scale_{name} is {[*batch, rows, blocks]}, a factor for each {block} elements along k of each "
+                      f"{'row' if name == 'a' else 'column'} of {name}, not {list(extents_of(factors))}")
+    factors = _spread_along_k(g, factors, k, block, k_first)
+    # float32 products are exact, and two of them are rounded to bfloat16 by one instruction
+    return as_value(convert(g, binary(g, "*", convert(g, x, float32), factors), bfloat16))
+
+
+def _in_registers(g: Builder, name: str, x) -> Value:
+    """A register tile, loaded if it is a matrix in shared memory."""
+    t = type_of(x)
+    if isinstance(t, (Buffer, Region)) and t.scope == "shared":
+        return load.function(g, x)
+    if not isinstance(t, Tile):
+        hint = "; load it, or copy it to shared memory" if isinstance(t, (Buffer, Region)) else ""
+        raise g.error(f"{name} is a register tile or lies in shared memory, not {describe(x)}{hint}")
+    return x
+
+
+def _block_of(g: Builder, name: str, dtype: DType, factors: DType, block: Any) -> int:
+    """How many elements along k share a factor. CompilationError for factors or a size that no format has."""
+    if factors not in DEFAULT_BLOCKS or factors == float8_e4m3fn and dtype != float4_e2m1fn:
+        wanted = "float8_e8m0fnu" + (" or float8_e4m3fn" if dtype == float4_e2m1fn else "")
+        raise g.error(f"the factors of {dtype} are {wanted}, and scale_{name} is {factors}")
+    if block is None:
+        return DEFAULT_BLOCKS[factors]
+    if block not in (16, 32) or isinstance(block, bool):
+        raise g.error(f"a factor is for a block of 16 or 32 elements, not {describe(block)}")
+    return int(block)
+
+
+def _from_units(g: Builder, name: str, factors: Value, shape: tuple[int, ...]) -> Value:
+    """Factors in the blocked layout as [rows, blocks]."""
+    *batch, rows, blocks = shape
+    down, along = -(-rows // ROWS), -(-blocks // BLOCKS)
+    if prod(extents_of(factors)) != prod(batch) * down * along * UNIT:
+        raise g.error(f"scale_{name} in the blocked layout has {down} by {along} units of {UNIT} factors"
+                      f"{f' for each of {prod(batch)} matrices' if batch else ''}, not {list(extents_of(factors))}")
+    n = len(batch)
+    units = shapes.reshape.function(g, factors, *batch, down, along, 32, BLOCKS, BLOCKS)
+    axes = (*range(n), n, n + 3, n + 2, n + 1, n + 4)
+    matrix = shapes.reshape.function(g, shapes.transpose.function(g, units, axes), *batch, down * ROWS, along * BLOCKS)
+    cut = (*(slice(None) for _ in batch), slice(0, rows), slice(0, blocks))
+    return slicing.index(g, matrix, cut)
+
+
+def _spread_along_k(g: Builder, factors: Value, k: int, block: int, k_first: bool) -> Value:
+    """A factor for each element: [rows, blocks] as [rows, k], or as [k, rows] with `k_first`."""
+    n = len(extents_of(factors))
+    if k_first:
+        factors = shapes.transpose.function(g, factors, (*range(n - 2), n - 1, n - 2))
+    axis = n - 1 if k_first else n  # of the elements of a block
+    shape = extents_of(factors)
+    each = shapes.broadcast_to.function(g, shapes.expand_dims.function(g, factors, axis),
+                                        (*shape[:axis], block, *shape[axis:]))
+    whole = shapes.reshape.function(g, each, *shape[:axis - 1], shape[axis - 1] * block, *shape[axis:])
+    if shape[axis - 1] * block == k:
+        return whole
+    return slicing.index(g, whole, (*(slice(None) for _ in shape[:axis - 1]), slice(0, k)))
+
+
+def last_two_swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return *shape[:-2], shape[-1], shape[-2]
+
+
+__all__ = ["dot_scaled"]
