@@ -90,6 +90,19 @@ class Verification:
     __repr__ = __str__
 
 
+def _check_request(kernel: Any, reference: Any, rtol: Any, atol: Any) -> None:
+    if not isinstance(kernel, Kernel):
+        of_tuned = ""
+        if hasattr(kernel, "configs"):
+            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
+        raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
+    if not callable(reference):
+        raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value >= 0):
+            raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
+
+
 def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any],
            rtol: float | None = None, atol: float | None = None, seed: int = 0, target: str | None = None,
            **kwargs: Any) -> Verification:
@@ -103,16 +116,7 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     subnormal number, and float8_e8m0fnu must be equal. The reference gets ``tile.Packed`` arguments as such; their
     elements are compared. The arrays in `args` are not changed.
     """
-    if not isinstance(kernel, Kernel):
-        of_tuned = ""
-        if hasattr(kernel, "configs"):
-            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
-        raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
-    if not callable(reference):
-        raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value >= 0):
-            raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
+    _check_request(kernel, reference, rtol, atol)
     bound, options = kernel.bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
         if any(isinstance(bound.values.get(part), ArraySpec) for part in bound.parts((name,))):
@@ -121,8 +125,8 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
     lowered = version.require_lowered()
     if lowered.by_address:
-        raise LaunchError(f"verify runs a kernel on copies of its arrays, and {kernel.name} makes arrays from addresses, "
-                          "which name the arrays themselves: compare the results of two launches")
+        raise LaunchError(f"verify runs a kernel on copies of its arrays, and {kernel.name} makes arrays from "
+                          "addresses, which name the arrays themselves: compare the results of two launches")
     bound.check_writable(lowered.written)
     written = [bound.names[n] for n in sorted(lowered.written)]
     want = _expected_outputs(reference, kernel.names, args, bound, written)
