@@ -21,6 +21,10 @@ QUICK = {
         "test_command_line.py::test_cache_lists_each_compiled_kernel_with_its_target_size_age_and_arguments",
         "test_command_line.py::test_version_is_that_of_the_package",
     ),
+    "export": (
+        "runtime/test_export.py::test_a_constant_comes_back_from_json",
+        "runtime/test_export.py::test_equal_exports_give_equal_files",
+    ),
     "frontend": (
         "frontend/test_branches.py", "frontend/test_cells.py", "frontend/test_leaving_loops.py",
         "frontend/test_loops.py", "frontend/test_prune.py", "frontend/test_scopes.py", "frontend/test_source.py",
