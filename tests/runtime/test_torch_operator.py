@@ -1,6 +1,5 @@
 """Kernels as operators of torch, with the real torch."""
 
-import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.errors import LaunchError

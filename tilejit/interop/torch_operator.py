@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import Parameter
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..config import checked_target, config
@@ -17,6 +16,8 @@ from ..errors import LaunchError
 from ..lazy import Lazy
 from ..names import suggest_nearest
 from ..runtime.arguments import ArraySpec
+from ..runtime.arrays import describe
+from .results import checked_out, constants_of
 
 if TYPE_CHECKING:
     from ..runtime.arguments import Bound
@@ -50,12 +51,12 @@ class Operator:
         """What the operator returns, not computed yet: new arrays; for tensors without memory too."""
         arguments = self.arguments(given)
         made = tuple(make(arguments) for make in self.results.values())
-        return None if not made else made[0] if len(made) == 1 else made
+        return made[0] if len(made) == 1 else made or None
 
     def run(self, *given: Any) -> Any:
         """Launch the kernel, or run it on the simulator; returns the results."""
         made = self.make_results(*given)
-        some = made if isinstance(made, tuple) else () if made is None else (made,)
+        some = made if len(self.results) > 1 else (made,)
         arguments = self.arguments(given) | dict(zip(self.results, some))
         self.kernel[self.grid](**arguments, **constants_of(self.constants, arguments))
         return made
@@ -93,17 +94,12 @@ class Operator:
         return tuple(found.get(name) for name in self.names)
 
 
-def constants_of(constants: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """A call's constants: those that are plain functions are called with the arguments by name."""
-    return {name: value(arguments) if isinstance(value, FunctionType) else value for name, value in constants.items()}
-
-
 def as_torch_op(kernel: Any, name: str, specs: tuple[Any, ...], grid: Any, out: Any, backward: Any,
                 constants: dict[str, Any]) -> Any:
     """``kernel.as_torch_op``."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise LaunchError(f'an operator has a name with a namespace, as in "mine::{kernel.name}", not {name!r}')
-    operator = _operator(kernel, specs, grid, _checked_out(kernel, out), constants)
+    operator = _operator(kernel, specs, grid, checked_out(kernel, out, lambda x: torch.empty_like(x)), constants)
     operator.backward = backward
     mutated = tuple(n for n in operator.names if n in operator.writes)
     if backward is not None and not callable(backward):
@@ -122,21 +118,6 @@ def as_torch_op(kernel: Any, name: str, specs: tuple[Any, ...], grid: Any, out: 
     return made
 
 
-def _checked_out(kernel: Any, out: Any) -> dict[str, Callable[[dict[str, Any]], Any]]:
-    """`out` as functions of the dict of arguments."""
-    if out is None:
-        return {}
-    if not isinstance(out, dict) or not all(isinstance(make, str) or callable(make) for make in out.values()):
-        raise LaunchError('out is a dict of the arrays that the operator makes: {"y": "x"} for one like x, or '
-                          '{"y": lambda given: ...} for what a function of the dict of arguments returns')
-    for name in (*out, *(make for make in out.values() if isinstance(make, str))):
-        if name not in kernel.names:
-            raise LaunchError(f"{kernel.name} has no parameter {name!r}{suggest_nearest(name, kernel.names)}")
-
-    def like(other: str) -> Callable[[dict[str, Any]], Any]:
-        return lambda given: torch.empty_like(given[other])
-
-    return {name: like(make) if isinstance(make, str) else make for name, make in out.items()}
 
 
 def _operator(kernel: Any, specs: tuple[Any, ...], grid: Any, results: dict[str, Any],
@@ -184,7 +165,6 @@ def _named_specs(kernel: Any, specs: tuple[Any, ...], results: dict[str, Any],
 
 def _spec_of(make: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
     """What `make` makes of arrays like the specs, without memory."""
-    from ..runtime.arrays import describe  # with torch only
     arrays = {}
     for name, value in given.items():
         if hasattr(value, "shape") and not isinstance(value, torch.Tensor):

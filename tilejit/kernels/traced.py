@@ -47,13 +47,16 @@ def is_traced(*arrays: Any) -> bool:
     if torch is None or not hasattr(torch, "compiler"):
         return False
     if torch.compiler.is_compiling():
-        return any([isinstance(x, torch.Tensor) for x in arrays])
+        return any(isinstance(x, torch.Tensor) for x in arrays)
     plain = (torch.Tensor, torch.nn.Parameter)
     mapped = torch._C._functorch.maybe_current_level() is not None
-    for x in arrays:
-        if isinstance(x, torch.Tensor) and (mapped or x.__class__ not in plain):
-            return True
-    return False
+    return any(isinstance(x, torch.Tensor) and (mapped or x.__class__ not in plain) for x in arrays)
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether `x` is one of torch's tensors."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 def needs_gradient(*arrays: Any) -> bool:
@@ -118,7 +121,8 @@ def put_together(form: Any, tensors: Sequence[Any], numbers: Sequence[float], in
 def _kernel(number: int) -> Kernel:
     found = KERNELS.get(number)
     if found is None:
-        raise LaunchError("a function under @tile.jit that a compiled graph calls no longer exists: keep a reference to it")
+        raise LaunchError("a function under @tile.jit that a compiled graph calls no longer exists: "
+                          "keep a reference to it")
     return found
 
 
@@ -132,7 +136,7 @@ def _arguments(tensors: Sequence[Any], numbers: Sequence[float], integers: Seque
     return {name: put_together(part, tensors, numbers, integers) for name, part in _read(form).items()}
 
 
-def through(operator: Traced, arguments: dict[str, Any]) -> Any:
+def call_operator(operator: Traced, arguments: dict[str, Any]) -> Any:
     """Call a function of the package as an operator of torch."""
     torch = sys.modules["torch"]
     given = {name: value for name, value in arguments.items() if name != "out"}
@@ -174,7 +178,7 @@ def define(name: str) -> bool:
     if name not in _defined:
         library, rules = sys.modules["torch"].library, _Rules(OPERATORS[name])
         made = library.custom_op(f"tilejit::{name}", rules.run, mutates_args=(), schema=f"({SCHEMA}) -> Tensor[]")
-        made.register_fake(rules.new)
+        made.register_fake(rules.make_results)
         made.register_autograd(rules.differentiate, setup_context=rules.keep)
         made.register_vmap(rules.map)
         into = library.custom_op(f"tilejit::{name}_into", rules.fill, mutates_args=("out",),
@@ -194,7 +198,7 @@ class _Rules:
     def __init__(self, operator: Traced):
         self.operator = operator
 
-    def new(self, *call: Any) -> list[Any]:
+    def make_results(self, *call: Any) -> list[Any]:
         return self.operator.new(_arguments(*call))
 
     def run(self, *call: Any) -> list[Any]:
@@ -223,18 +227,18 @@ class _Rules:
         tensors, form = ctx.saved_tensors, ctx.others[-1]
         found = self.operator.gradients(_arguments(tensors, *ctx.others), gradients[0])
         places = {held: name for name, (kind, held) in _read(form).items() if kind == "tensor"}
-        empty = ([] if x == [] else None for x in ctx.others)  # torch counts an empty list among the tensors
-        return [found.get(places.get(n, "")) for n in range(len(tensors))], *empty
+        others: list[Any] = [[] if x == [] else None for x in ctx.others]  # an empty list counts as one of tensors
+        return [found.get(places.get(n, "")) for n in range(len(tensors))], *others
 
     def map(self, info: Any, axes: tuple[Any, ...], *call: Any) -> tuple[list[Any], list[int]]:
         """The operator for a batch of calls."""
-        arguments, (*others, form) = _arguments(*call), call[1:]
+        arguments, form = _arguments(*call), call[-1]
         places = {name: axes[0][held] for name, (kind, held) in _read(form).items() if kind == "tensor"}
         inner = sum(axis is not None for axis in axes[0]) - sum(axis is not None for axis in places.values())
         if self.operator.mapped is None or inner:
             raise LaunchError(f"{self.operator.name} has no batched form of this call for torch.vmap")
         arguments = self.operator.mapped(arguments, places, info.batch_size)
-        made = through(self.operator, {**arguments, "out": None})
+        made = call_operator(self.operator, {**arguments, "out": None})
         made = made if isinstance(made, (list, tuple)) else [made]
         return list(made), [0] * len(made)
 
@@ -245,5 +249,5 @@ def no_gradient(kernel: str, missing: str = "") -> str:
             "under torch.no_grad(), or with the operands' .detach()")
 
 
-__all__ = ["OPERATORS", "Traced", "is_traced", "name_of_dtype", "needs_gradient", "new_tensor", "no_gradient",
-           "through"]
+__all__ = ["OPERATORS", "Traced", "call_operator", "is_tensor", "is_traced", "name_of_dtype", "needs_gradient",
+           "new_tensor", "no_gradient"]

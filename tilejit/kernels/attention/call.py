@@ -13,7 +13,7 @@ from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
 from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_no_gradient, check_number, seen_as
-from ..traced import OPERATORS, Traced, is_traced, name_of_dtype, new_tensor, through
+from ..traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
 from .config import Config
 from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
@@ -61,7 +61,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
     time. There is no backward; torch.compile takes a call whole. LaunchError says what does not fit."""
     if is_traced(q, k, v, out):
-        return through(OPERATORS["attention"], dict(
+        return call_operator(OPERATORS["attention"], dict(
             q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
             arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
             config=config))
@@ -197,8 +197,11 @@ def _map(given: dict[str, Any], axes: dict[str, int | None], size: int) -> dict[
     if set(axes) - {"q", "k", "v"} or len(given["q"].shape) - (axes["q"] is not None) != 3:
         raise LaunchError("attention has a batched form for torch.vmap of q, k and v without a batch of their own, and "
                           "without other arrays: write the leading dimension")
-    return {**given, **{name: given[name].expand(size, *given[name].shape) if axis is None
-                        else given[name].movedim(axis, 0) for name, axis in axes.items()}}
+    mapped = dict(given)
+    for name, axis in axes.items():
+        x = given[name]
+        mapped[name] = x.expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+    return mapped
 
 
 OPERATORS["attention"] = Traced("attention", _new_results, _compute,

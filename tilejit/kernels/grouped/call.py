@@ -40,7 +40,7 @@ from ..operands import (
     stored_by_tma,
 )
 from ..pack import copy_readable, is_readable, pack
-from ..traced import OPERATORS, Traced, is_traced, name_of_dtype, new_tensor, through
+from ..traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
 from ..views import hold_if_captured, new_array, temporary, transpose
 from . import kernel as hopper
 from .choice import choose_grouped
@@ -79,7 +79,7 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
     time. LaunchError says what does not fit."""
     first = a if offs is not None or not isinstance(a, (list, tuple)) or not a else a[0]
     if is_traced(first, offs):
-        return through(OPERATORS["grouped_matmul"], dict(
+        return call_operator(OPERATORS["grouped_matmul"], dict(
             a=a, b=b, out=out, epilogue=epilogue, arguments=arguments, offs=offs, precision=precision, config=config))
     if epilogue is not None or arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)

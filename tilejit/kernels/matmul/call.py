@@ -24,7 +24,17 @@ from ..operands import (
     result_dtype,
     seen_as,
 )
-from ..traced import OPERATORS, Traced, is_traced, name_of_dtype, needs_gradient, new_tensor, no_gradient, through
+from ..traced import (
+    OPERATORS,
+    Traced,
+    call_operator,
+    is_tensor,
+    is_traced,
+    name_of_dtype,
+    needs_gradient,
+    new_tensor,
+    no_gradient,
+)
 from ..views import fold_batches, folded_row, new_array
 from .blackwell.config import BlackwellConfig
 from .config import Config
@@ -172,9 +182,9 @@ def _call_operator(given: dict[str, Any]) -> Any:
     """`matmul` as an operator of torch, which traces it, maps it, or differentiates it."""
     if not is_traced(given["a"], given["b"], given["out"]):
         missing = _without_backward(given)
-        if missing:
+        if missing or not is_tensor(given["a"]):
             raise LaunchError(no_gradient("matmul", missing))
-    return through(OPERATORS["matmul"], given)
+    return call_operator(OPERATORS["matmul"], given)
 
 
 def _without_backward(given: dict[str, Any]) -> str:
@@ -207,13 +217,13 @@ def _new_result(given: dict[str, Any]) -> list[Any]:
 
 
 def _gradients(given: dict[str, Any], g: Any) -> dict[str, Any]:
-    """The gradients of a plain product: two products. They are summed over the leading extents that one operand lacks."""
+    """The gradients of a plain product: two products, summed over the leading extents that one operand lacks."""
     a, b = given["a"], given["b"]
     how = {name: given[name] for name in ("scale_a", "scale_b", "fast_accum", "precision")}
     found = {}
     if a.requires_grad:
         if len(a.shape) == 2 < len(g.shape):  # as one product over all columns
-            found["a"] = matmul(_beside(g), _beside(b).transpose(0, 1), **how)
+            found["a"] = matmul(_place_side_by_side(g), _place_side_by_side(b).transpose(0, 1), **how)
         else:
             found["a"] = matmul(g, b.transpose(-1, -2), **how)
     if b.requires_grad:
@@ -224,7 +234,7 @@ def _gradients(given: dict[str, Any], g: Any) -> dict[str, Any]:
     return found
 
 
-def _beside(x: Any) -> Any:
+def _place_side_by_side(x: Any) -> Any:
     """The matrices [..., M, N] of a batch beside each other, as one."""
     x = x.reshape(-1, *x.shape[-2:])
     return x.permute(1, 0, 2).reshape(x.shape[1], -1)
