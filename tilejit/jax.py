@@ -16,7 +16,7 @@ from .runtime.element_types import numpy_dtype
 from .runtime.options import checked_grid
 
 if TYPE_CHECKING:
-    from .jit import Kernel
+    import tilejit as tile
 
 jax = Lazy("jax")
 xla = Lazy("tilejit.interop.xla")
@@ -25,7 +25,7 @@ _numbers = count()
 _targets: dict[Any, str] = {}  # a call with its numbers and constants -> the name of XLA's target
 
 
-def call(kernel: Kernel, grid: Any, *, out: dict[str, Any], vmap_method: str | None = "sequential",
+def call(kernel: tile.Kernel[..., Any], grid: Any, *, out: dict[str, Any], vmap_method: str | None = "sequential",
          **constants: Any) -> Callable[..., Any]:
     """Return a function of JAX's arrays, also inside ``jax.jit``, that runs a kernel and returns its results.
 
@@ -39,7 +39,13 @@ def call(kernel: Kernel, grid: Any, *, out: dict[str, Any], vmap_method: str | N
     simulator, whose findings are errors. `vmap_method` is that of ``jax.ffi.ffi_call``; it has no derivative, for which
     there is ``jax.custom_vjp``. Raises LaunchError and CompilationError.
     """
-    results = checked_out(kernel, out, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
+    return _function(kernel, grid, checked_out(kernel, out, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)), vmap_method,
+                     constants)
+
+
+def _function(kernel: Any, grid: Any, results: dict[str, Any], vmap_method: str | None,
+              constants: dict[str, Any]) -> Callable[..., Any]:
+    """What `call` returns."""
     if not results:
         raise LaunchError(f"JAX's arrays do not change: name those that {kernel.name} writes, as in out={{'y': 'x'}}")
     fixed = {p.name for p in kernel.parameters if p.constexpr}
@@ -60,7 +66,7 @@ def call(kernel: Kernel, grid: Any, *, out: dict[str, Any], vmap_method: str | N
     return run
 
 
-def _arguments_by_name(kernel: Kernel, names: list[str], args: tuple[Any, ...]) -> dict[str, Any]:
+def _arguments_by_name(kernel: Any, names: list[str], args: tuple[Any, ...]) -> dict[str, Any]:
     """The arguments by name; defaults stand for those at the end."""
     if len(args) > len(names):
         raise LaunchError(f"{kernel.name} is called here with {', '.join(names)}, and {len(args)} arguments are given")
@@ -80,7 +86,7 @@ def _shape_of(made: Any) -> Any:
     return jax.ShapeDtypeStruct(tuple(made.shape), numpy_dtype(str(dtype_of(made.dtype))))
 
 
-def _check(kernel: Kernel, arguments: dict[str, Any], results: tuple[str, ...], constants: dict[str, Any],
+def _check(kernel: Any, arguments: dict[str, Any], results: tuple[str, ...], constants: dict[str, Any],
            grid: Any) -> tuple[int, int, int]:
     """The grid of a call, which is lowered here, so that JAX shows what is wrong where the call stands."""
     specs = {name: ArraySpec(tuple(x.shape), x.dtype) if hasattr(x, "shape") else x for name, x in arguments.items()}
@@ -96,7 +102,7 @@ def _check(kernel: Kernel, arguments: dict[str, Any], results: tuple[str, ...], 
     return checked_grid(grid, bound)
 
 
-def _target(kernel: Kernel, grid: tuple[int, int, int], arrays: tuple[str, ...], results: tuple[str, ...],
+def _target(kernel: Any, grid: tuple[int, int, int], arrays: tuple[str, ...], results: tuple[str, ...],
             others: dict[str, Any]) -> str:
     """The name of the target of XLA that launches the kernel. Equal calls share one."""
     key: Any = (kernel, grid, arrays, results, *((name, type(x), x) for name, x in others.items()))
