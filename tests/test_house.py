@@ -1,7 +1,7 @@
 """Measures of the package's code: late imports, decisions by ops' names, long and branched functions, long lines and expressions,
 names of files that repeat.
 
-Each finds places in the code, and has a bar: so many may be there, none if `BARS` does not say otherwise. ``python tests/test_house.py``
+Each finds places in the code, and has a bar: so many may be there, none if `BARS` does not say otherwise. ``python -m tests.test_house``
 prints what each finds.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "tilejit"
+from tests.package_trees import ROOT, nodes_of, trees
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LINES, COMPLEXITY, PARAMETERS, COLUMNS = 60, 25, 12, 120  # of a function, and of a line
 EXPRESSION = 100                                          # columns of a conditional expression
@@ -21,15 +22,9 @@ EXPRESSION = 100                                          # columns of a conditi
 Place = tuple[str, int, str]  # a file in the package, a line, and what is there
 
 
-@cache
-def trees() -> dict[str, ast.Module]:
-    """The syntax trees of the package's files, by path."""
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
-
-
 def nodes(*kinds: type) -> Iterator[tuple[str, ast.AST]]:
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
+    for path in trees():
+        for node in nodes_of(ROOT / path):
             if isinstance(node, kinds):
                 yield path, node
 
@@ -43,8 +38,9 @@ def shown(node: ast.AST) -> str:
 def late_imports() -> Iterator[Place]:
     """Statements inside functions that import; of the package or of others."""
     for path, tree in trees().items():
-        inside = {id(node): node for f in ast.walk(tree) if isinstance(f, FUNCTIONS) for node in ast.walk(f)
-                  if isinstance(node, (ast.Import, ast.ImportFrom))}
+        below = [node for node in nodes_of(ROOT / path) if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in tree.body]
+        functions = [node for node in nodes_of(ROOT / path) if isinstance(node, FUNCTIONS)] if below else []
+        inside = {id(node): node for f in functions for node in ast.walk(f) if isinstance(node, (ast.Import, ast.ImportFrom))}
         yield from ((path, node.lineno, shown(node)) for node in inside.values())
 
 
@@ -58,8 +54,10 @@ def is_an_ops_name(node: ast.AST) -> bool:
     """Whether an expression is `….op.name`, `op.name` or `op_name`, or begins with one that may be missing (`… if … else ""`)."""
     if isinstance(node, ast.IfExp):
         return is_an_ops_name(node.body)
-    text = ast.unparse(node)
-    return text == "op_name" or re.search(r"\bop\.name$", text) is not None
+    if isinstance(node, ast.Attribute):
+        owner = node.value
+        return node.attr == "name" and (isinstance(owner, ast.Name) and owner.id == "op" or isinstance(owner, ast.Attribute) and owner.attr == "op")
+    return isinstance(node, ast.Name) and node.id == "op_name"
 
 
 def names_of_ops_in(tree: ast.AST) -> set[int]:

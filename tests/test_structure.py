@@ -4,11 +4,12 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "tilejit"
+from tests.package_trees import ROOT, nodes_of, tree_of
 
 # A layer may import itself and the layers before it.
 LAYERS = ("errors", "config", "lazy", "names", "concurrency", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
@@ -27,7 +28,7 @@ def layer_of(path: Path) -> str:
 def imports(path: Path):
     """(layer, line) of every import from the package in a file, including those in functions."""
     depth = len(path.relative_to(ROOT).parts) - 1
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.level:
             up = node.level - 1
             base = path.relative_to(ROOT).parts[:depth - up]
@@ -119,20 +120,20 @@ def modules() -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def run_by_type_checkers_only(tree: ast.AST) -> set[int]:
-    return {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+def run_by_type_checkers_only(path: Path) -> set[int]:
+    return {id(inner) for node in nodes_of(path) if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
             for inner in ast.walk(node)}
 
 
+@cache
 def imported_modules(when_loaded: bool = False) -> dict[str, set[str]]:
     """For each module those of the package that it imports from, except for type checkers: at any time, or when it is loaded."""
     known, needs = modules(), {}
     for name, path in known.items():
-        tree = ast.parse(path.read_text())
-        skipped = run_by_type_checkers_only(tree)
+        skipped = run_by_type_checkers_only(path)
         package = name.split(".") if path.name == "__init__.py" and name != "__init__" else name.split(".")[:-1]
         needs[name] = set()
-        for node in tree.body if when_loaded else ast.walk(tree):
+        for node in tree_of(path).body if when_loaded else nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.level and id(node) not in skipped:
                 base = [*package[:len(package) - node.level + 1], *(node.module.split(".") if node.module else ())]
                 source = ".".join(base) or "__init__"
@@ -188,8 +189,7 @@ def test_no_module_or_class_defines_a_name_twice():
     of properties, and the signatures of an overloaded function."""
     twice = []
     for path in sorted(ROOT.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        for part in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))):
+        for part in (tree_of(path), *(node for node in nodes_of(path) if isinstance(node, ast.ClassDef))):
             names = [node.name for node in part.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name != "_"
                      and not any(ast.unparse(d).split(".")[-1] in ("setter", "overload") for d in node.decorator_list)]
             twice += [f"{path.relative_to(ROOT)}: {name}" for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -213,7 +213,7 @@ def test_llvmlite_is_imported_by_exactly_one_file():
     """Other packages that compile for GPUs or drive them are imported by none."""
     users = {"llvmlite": set(), "cuda": set(), "numba": set(), "torch": set()}
     for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             for name in names:
                 if name.split(".")[0] in users:

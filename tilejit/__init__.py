@@ -18,6 +18,7 @@ from .frontend import Array, constexpr
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, auto, axis, tmem_datapath
 from .names import suggest_name as _suggested
+from .runtime.addresses import address_of, address_table
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device
 from .runtime.packed import Packed, pack

@@ -46,28 +46,29 @@ __version__: str
 __all__ = [
     "Array", "ArraySpec", "BufferSpec", "CacheError", "CompilationError", "DType", "DeviceArray", "DispatchError",
     "Kernel", "LaunchError", "LoadedKernel", "Packed", "R", "S", "SimulationError", "Swizzle", "TileError",
-    "TileLayout", "TileWarning", "ToolchainError", "VerificationError", "acos", "acosh", "alloc", "arange", "argmax",
-    "argmin", "argsort", "asin", "asinh", "asm", "assume", "atan", "atan2", "atanh", "atomic_add", "atomic_and",
-    "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max", "atomic_min", "atomic_or", "atomic_xor",
-    "auto", "autotune", "axis", "ballot", "bfloat16", "bitcast", "bool_", "broadcast_to", "bulk_commit", "bulk_wait",
-    "cast", "cbrt", "cdiv", "ceil", "clip", "clock", "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync",
-    "cluster_wait", "constexpr", "copy", "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait",
-    "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot", "each_warp", "each_warpgroup", "elect",
-    "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1",
-    "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn",
-    "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma",
-    "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
-    "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
-    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log", "log10", "log1p", "log2", "match",
-    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
-    "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch",
-    "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt",
-    "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh",
-    "sort", "sqrt", "stack", "static_assert", "static_print", "static_range", "store", "store_async", "swizzled",
-    "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map",
-    "tgamma", "thread", "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk",
-    "transpose", "trunc", "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all",
-    "warp_any", "warp_id", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "TileLayout", "TileWarning", "ToolchainError", "VerificationError", "acos", "acosh", "address_of", "address_table",
+    "alloc", "arange", "argmax", "argmin", "argsort", "array", "asin", "asinh", "asm", "assume", "atan", "atan2",
+    "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max",
+    "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot", "bfloat16", "bitcast", "bool_",
+    "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock", "cluster_arrive",
+    "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async", "copysign", "cos",
+    "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot",
+    "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims",
+    "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16",
+    "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2",
+    "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32",
+    "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log",
+    "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit",
+    "mma_wait", "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox",
+    "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce",
+    "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up",
+    "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert", "static_print",
+    "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence",
+    "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at",
+    "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns", "uint16", "uint32", "uint64",
+    "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id",
+    "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -591,6 +592,18 @@ def acosh(x: _Value, *, fast: bool | None = None) -> _Tile:
     """acosh of each element of a float tile or scalar; integers become float32. Accuracy in float32: 4 ulp; in float64:
     3 ulp."""
 
+def address_of(array: Any) -> int:
+    """The address of the first element of an array of any library, for `tile.array` in a kernel.
+
+    The simulator then knows the array for as long as it lives: a host array whose address has not been taken here, and
+    which is no argument of the launch, counts as memory that the kernel may not touch. Nothing keeps the array alive.
+    """
+
+def address_table(arrays: Iterable[Any]) -> Any:
+    """The addresses of several arrays, by `address_of`, as an int64 array at their place: of NumPy for host arrays, on
+    the device for device arrays. LaunchError if they are not in one place.
+    """
+
 def all(x: _Value, axis: _Axes | None = None, keepdims: bool = False) -> _Tile:
     """Whether every element along `axis` (an int, a tuple of ints, or None for all axes) is nonzero."""
 
@@ -630,6 +643,22 @@ def argsort(x: _Value, axis: int = -1, descending: bool = False) -> _Tile:
 
     Equal elements stay in their order, also in `descending` order; so do NaNs, which are above all numbers. -0.0 and
     0.0 are equal.
+    """
+
+def array(
+    address: _Value, dtype: _DTypeLike, shape: Sequence[_Value] | _Value,
+    strides: Sequence[_Value] | _Value | None = None, align: int | None = None
+) -> _Buffer:
+    """The array in global memory that begins at `address`, for accesses like those of an array argument.
+
+    `address` is a 64-bit integer: an argument, or an element of a table that the kernel loads. `shape` and `strides`
+    (in elements; row-major by default) may be numbers that are known at run time, and are the same for all threads of
+    the scope. `align` promises that the address is a multiple of so many bytes, by default of an element's. As much as
+    the vectors of loads and stores need is also found out, from the arguments that the address is computed from and
+    from ``tile.assume``. The array may lie over any other, and only the host knows its end: the simulator checks it
+    against the arrays of the launch and those whose address ``tile.address_of`` has given.
+
+    Copies by TMA need a tensor map that the kernel binds to it (``tile.tensor_map(..., slot=...).rebind(array)``).
     """
 
 def asin(x: _Value, *, fast: bool | None = None) -> _Tile:
@@ -1128,7 +1157,9 @@ def exp2(x: _Value, *, fast: bool | None = None) -> _Tile:
     """
 
 def expand_dims(x: _Value, axis: _Axes) -> _Tile:
-    """`x` with a dimension of extent 1 inserted at `axis`."""
+    """`x` with a dimension of extent 1 inserted at `axis`. Several are inserted at the places that a tuple gives, which
+    count in the result.
+    """
 
 def expect_variant(name: str) -> _Scope[None]:
     """A block (``with``) in which every operation that has the variant `name` must be lowered as this variant;
@@ -2028,6 +2059,14 @@ def warp_any(condition: _Value, mask: _Value | None = None) -> _Tile:
 
 def warp_id() -> _Tile:
     """The warp's index in the CTA."""
+
+def warp_reduce(x: _Value, op: str, mask: _Value | None = None) -> _Tile:
+    """The scalars `x` of the lanes of the thread's warp, reduced by `op`: "add", "min", "max", "and", "or" or "xor";
+    with `mask`, of those lanes, as in ``tile.ballot``.
+
+    `x` is an integer of at most 32 bits or a bool; for "min" and "max" also a float of at most 32 bits, of which a NaN
+    is propagated. Sums have 32 bits, and wrap. PTX ISA, "redux.sync".
+    """
 
 def warpgroup(i: _Threads, regs: int | None = None) -> _Scope[None]:
     """The scope of warpgroup `i` of the CTA (128 threads each), or of ``range(first, stop)`` of them as one collective.

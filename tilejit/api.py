@@ -37,10 +37,11 @@ from .ops.moves.remote import reduce_async, store_async
 from .ops.order.histogram import histogram
 from .ops.order.sort import argsort, sort, topk
 from .ops.ptx.exchange import (ballot, match, shuffle, shuffle_down, shuffle_up, shuffle_xor, warp_all,
-                                  warp_any)
+                                  warp_any, warp_reduce)
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS
 from .ops.reduce.scan import BUILTINS as _SCANS
 from .ops.structure.alloc import alloc
+from .ops.structure.array import array
 from .ops.structure.ring import ring
 from .ops.sync.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                                 cp_async_wait, fence_mbarrier_init, fence_proxy_async,

@@ -27,7 +27,8 @@ from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Const, Graph, Launch, operands, walk, written_arguments
+from .ir.graph import Call, Const, Graph, Launch, operands, walk, written_arrays
+from .ops.language.addressed import array_
 from .ops.sync.barriers import waits_for_grids
 from .passes.analysis.lowering_records import access_records, copy_records, product_records
 from .passes.analysis.program_slices import without_dead_code
@@ -50,7 +51,7 @@ from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.wgmma_waits import insert_wgmma_waits
-from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
 from .toolchain import assembler, llvm
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ class Lowered:
     def text(self) -> str:
         return str(self.graph)
 
+    @property
+    def by_address(self) -> bool:
+        """Whether the kernel makes arrays from addresses."""
+        return any(isinstance(n, Call) and n.op is array_ for n in walk(self.graph.body))
+
     @cached_property
     def copies(self) -> tuple[CopyRecord, ...]:
         return copy_records(self.graph)
@@ -93,6 +99,10 @@ class Lowered:
     @property
     def layouts(self) -> tuple[LayoutRecord, ...]:
         return self.graph.layouts
+
+    @property
+    def loads(self) -> tuple[LoadRecord, ...]:
+        return self.graph.loads
 
     @cached_property
     def loops(self) -> tuple[LoopRecord, ...]:
@@ -165,7 +175,8 @@ def lower(source: Source, arguments: dict[str, Any], *, target: str, launch: Lau
         body = graph.body
         clock(name)
     return Lowered(graph, (*warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
-                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed,
+                   frozenset(array for array in written_arrays(c for c in walk(graph.body) if isinstance(c, Call))
+                             if isinstance(array, int)), seconds, built.printed,
                    find_loops)
 
 

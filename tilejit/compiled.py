@@ -16,7 +16,7 @@ from .types import Buffer
 if TYPE_CHECKING:
     from .compile import Code, Lowered
     from .ir.graph import Value
-    from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
+    from .records import AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
     from .runtime.arguments import Bound
 
 html = Lazy("html")
@@ -79,6 +79,7 @@ class CompiledKernel:
     products: tuple[ProductRecord, ...]
     layouts: tuple[LayoutRecord, ...]
     loops: tuple[LoopRecord, ...]
+    loads: tuple[LoadRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple[str, ...]
     compile_time: dict[str, float]
@@ -145,6 +146,8 @@ class CompiledKernel:
         lines += _merge_lines((replace(product, declined=()), _explain_product(product)) for product in self.products)
         for loop in self.loops:
             lines += _explain_loop(loop)
+        for load in self.loads:
+            lines += _explain_load(load)
         lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
@@ -186,8 +189,14 @@ def _explain_access(a: AccessRecord, before: AccessRecord | None) -> list[str]:
 def _explain_product(p: ProductRecord) -> list[str]:
     return [f"  line {p.line}: {p.source}",
             f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
-            f"{_count(p.instructions, 'instruction')} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}",
+            f"{_count(p.instructions, 'instruction')} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}"
+            f"{_divided_columns(p)}",
             *(f"      not {variant}: {reason}" for variant, reason in p.declined)]
+
+
+def _divided_columns(p: ProductRecord) -> str:
+    """How warps divide the result, where they divide its columns and not only its rows."""
+    return f", {p.warps[0]} by {p.warps[1]} warps" if p.variant != "fma" and p.warps and p.warps[-1] > 1 else ""
 
 
 def _explain_loop(loop: LoopRecord) -> list[str]:
@@ -195,6 +204,12 @@ def _explain_loop(loop: LoopRecord) -> list[str]:
     return [f"  line {loop.line}: {loop.source}",
             f"    its products' operands are loaded at {where} in the iteration that uses them; a pipelined loop would "
             f"load them ahead: for ... in tile.pipelined(range(...), stages={loop.stages})"]
+
+
+def _explain_load(load: LoadRecord) -> list[str]:
+    verb = "runs" if load.ahead else "does not run"
+    return [f"  line {load.line}: {load.source}",
+            f"    {verb} ahead of the pipelined loop at line {load.loop}: {load.how}"]
 
 
 def _explain_map(m: TensorMapRecord) -> str:
@@ -225,7 +240,7 @@ def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
     recipe = {"name": graph.name, "arguments": list(map(_parameter_record, graph.params)), "threads": launch.threads,
               "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
               "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
-              "written": sorted(lowered.written)}
+              "written": sorted(lowered.written), "by_address": lowered.by_address}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
             # with jitter, no number of spills is refused or worth a warning

@@ -26,6 +26,7 @@ from .lazy import Lazy
 from .manifest import Shelf, difference
 from .names import suggest_keyword, suggest_nearest
 from .runtime import driver, libcuda
+from .runtime.addresses import known_arrays
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
 from .runtime.groups import Group
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, call_grid, checked_grid, make_launch, padded_grid
@@ -403,7 +404,7 @@ class Kernel:
         simulate = _simulator()
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.require_lowered().written)
-        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), **how)
+        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays, **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and

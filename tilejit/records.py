@@ -1,4 +1,4 @@
-"""Records of a kernel's copies, memory accesses, products, layouts and loops, and their JSON form.
+"""Records of a kernel's copies, memory accesses, products, layouts, loops and their loads, and their JSON form.
 
 Plans are included.
 """
@@ -66,7 +66,8 @@ class ProductRecord:
     and `instructions` per warp or thread.
 
     `a`, `b` and `result` are descriptions with dtype, extents and memory. In a loop over k,
-    the instructions are those of one trip.
+    the instructions are those of one trip. `warps` are those that divide the rows and the columns of a result in
+    registers, as (rows, columns).
     """
 
     line: int
@@ -79,6 +80,7 @@ class ProductRecord:
     variant: str
     declined: tuple[tuple[str, str], ...]
     instructions: int
+    warps: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,21 @@ class LoopRecord:
     stages: int
 
 
+@dataclass(frozen=True)
+class LoadRecord:
+    """A load of the pipelined loop at the line `loop` that stays in its own iteration, or runs `ahead` and is more than
+    its copy; `how` says why, or what is done."""
+
+    line: int
+    source: str
+    loop: int
+    ahead: bool
+    how: str
+
+
 # The attributes of a compiled kernel that hold records, and the records' classes.
 RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
-           "loops": LoopRecord}
+           "loops": LoopRecord, "loads": LoadRecord}
 
 
 class Plain(SimpleNamespace):

@@ -120,6 +120,9 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
     lowered = version.require_lowered()
+    if lowered.by_address:
+        raise LaunchError(f"verify runs a kernel on copies of its arrays, and {kernel.name} makes arrays from addresses, "
+                          "which name the arrays themselves: compare the results of two launches")
     bound.check_writable(lowered.written)
     written = [bound.names[n] for n in sorted(lowered.written)]
     want = _expected_outputs(reference, kernel.names, args, bound, written)

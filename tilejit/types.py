@@ -65,14 +65,31 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Sym:
-    """A number known at launch: the 'size' or 'stride' (`kind`; in elements) of dimension `dim` of argument `arg`.
+class Addressed:
+    """Stands, where an argument's number does for an argument, for an array that a kernel makes from an address: the
+    kernel's `number`-th one. It starts at a multiple of `align` bytes."""
 
-    `bits` is 32 if a guard of the launch ensures that it fits, else 64.
+    number: int
+    align: int
+    name: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.name or f"array {self.number}"
+
+
+ArrayId = int | Addressed  # the number of an argument, or what stands for it
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A number known at launch: the 'size' or 'stride' (`kind`; in elements) of dimension `dim` of argument `arg`. For
+    an array that the kernel makes it is an operand of the call that makes it.
+
+    `bits` is 32 if a guard of the launch, or the operand's dtype, ensures that it fits, else 64.
     """
 
     kind: str
-    arg: int
+    arg: ArrayId
     dim: int
     bits: int = 32
     name: str = field(default="", compare=False)
@@ -85,8 +102,8 @@ class Sym:
 class Buffer:
     """A buffer in memory of `scope` (one of `MEMORY`). Global buffers have `strides` in elements, the others a layout.
 
-    `shape` and `strides` hold ints or Syms. `arg` is the index of a global buffer's launch argument. `peer` says that
-    the buffer is in the shared memory of another CTA of the cluster.
+    `shape` and `strides` hold ints or Syms. `arg` is the index of a global buffer's launch argument, or stands for an
+    array that the kernel makes. `peer` says that the buffer is in the shared memory of another CTA of the cluster.
     """
 
     dtype: DType
@@ -94,7 +111,7 @@ class Buffer:
     scope: str
     layout: TileLayout | None = None
     strides: tuple[Any, ...] | None = None
-    arg: int | None = None
+    arg: ArrayId | None = None
     peer: bool = False
     # of a window: for each dimension a divisor of its bounds, or 0 if they are the array's
     narrowed: tuple[int, ...] | None = None
@@ -230,6 +247,17 @@ class Rows(Selected):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOfArray(Rows):
+    """Runs along dimension `along` of an array, in any order. The values that define them are the array, the first
+    index along that dimension, and for each other dimension a tile with an index for each run, or one for all."""
+
+    along: int = -1
+
+    def __str__(self) -> str:
+        return f"rows {list(self.extents)} along dimension {self.along} of {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """`n` mbarriers in shared memory, each initialised with `count` arrivals."""
 
@@ -280,6 +308,12 @@ def layout_of(x: Tile | Buffer) -> TileLayout:
     """The layout of a register tile or buffer that has one."""
     assert x.layout is not None, f"{x} has no layout"
     return x.layout
+
+
+def argument_number(x: Buffer) -> int:
+    """The number of the argument that an array is."""
+    assert isinstance(x.arg, int), f"{x} is no argument"
+    return x.arg
 
 
 def strides_of(x: Buffer) -> tuple[Any, ...]:

@@ -93,6 +93,7 @@ def run(example: Example, namespace: dict) -> str:
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
         warnings.simplefilter("default")
+        warnings.simplefilter("ignore", ResourceWarning)  # of objects that tests before this one left
         warnings.showwarning = lambda message, *_: print(f"{type(message).__name__}: {message}", file=printed)
         if example.raises is None:
             exec(compile(example.code, name, "exec", dont_inherit=True), namespace)
@@ -222,7 +223,7 @@ def table_facts() -> str:
     from tilejit.runtime.facts import describe_fact
     kinds = re.findall(r'case "(\w+)":', getsource(describe_fact))
     rest = {"aligned": (16,), "size_multiple": (1, 64), "size_is": (0, 1), "size_at_least": (0, 1), "size_within": (0, 2),
-            "stride_multiple": (0, 8), "stride_is": (1, 1), "stride_at_least": (0, 0), "scalar_multiple": (8,), "scalar_between": (-128, 127), "no_overlap": (1,)}
+            "stride_multiple": (0, 8), "stride_is": (1, 1), "stride_at_least": (0, 0), "stride_ratio": (0, 1), "scalar_multiple": (8,), "scalar_between": (-128, 127), "no_overlap": (1,)}
     name = lambda kind: "n" if kind.startswith("scalar") else "A"
     return markdown(("fact", "for example"), ((code(kind), describe_fact((kind, 0, *rest.get(kind, ())), (name(kind), "B", "M"))) for kind in kinds))
 

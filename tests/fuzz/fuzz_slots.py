@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from fuzz_products import SUMS, Products
+from fuzz_ahead import Ahead
+from fuzz_products import SUMS
 from fuzz_program import Statement
 from language_reference import bits, cast, is_float, np_dtype, tile_name
 
@@ -82,7 +83,7 @@ def added(acc: np.ndarray, x: np.ndarray, wide: str) -> np.ndarray:
     return acc + x if is_float(wide) else acc * np.array(3, acc.dtype) + x
 
 
-class Slots(Products):
+class Slots(Ahead):
     """Draws statements in which threads read slots of shared memory again and again."""
 
     def __init__(self, seed: int):

@@ -219,6 +219,7 @@ class Generator(Clusters):
         later = [self.statement] * self.r.randint(1, 5) + [self.asynchronous] * self.r.randint(1, 3)
         self.r.shuffle(later)
         statements += [draw() for draw in later]
+        statements += self.loads_ahead()
         envs = []
         for pid in range(self.ctas):
             env: dict[str, Any] = {"pid": pid}

@@ -162,6 +162,29 @@ def test_lists_and_dicts_hold_tiles_and_loops_on_the_device_carry_them(dtype):
     assert np.array_equal(y, (x * (3 * (1 + 2 + 3) + 9)).astype(dtype))
 
 
+@tile.jit
+def by_lists(x, y):
+    v = tile.load(tile.window(x, [1, 0], [3, None])[0:3, 0:4])
+    planes = tile.stack([v * i for i in range(2)])
+    low, high = tile.reduce([planes, planes], [1, 2], smaller_and_larger)
+    seen = tile.transpose(planes, [2, 0, 1]).reshape([4, 6]) + tile.full([4, 6], 1.0)
+    tile.store(y[0:4], tile.sum(tile.expand_dims(seen, [0, 3]), axis=[0, 2, 3]) + tile.zeros([4]))
+    tile.store(y[4:6], low)
+    tile.store(y[6:8], high)
+
+
+@tile.jit
+def smaller_and_larger(a, b):
+    return [tile.minimum(a[0], b[0]), tile.maximum(a[1], b[1])]
+
+
+def test_a_list_of_extents_axes_or_tiles_is_as_good_as_a_tuple():
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    y, rows = np.zeros(8, np.float32), x[1:]
+    by_lists[1](x, y)
+    np.testing.assert_array_equal(y, [*(rows.sum(0) + 6), 0, rows.min(), 0, rows.max()])
+
+
 def test_a_captured_list_or_dict_is_read_anew_when_it_changes(monkeypatch):
     @tile.jit
     def kernel(y):

@@ -339,3 +339,81 @@ def test_exchanges_and_scopes_of_warps_agree_with_numpy_on_a_gpu():
         check_shuffles(dtype, backend="cuda")
         check_votes(dtype, backend="cuda")
     check_each_warp(backend="cuda")
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+
+OPS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+@tile.jit(num_warps=3)
+def reduced(x, y, part, OP: tile.constexpr, LOW: tile.constexpr):
+    i, lane = tile.thread_id(), tile.lane_id()
+    v = tile.load(x[i])
+    tile.store(y[i], tile.warp_reduce(v, OP))
+    if lane < 8:
+        tile.store(part[i], tile.warp_reduce(v, OP, mask=LOW))
+    elif lane < 20:
+        tile.store(part[i], tile.warp_reduce(v, OP, mask=tile.where(lane % 2 == 0, 0x55500, 0xAAA00)))
+
+
+def check_reduced(dtype: str, **options):
+    """Over the warp, over lanes in a branch, and over the even and the odd ones in another."""
+    x = numbers(dtype)
+    group = np.where(LANE < 8, 0, np.where(LANE < 20, 1 + LANE % 2, -1)) + BASE
+    for op, ufunc in OPS.items():
+        if np.dtype(x.dtype).kind not in "biu" and op not in ("min", "max"):
+            continue
+        for values in (x, np.where(T == 37, np.nan, x).astype(x.dtype)) if np.dtype(x.dtype).kind not in "biu" else (x,):
+            wide = values
+            if op == "add":
+                wide = values.astype(np.uint32 if x.dtype.kind == "u" else np.int32)
+            elif np.dtype(x.dtype).kind not in "biu":
+                wide = values.astype(np.float32)
+            y, part = np.zeros(THREADS, wide.dtype if op == "add" else x.dtype), np.zeros(THREADS, wide.dtype if op == "add" else x.dtype)
+            reduced[1,](values, y, part, OP=op, LOW=0xff, **options)
+            over = lambda who: ufunc.reduce(wide[who], dtype=wide.dtype)
+            np.testing.assert_array_equal(y.astype(wide.dtype), [over(BASE == BASE[t]) for t in T], err_msg=f"{op} {dtype}")
+            want = [over(group == group[t]) if LANE[t] < 20 else 0 for t in T]
+            np.testing.assert_array_equal(part.astype(wide.dtype), want, err_msg=f"{op} {dtype}")
+
+
+REDUCED = [d for d in DTYPES if "64" not in d]
+
+
+@pytest.mark.parametrize("dtype", REDUCED)
+def test_reductions_over_a_warp_and_over_lanes_of_a_mask_agree_with_numpy(dtype):
+    check_reduced(dtype)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_reduction_over_lanes_is_one_instruction(target):
+    spec = tile.ArraySpec((THREADS,), "int32")
+    assert reduced.compile(spec, spec, spec, OP="max", LOW=3, target=target).ptx.count("redux.sync.max.s32") == 3
+
+
+@pytest.mark.parametrize("call, words", [("tile.warp_reduce(tile.load(y[i]), 'add')", "warp_reduce has no add of float32"),
+                                         ("tile.warp_reduce(tile.load(z[i]), 'max')", "warp_reduce has no max of int64"),
+                                         ("tile.warp_reduce(i, 'mul')", "not 'mul'"),
+                                         ("tile.warp_reduce(tile.load(x[0:32]), 'max')", "warp_reduce takes a scalar"),
+                                         ("tile.warp_reduce(i, 'max', mask=0)", "mask has a bit for each lane")])
+def test_reductions_over_lanes_refuse_what_the_instruction_has_not(call, words):
+    kernel = tile.jit(source=f"def k(x, y, z):\n    i = tile.thread_id()\n    tile.store(x[i], {call})\n")
+    with pytest.raises(tile.CompilationError, match=words):
+        kernel.compile(*(tile.ArraySpec((128,), d) for d in ("int32", "float32", "int64")), target="sm_90a")
+
+
+def test_a_reduction_whose_mask_leaves_out_a_lane_is_found():
+    @tile.jit(num_warps=1)
+    def left_out(x):
+        tile.store(x[tile.lane_id()], tile.warp_reduce(tile.lane_id(), "add", mask=0xfffffffe))
+
+    finding = left_out.simulate(1, np.zeros(32, np.int32)).findings[0]
+    assert finding.kind == "divergent-collective"
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_reductions_over_a_warp_and_over_lanes_of_a_mask_agree_with_numpy_on_a_gpu():
+    for dtype in REDUCED:
+        check_reduced(dtype, backend="cuda")

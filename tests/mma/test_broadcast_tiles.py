@@ -10,6 +10,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig, choose as choose_blackwell
 from tilejit.kernels.matmul.choice import Config, Problem, choose
 
+from tests.chosen_cases import part
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, multiplying_on, planned, product, with_configs
 
@@ -52,9 +53,11 @@ def added(a, b, x):
 @EVERY_KERNEL
 @pytest.mark.parametrize("batch,shapes", [((), OF_ONE), ((3,), OF_SEVERAL)])
 def test_epilogue_arrays_broadcast_to_the_result_in_every_kernel(target, config, batch, shapes):
+    """All forms in the kernels that are chosen, a third of them in each of the others."""
     a, b = operands(batch)
+    forms = part(ONCE[batch], turn=config.bm + config.splits + config.bn // 32) if config else shapes
     with multiplying_on(target):
-        for seed, shape in enumerate(ONCE[batch] if config else shapes):
+        for seed, shape in enumerate(forms):
             x = small_integers(seed, *shape).astype(np.float16 if seed % 2 else np.float32)
             got = product(a, b, np.float16, epilogue=plus_of_several if batch else plus, tiles=(x,), config=config)
             np.testing.assert_array_equal(got, added(a, b, x), str(shape))

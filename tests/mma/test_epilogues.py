@@ -138,8 +138,7 @@ def check_deferred_columns(home, m, n, k, dtype, b_by_rows, shared, narrow):
     np.testing.assert_array_equal(out if out.__class__ is np.ndarray else out.numpy(), want)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, BF16])
-@pytest.mark.parametrize("b_by_rows", [False, True])
+@pytest.mark.parametrize("b_by_rows,dtype", [(False, np.float16), (True, BF16)])
 @pytest.mark.parametrize("shared,k,narrow", [(False, 840, False), (True, 1416, False), (False, 1352, True), (True, 2440, True)])
 def test_the_number_of_deferred_columns_that_the_model_chooses_is_right(shared, k, narrow, b_by_rows, dtype):
     """Several tiles per CTA, ragged at both edges and along k."""

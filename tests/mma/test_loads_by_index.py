@@ -140,10 +140,10 @@ def test_a_mask_that_ends_before_the_array_is_applied_exactly(last):
         by_indices.simulate(4, a, b, c, 100, 72, last, **options).raise_first()
         made = by_indices.compile(a, b, c, 100, 72, last, **options)
     np.testing.assert_array_equal(c, a[:, :last].astype(np.float64) @ b[:, :last].T.astype(np.float64))
-    ahead = {96: {("tma", None)}, 80: {("ldgsts", 16)}, 76: {("ldgsts", 8)}, 74: {("ldgsts", 4)}, 77: set()}[last]
-    assert {(x.variant, getattr(x.plan, "vec_bytes", None)) for x in made.copies} == ahead
-    whys = "no run of 4 bytes is provable", "tma needs the bounds of the array, which its tensor map has: those of a window, or of a mask"
-    assert bool(caught) == (last == 77) and all(why in str(w.message) for w in caught for why in whys)
+    # with 77, whole rows are copied, and the mask is applied where they are read
+    ahead = {96: {("tma", None)}, 80: {("ldgsts", 16)}, 76: {("ldgsts", 8)}, 74: {("ldgsts", 4)}, 77: {("tma", None)}}[last]
+    assert {(x.variant, getattr(x.plan, "vec_bytes", None)) for x in made.copies} == ahead and not caught
+    assert all("put in other= for what is masked off" in load.how for load in made.loads) and bool(made.loads) == (last == 77)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -166,25 +166,33 @@ def test_a_constant_mask_may_leave_nothing(target, last):
 
 @pytest.mark.parametrize("form, why", [
     ("acc_rows", "the loop changes"),
-    ("causal", "its mask keeps parts of rows"),
     ("flat", "an index tile names elements along several axes"),
-    ("spread", "only as rows of a matrix, contiguous in each row"),
-    ("filled", "a copy fills what is out of bounds or masked off with zeros"),
+    ("spread", "only as rows of an array, contiguous in each row"),
 ])
 def test_accesses_that_are_neither_boxes_nor_rows_are_loaded_in_their_iteration(form, why):
     a, b, _, _, _, want = matrices("plain", 64, 64, 64, False, False)
     c = np.zeros((64, 64), np.float32)
     with pytest.warns(tile.TileWarning, match=re.escape(why)):
         odd.simulate(1, a, a.reshape(-1), b, c, FORM=form, target="sm_90a").raise_first()
-    rows, columns = np.arange(64)[:, None], np.arange(64)[None, :]
-    left = a.astype(np.float64)
+    columns, left = np.arange(64)[None, :], a.astype(np.float64)
     if form == "acc_rows":
         left = np.concatenate((left[:, :32], np.vstack((left[2:, 32:], np.zeros((2, 32))))), 1)
-    elif form == "causal":
-        left = np.where(columns <= rows, left, 0)
     elif form == "spread":
         left = np.where(2 * columns < 64, left[:, 2 * columns[0] % 64], 0)
     np.testing.assert_array_equal(c, left @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize("form", ["causal", "filled"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_mask_that_keeps_parts_of_rows_and_any_other_value_are_put_in_where_the_tile_is_read(form, target):
+    """What cannot be out of bounds needs no other value: 64 by 64 elements are whole blocks of the range."""
+    a, b, _, _, _, _ = matrices("plain", 64, 64, 64, False, False)
+    c = np.zeros((64, 64), np.float32)
+    odd.simulate(1, a, a.reshape(-1), b, c, FORM=form, target=target).raise_first()
+    left = np.where(np.arange(64)[None, :] <= np.arange(64)[:, None], a, 0) if form == "causal" else a
+    np.testing.assert_array_equal(c, left.astype(np.float64) @ b.astype(np.float64))
+    made = odd.compile(a, a.reshape(-1), b, c, FORM=form, target=target)
+    assert {x.variant for x in made.copies} == {COPIES[target]} and not made.warnings
 
 
 @tile.jit

@@ -49,12 +49,19 @@ def test_a_loop_whose_loads_could_be_prefetched_is_reported_with_their_lines(tar
     assert ahead.loops == () and LOOP not in ahead.explain() and {c.line for c in ahead.copies} == set(loop.loads) and not ahead.warnings
 
 
+@pytest.mark.parametrize("body", [f"a = tile.load(A[0:64, k:k + 32], mask=(k + tile.arange(32))[None, :] < n)\n{B}",
+                                  f"a = tile.load(A[0:64, k:k + 32], other=1)\n{B}",
+                                  f"if n > 3:\n    {A}\nelse:\n    a = tile.zeros((64, 32), A.dtype)\n{B}"])
+@pytest.mark.usefixtures("assembled_later")
+def test_a_loop_whose_loads_have_masks_or_other_values_or_stand_in_branches_is_reported_too(body):
+    assert len(compiled(body).loops) == 1
+
+
 SILENT = {
-    "a mask": (f"a = tile.load(A[0:64, k:k + 32], mask=(k + tile.arange(32))[None, :] < n)\n{B}", {}),
-    "another value beyond the bounds": (f"a = tile.load(A[0:64, k:k + 32], other=1)\n{B}", {}),
+    "a cache operator": (f"a = tile.load(A[0:64, k:k + 32], cache='cs')\n{B}", {}),
     "what the kernel writes": (BOTH, dict(parameters="A, B, C, n", before="tile.store(A[0:64, 0:32], 0)")),
     "a place that the loop changes": (f"a = tile.load(A[0:64, at:at + 32])\nat += 32 + n\n{B}", {}),
-    "a branch": (f"if n > 3:\n    {A}\nelse:\n    a = tile.zeros((64, 32), A.dtype)\n{B}", {}),
+    "a branch that the loop changes": (f"if at > 3:\n    {A}\nelse:\n    a = tile.zeros((64, 32), A.dtype)\nat += n\n{B}", {}),
     "what others may write": (f"if tile.load(C[0, 0], sem='acquire') > 0:\n    at += 1\n{BOTH}", {}),
     "copies that slow down": (BOTH, dict(specs=(spec(64, 4096, strides=(8193, 2)), spec(4096, 64), spec(64, 64, dtype="float32")))),
     "an unrolled loop": (BOTH, dict(loop="tile.range(0, A.shape[1], 32, unroll=2)")),

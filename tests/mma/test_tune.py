@@ -39,7 +39,7 @@ def test_each_of_the_first_configurations_gives_the_product(dtype, m, n, k, targ
     a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
     stored = 4 if size == 4 or dtype == np.int8 else 2
     with multiplying_on(target):
-        for config in module.rank_configs(Problem(m, n, k, itemsize=size, stored=stored), 4)[:8]:
+        for config in module.rank_configs(Problem(m, n, k, itemsize=size, stored=stored), 4)[:6]:
             assert_close(product(a, b, config=config, fast_accum=True), a, b)
 
 

@@ -122,6 +122,13 @@ OF: dict[str, dict[str, str]] = {
         for name in words("shuffle shuffle_xor shuffle_up shuffle_down")
     },
     "alloc": {"return": "_Buffer"},
+    "array": {
+        "address": "_Value",
+        "shape": "Sequence[_Value] | _Value",
+        "strides": "Sequence[_Value] | _Value | None",
+        "align": "int | None",
+        "return": "_Buffer",
+    },
     "window": {
         "array": "_Buffer",
         "offsets": "Sequence[_Value] | _Value",
@@ -168,6 +175,7 @@ OF: dict[str, dict[str, str]] = {
     "cp_async_wait": {"n": "int"},
     "bulk_wait": {"n": "int"},
     "static_assert": {"condition": "Any", "return": "None"},
+    "warp_reduce": {"op": "str"},
     "tcgen05_ld": {"shape": "str"},
     "tcgen05_st": {"shape": "str", "return": "None"},
     "thread": {"i": "_Threads", "return": "_Scope[None]"},

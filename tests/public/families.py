@@ -25,7 +25,7 @@ FAMILIES = (
         "Kernels and launches",
         "`@tile.jit` makes a kernel of a function. A kernel is launched, simulated and compiled.",
         "jit Kernel constexpr Array CompiledKernel Report Finding ArraySpec to_device empty DeviceArray pack Packed "
-        "load_kernel LoadedKernel",
+        "load_kernel LoadedKernel address_of address_table",
     ),
     Family(
         "ids",
@@ -95,14 +95,14 @@ FAMILIES = (
         "warps",
         "Lanes of a warp",
         "They exchange scalars, one in each thread, among the 32 lanes of a warp.",
-        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all match",
+        "shuffle shuffle_xor shuffle_up shuffle_down ballot warp_any warp_all warp_reduce match",
     ),
     Family(
         "memory",
         "Memory",
         "Allocations, and accesses by threads. Arrays are indexed by slices (regions) and by integer tiles (points).",
         (
-            "alloc load store window atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor "
+            "alloc array load store window atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor "
             "atomic_exch atomic_cas atomic_inc atomic_dec"
         ),
     ),

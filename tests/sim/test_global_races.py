@@ -53,6 +53,38 @@ def test_ctas_that_access_the_same_element_without_atomics_race():
 
 
 @tile.jit
+def other_sizes(x, y, HOW: tile.constexpr, AT: tile.constexpr):
+    """CTA 0 writes two bytes of y, CTA 1 32 bytes of x."""
+    if tile.program_id(0) == 0:
+        tile.store(y[AT:AT + 1], 2)
+    else:
+        if HOW == "box":
+            tile.store(x[0:8], 1)
+        elif HOW == "points":
+            tile.store(x[tile.arange(8)], 1, mask=tile.arange(8) < 8)
+        elif HOW == "atomics":
+            tile.atomic_add(x[0:8], 1)
+        else:
+            s = tile.alloc((8,), x.dtype)
+            tile.store(s[0:8], 1)
+            tile.fence_proxy_async()
+            tile.sync()
+            with tile.elect():
+                tile.copy_async(x[0:8], s, variant="bulk")
+                tile.bulk_commit()
+                tile.bulk_wait(0)
+
+
+@pytest.mark.parametrize("how", ["box", "points", "atomics", "bulk"])
+def test_every_byte_of_an_element_counts_where_arrays_of_other_element_sizes_overlap(how):
+    x = np.zeros(40, np.int32)
+    x = x[-x.ctypes.data % 16 // 4:]
+    for at in (0, 3, 15, 16):
+        report = other_sizes.simulate((2,), x, x.view(np.int16), HOW=how, AT=at)
+        assert [f.kind for f in report.findings] == ["race"] * (at < 16), at
+
+
+@tile.jit
 def copied_ahead(x, y, FIRST: tile.constexpr, SIZE: tile.constexpr):
     i = tile.program_id(0)
     s = tile.alloc((64,), x.dtype)

@@ -20,7 +20,7 @@ from ..ir.op_rules import require_rule
 from ..names import entry_name
 from ..ops.memory.regions import points, region
 from ..ops.mma import mma_async_, renewed
-from ..types import Buffer, Scalar, Sym, layout_of
+from ..types import Buffer, Scalar, Sym, layout_of, strides_of
 from .accumulators import Pins, Products
 from .barriers import Barriers
 from .buffers import EBuffer, EPoints, ERegion
@@ -55,6 +55,10 @@ class Emitted:
     def passes(self) -> str:
         """The LLVM passes to run on the text, by their name in `toolchain.llvm`."""
         return "short" if self.pinned and not self.libdevice else "light"
+
+
+# Strides from this many elements on may take an offset within a tile, whose extents are below 2^16, out of 32 bits.
+FAR = 1 << 15
 
 
 class Emitter(PlaceMixin, InstructionMixin):
@@ -242,6 +246,14 @@ class Emitter(PlaceMixin, InstructionMixin):
         if isinstance(sym, int):
             return sym
         return self.param((sym.kind, sym.arg, sym.dim, f"i{sym.bits}"), int64 if sym.bits == 64 else int32)
+
+    def make_array(self, type_: Buffer, address: V, numbers) -> EBuffer:
+        """The array at an address. `numbers` are its extents, then its strides; those that are constant stay ints, so
+        that address arithmetic folds, unless an offset within a tile might then leave 32 bits."""
+        rank = len(type_.shape)
+        strides = (s if isinstance(s, int) and abs(s) < FAR else n for s, n in zip(strides_of(type_), numbers[rank:]))
+        sizes = (s if isinstance(s, int) else n for s, n in zip(type_.shape, numbers))
+        return EBuffer(type_, address, tuple(sizes), tuple(strides))
 
     def make_region(self, type_, buffer: EBuffer, starts) -> ERegion:
         return ERegion(type_, buffer, tuple(starts))

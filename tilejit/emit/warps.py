@@ -85,10 +85,11 @@ class Warp(Component):
         return self.e.ins(f"call i32 @llvm.nvvm.match.any.sync.{bits.dtype.llvm}(i32 {(mask or self.members()).text}, "
                           f"{bits.typed_text})", uint32)
 
-    def redux(self, word: str, value: V) -> V:
-        """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
-        of at most 32 bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of
-        bools."""
+    def redux(self, word: str, value: V, mask: V | None = None) -> V:
+        """A reduction across the whole warp, or the lanes of `mask` for integers, by one instruction.
+
+        It is 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32 bits, 'min' or 'max' of float32 that
+        propagate NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
         dtype = value.dtype
         if dtype == bool_:
             kind = "any" if word == "or" else "all"
@@ -99,8 +100,9 @@ class Warp(Component):
         if dtype.llvm != "i32":
             wide = self.e.ins(f"{widening_op(dtype)} {value.typed_text} to i32", int32)
         name = "u" + word if dtype.kind == "uint" and word in ("min", "max") else word
-        return self._from_word(self.e.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32),
-                               dtype)
+        lanes = "-1" if mask is None else mask.text
+        call = f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 {lanes})"
+        return self._from_word(self.e.ins(call, int32), dtype)
 
     def digit(self, axis: str, extent: int, stride: int):
         """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid',

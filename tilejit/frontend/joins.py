@@ -10,7 +10,7 @@ from typing import Any
 from ..dtypes import DType, promote
 from ..ir.builder import describe, number_type, type_of
 from ..ir.graph import Block, Const, Node, Operand, Value, results, walk
-from ..types import Scalar, Tile, Uniformity
+from ..types import Addressed, Scalar, Tile, Uniformity
 from .names import Undefined
 
 
@@ -218,7 +218,8 @@ def widen(plan: Join, y: Any) -> Join:
                 return Leaf(joint)
             return Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
         case Keep(value=x):
-            return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
+            return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}"
+                         + _suggest_addresses(x, y))
         case Group(kind=kind, parts=parts):
             others = fields_of(y)
             if kind_of(y) == kind and others is not None and len(others) == len(parts):
@@ -275,8 +276,16 @@ def _of_type(t: Scalar | Tile) -> str:
 def _join_parts(x: Any, y: Any, rule: Callable[[Any, Any], Join]) -> Join:
     parts, others = fields_of(x), fields_of(y)
     if parts is None or others is None or kind_of(x) != kind_of(y) or len(parts) != len(others):
-        return Clash(f"is {describe(x)} or {describe(y)}, which only a compile-time condition can choose")
+        return Clash(f"is {describe(x)} or {describe(y)}, which only a compile-time condition can choose"
+                     + _suggest_addresses(x, y))
     return _group_joins(kind_of(x), tuple(map(rule, parts, others)))
+
+
+def _suggest_addresses(*arrays: Any) -> str:
+    """What to write instead of a choice between arrays that the kernel makes from addresses; "" for other objects."""
+    if not all(isinstance(getattr(type_of(x), "arg", None), Addressed) for x in arrays):
+        return ""
+    return "; their addresses are numbers: choose these, as in tile.array(p if first else q, ...)"
 
 
 def _group_joins(kind: type | Keys, parts: tuple[Join, ...]) -> Join:

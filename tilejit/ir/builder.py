@@ -14,7 +14,20 @@ from typing import Any, TypeVar, overload
 from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64, shown_integer
 from ..errors import CompilationError, Loc, at
-from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Selected, Tile, Type, Uniformity
+from ..types import (
+    Addressed,
+    ArrayId,
+    Barrier,
+    BarrierRef,
+    Buffer,
+    Points,
+    Region,
+    Scalar,
+    Selected,
+    Tile,
+    Type,
+    Uniformity,
+)
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
 from .op_rules import require_rule
@@ -53,9 +66,10 @@ class Facts:
     """Facts about the launch's arguments: asked for by name, answered from the specs, recorded as guards of the kernel.
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
-    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least",
-    arg, dim, n), ("size_within", arg, dim, scalar), ("size_within", arg, dim, arg, dim), ("fits32", arg),
-    ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high), ("no_overlap", arg, arg).
+    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("stride_ratio", arg, dim, dim), ("size_is", arg,
+    dim, value), ("size_at_least", arg, dim, n), ("size_within", arg, dim, scalar), ("size_within", arg, dim, arg, dim),
+    ("fits32", arg), ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high),
+    ("no_overlap", arg, arg).
     `answer(fact)` says what holds for the call being compiled; `values` are its arguments, for messages only.
     """
 
@@ -65,9 +79,17 @@ class Facts:
         self.asked: dict[tuple[Any, ...], bool] = {}
 
     def ask(self, *fact: Any) -> bool:
+        if isinstance(fact[1], Addressed) or isinstance(fact[-1], Addressed):
+            return self._about_addressed(*fact)
         if fact not in self.asked:
             self.asked[fact] = bool(self._answer(fact))
         return self.asked[fact]
+
+    @staticmethod
+    def _about_addressed(kind: str, array: ArrayId, *rest: Any) -> bool:
+        """What is known of an array that the kernel makes from an address: its alignment. The launch knows nothing of
+        it."""
+        return kind == "aligned" and isinstance(array, Addressed) and bool(array.align % rest[0] == 0)
 
     @contextmanager
     def without_recording(self) -> Iterator[None]:

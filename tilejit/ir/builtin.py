@@ -103,7 +103,8 @@ def _suggest_attribute(t: Type | None, name: str) -> str:
 
 
 def apply(g: Builder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an op, a builtin or a bound method at the builder's current location."""
+    """Call an op, a builtin or a bound method at the builder's current location. Lists are taken as tuples."""
+    args, kwargs = tuple(_as_tuple(x) for x in args), {name: _as_tuple(x) for name, x in kwargs.items()}
     with at(g.loc):
         if isinstance(function, Op):
             operands, attrs = function.bind(args, kwargs)
@@ -111,6 +112,11 @@ def apply(g: Builder, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if isinstance(function, BoundMethod):
             return _check_call(function.name, function.function, (g, function.value, *args), kwargs)
         return _check_call("tile." + function.name, function.function, (g, *args), kwargs)
+
+
+def _as_tuple(x: Any) -> Any:
+    """A list, also one in it, as a tuple; anything else unchanged."""
+    return tuple(_as_tuple(part) for part in x) if type(x) is list else x
 
 
 signature_of = lru_cache(maxsize=None)(inspect.signature)  # unbounded: only this package's functions are asked for

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ..dtypes import DType
 from ..errors import Loc
-from ..types import Sym, TensorMap, Tile
+from ..types import Buffer, Sym, TensorMap, Tile
 from .graph import Block, Call, Graph, Operand, Value
 
 # What rules get from the emitter and give back to it; its folder comes after that of the rules.
@@ -62,10 +62,13 @@ class Warp(Protocol):
         mask of those where it holds ('ballot')."""
     def match(self, value: Emitted, mask: Emitted | None = None) -> Emitted:
         """The mask of the lanes that have the same bits in `value`."""
-    def redux(self, word: str, value: Emitted) -> Emitted:
-        """A reduction across the whole warp by one instruction: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers
-        of at most 32 bits, 'min' or 'max' of float32 that propagate NaN (sm_100a and sm_103a), 'and' or 'or' of
-        bools."""
+    def members(self) -> Emitted:
+        """The mask of the lanes of the current scope."""
+    def redux(self, word: str, value: Emitted, mask: Emitted | None = None) -> Emitted:
+        """A reduction across the whole warp, or the lanes of `mask` for integers, by one instruction.
+
+        It is 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32 bits, 'min' or 'max' of float32 that
+        propagate NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
     def digit(self, axis: str, extent: int, stride: int) -> Any:
         """The digit ``(id // stride) % extent`` of the thread's id on the axis 'laneid', or 'warpid' (within the
         scope)."""
@@ -340,6 +343,8 @@ class Emitter(Protocol):
         """An integer as a 32-bit value."""
     def resolve(self, sym: int | Sym) -> Any:
         """A size or stride: a constant, or the parameter that holds it."""
+    def make_array(self, type_: Buffer, address: Emitted, numbers: Any) -> EBuffer:
+        """The array at an address; `numbers` are its extents, then its strides."""
     def make_region(self, type_: Any, buffer: EBuffer, starts: Any) -> ERegion:
         """A region of a buffer."""
     def make_points(self, type_: Any, buffer: EBuffer, indices: Any) -> EPoints:

@@ -6,14 +6,14 @@ type; a pass that changes a type defines a new value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DType, integer_range
 from ..errors import Loc
-from ..types import MEMORY_TYPES, Points, Region, Selected, Type
+from ..types import MEMORY_TYPES, Addressed, ArrayId, Points, Region, Selected, Type
 
 if TYPE_CHECKING:
     from ..dispatch import Choice
@@ -99,10 +99,17 @@ def is_writer(call: Call) -> bool:
     return call.op.writes and call.op.effect != "syncs" or call.op.rules.written is not None
 
 
-def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
-    """The numbers of the arguments that calls may write."""
+def written_arrays(calls: Iterable[Call]) -> frozenset[ArrayId]:
+    """The arrays that calls may write: numbers of arguments, and arrays that the kernel makes from addresses."""
     types = (place.type for place in written_values(calls) if isinstance(place.type, (Region, Points, Selected)))
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
+
+
+def may_overlap(array: ArrayId | None, others: Collection[ArrayId]) -> bool:
+    """Whether an array is one of `others`, or may lie over one of them, as one that the kernel makes from an address
+    may."""
+    unknown = isinstance(array, Addressed) or any(isinstance(other, Addressed) for other in others)
+    return array in others or array is not None and unknown and bool(others)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -264,6 +271,7 @@ class Graph:
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
     layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers
+    loads: tuple[Any, ...] = ()  # records of loads in pipelined loops
     warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from ..errors import Loc
 from ..types import Buffer, Points, Region, Sym, TensorMap, Tile
+
+if TYPE_CHECKING:
+    from .graph import Value
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # What rules get from the machine and give back to it; its folder comes after that of the rules.
@@ -36,6 +39,21 @@ class Wait:
 
     def __init__(self, ready: Callable[[], Any], describe: Callable[[], str], then: Callable[[], Any] | None = None):
         self.ready, self.describe, self.then = ready, describe, then
+
+
+class Divided:
+    """What a simulate rule returns if the CTAs of the batch must go on apart: those where `mask` is true, and the
+    others. Each part runs the call again."""
+
+    def __init__(self, mask: Array):
+        self.mask = mask
+
+
+class AddressedArrays(Protocol):
+    """Arrays that the kernel makes from addresses."""
+
+    def at(self, value: Value, address: Array, numbers: tuple[Array, ...]) -> Any:
+        """The array at an address, or a `Divided`; `numbers` are its extents, then its strides."""
 
 
 class GlobalAccess(Protocol):
@@ -284,6 +302,8 @@ class Machine(Protocol):
     @property
     def sim(self) -> Any:
         """The simulation that the machine is part of, a `sim.chunk.Chunk`."""
+    @property
+    def arrays(self) -> AddressedArrays: ...
     @property
     def global_memory(self) -> GlobalAccess: ...
     @property

@@ -307,36 +307,43 @@ def mma_fragment(kind: str, operand: str, shape: Iterable[int],
     return _layout(dims, replicas), (rows, columns)
 
 
-def wgmma_accumulator(m: int, n: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
+def wgmma_accumulator(m: int, n: int, warpgroups: int = 1, across: int = 1) -> tuple[TileLayout, tuple[int, int]]:
     """The accumulator D of ``wgmma`` for an (m, n) tile: (layout, domain).
 
-    Each warp of a warpgroup holds 16 of 64 rows, as for mma.m16n8k16, and each warpgroup owns a contiguous block
-    of rows. PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16" (9.7.15.5.1).
+    Each warp of a warpgroup holds 16 of 64 rows, as for mma.m16n8k16. `across` of the warpgroups divide the columns,
+    the others the rows: warpgroup ``i * across + j`` owns block (i, j). PTX ISA, "Register Fragments for
+    wgmma.mma_async.m64nNk16" (9.7.15.5.1).
     """
-    return _wgmma(m, n, _C16, warpgroups)
+    rows, columns = _wgmma(m, n, _C16, warpgroups, across, across)
+    return _layout((rows, columns)), (m, n)
 
 
-def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
+def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1,
+                      across: int = 1) -> tuple[TileLayout, tuple[int, int]]:
     """The A operand of ``wgmma`` in registers, with elements of `bits` (8, 16 or 32) bits: (layout, domain).
 
-    PTX ISA, "Register Fragments for wgmma.mma_async" (9.7.15.5.1): m64nNk32, k16 and k8.
+    The `across` warpgroups that divide the columns of the product hold copies of their rows. PTX ISA, "Register
+    Fragments for wgmma.mma_async" (9.7.15.5.1): m64nNk32, k16 and k8.
     """
     kind = {32: "m16n8k8", 16: "m16n8k16", 8: "m16n8k32"}.get(bits)
     if kind is None:
         raise CompilationError(f"wgmma takes A from registers in elements of 8, 16 or 32 bits, found {bits}")
-    return _wgmma(m, k, _MMA[kind]["a"], warpgroups)
+    rows, columns = _wgmma(m, k, _MMA[kind]["a"], warpgroups, across, 1)
+    return _layout((rows, columns), ((across, 4, WARP),)), (m, k)
 
 
-def _wgmma(rows: int, columns: int, tile: tuple[Shards, Shards], warpgroups: int) -> tuple[TileLayout, tuple[int, int]]:
-    width = _count(tile[1])
-    if warpgroups < 1 or rows < 1 or columns < 1 or rows % (64 * warpgroups) or columns % width:
-        raise CompilationError(f"a wgmma fragment over {warpgroups} warpgroup(s) has a multiple of {64 * warpgroups} "
+def _wgmma(rows: int, columns: int, tile: tuple[Shards, Shards], warpgroups: int, across: int,
+           owners: int) -> tuple[Shards, Shards]:
+    """The shards of the rows and of the columns of a fragment whose columns `owners` of the `across` warpgroups
+    divide."""
+    width, down = _count(tile[1]) * owners, warpgroups // max(across, 1)
+    if down < 1 or across < 1 or warpgroups % across or rows < 1 or columns < 1 or rows % (64 * down) or columns % width:
+        raise CompilationError(f"a wgmma fragment over {warpgroups} warpgroup(s) has a multiple of {64 * down} "
                                f"rows and of {width} columns, found ({rows}, {columns})")
     registers = _count(tile[0], REG) * _count(tile[1], REG)
-    steps, tiles = columns // width, rows // (64 * warpgroups)
-    dims = (((warpgroups, 4, WARP), (tiles, registers * steps, REG), (4, 1, WARP), *tile[0]),
-            ((steps, registers, REG), *tile[1]))
-    return _layout(dims), (rows, columns)
+    steps, tiles = columns // width, rows // (64 * down)
+    return (((down, 4 * across, WARP), (tiles, registers * steps, REG), (4, 1, WARP), *tile[0]),
+            ((owners, 4, WARP), (steps, registers, REG), *tile[1]))
 
 
 def tcgen05_registers(atom: str, rows: int, columns: int, bits: int = 32) -> tuple[TileLayout, tuple[int, int]]:

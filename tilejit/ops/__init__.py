@@ -13,6 +13,6 @@ from .order import histogram, sort  # noqa: F401
 from .ptx import escape, exchange  # noqa: F401
 from .ptx.meanings import barriers as _barriers, bits, copies, floats, lanes, maps, memory as _memory  # noqa: F401
 from .reduce import combine, reduce as _reduce, reductions, scan  # noqa: F401
-from .structure import alloc, buffer_views, ring, subscripts  # noqa: F401
+from .structure import alloc, array, buffer_views, ring, subscripts  # noqa: F401
 from .sync import barriers, named_barriers, pipeline  # noqa: F401
 from .tiles import casts, division, elementwise, gather, layout_change, slicing  # noqa: F401

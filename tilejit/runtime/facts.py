@@ -60,6 +60,10 @@ def condition(fact: Fact, kinds: Sequence[Kind]) -> Expression:
             return _or(_eq(_stride(i, rest[0]), rest[1]), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "stride_at_least":
             return _or(_at_most(rest[1], _stride(i, rest[0])), _is_unused(i, rest[0], _array(kinds, i).rank))
+        case "stride_ratio":
+            inner = _stride(i, rest[1])
+            whole = _eq(Operation("mod", (_stride(i, rest[0]), Operation("max", (inner, 1)))), 0)
+            return _or(_and(_at_most(1, inner), whole), _is_unused(i, rest[0], _array(kinds, i).rank))
         case "fits32":
             return _fits32(i, _array(kinds, i))
         case "scalar_fits32":
@@ -217,6 +221,8 @@ def describe_fact(fact: Fact, names: Sequence[str] = ()) -> str:
             return f"{name}.strides[{rest[0]}] is {rest[1]}"
         case "stride_at_least":
             return f"{name}.strides[{rest[0]}] is at least {rest[1]}"
+        case "stride_ratio":
+            return f"{name}.strides[{rest[0]}] is a multiple of {name}.strides[{rest[1]}]"
         case "fits32":
             return f"offsets in {name} fit in 32 bits"
         case "scalar_fits32":

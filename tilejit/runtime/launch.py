@@ -82,6 +82,10 @@ def run(name: str, code: Any, asked: Bound, bound: Bound, copies: dict[str, tupl
     asked.check_writable(code.recipe["written"])
     written = {bound.names[n] for n in code.recipe["written"]}
     check_apart(copies, written)
+    if copies and code.recipe.get("by_address"):
+        raise LaunchError(f"{name} makes arrays from addresses, and the host arrays {', '.join(copies)} would be "
+                          "copied to the GPU, where addresses of the host mean nothing: pass device arrays "
+                          "(tile.to_device), and addresses of device arrays")
     launcher = code.launcher(device)
     arguments = launch_arguments(bound)
     if not launcher(grid, call.get("stream"), arguments):

@@ -13,6 +13,7 @@ from ..errors import Loc, TileError, warn
 from ..ir.graph import Const, While
 from ..layout import axis
 from ..types import Tile, domain_of, layout_of
+from .addressed_arrays import AddressSpace
 from .fiber import Fiber, Frame
 from .flight import NEVER, Flight
 from .global_races import GlobalClocks
@@ -68,6 +69,7 @@ class Chunk(Flight, Verdicts):
         self.program, self.graph, self.report, self.checks = program, program.graph, report, checks
         self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
         self.grid, self.cluster, self.arguments = grid, cluster, arguments
+        self.address_space = AddressSpace(arguments, checks)
         self.rng, self.patient, self.steps = rng, patient, steps
         self.serial = next(self.SERIALS)   # unique in this process
         self.clusters, self.ranks = len(which), int(np.prod(cluster))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..ir.builder import element_type
 from ..ir.graph import Call, For, If, Node, Operand, Scope, Value, While
-from ..ir.machine_protocol import Wait
+from ..ir.machine_protocol import Divided, Wait
 from ..ir.op_rules import require_rule
 from ..types import Scalar
 from .control import Control
@@ -188,6 +188,10 @@ class Fiber(Control):
             choice = call.choice
             assert choice is not None and choice.lowering is not None  # as the pass has chosen
             outcome = require_rule(choice.lowering.simulate)(self.m, choice.plan, call, *args)
+        if isinstance(outcome, Divided):
+            stats[call.op.name] -= self.batch
+            self.fork(outcome.mask)
+            return
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
             self.m.sync.exchange()
         self._store_results(call, outcome)

@@ -126,7 +126,7 @@ class GlobalAccess(Component):
                 result[at] = view
             if self.m.checks and memory.maybe_written:
                 ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
-                over, mine = overlaps_itself(extents, strides), ids[rows] if len(ids) > 1 else ids
+                over, mine = overlaps_itself(extents, strides), on_cells(memory, ids[rows] if len(ids) > 1 else ids)
                 self.judge(memory, "read", memory.shadow.read(
                     self._box(memory, offset, extents, strides), mine, self.m.sim.global_clocks, over,
                     self._box_owners(memory, t, mine, clip, extents, owner)))
@@ -149,7 +149,7 @@ class GlobalAccess(Component):
             if not self.m.checks:
                 continue
             ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids
-            mine = ids[rows] if len(ids) > 1 else ids
+            mine = on_cells(memory, ids[rows] if len(ids) > 1 else ids)
             found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.m.sim.global_clocks,
                                         overlaps_itself(extents, strides),
                                         self._box_owners(memory, t, mine, clip, extents, owner))
@@ -257,13 +257,27 @@ class GlobalAccess(Component):
     # -- races ---------------------------------------------------------------------------------------------------------
 
     def cells(self, memory: GlobalMemory, index: np.ndarray) -> np.ndarray:
+        """The first cell of each element."""
         shadow = memory.shadow
         scale, base = memory.itemsize // shadow.granule, (memory.address - shadow.address) // shadow.granule
         return index if scale == 1 and base == 0 else base + index * scale
 
+    @staticmethod
+    def cover(memory: GlobalMemory, cells: np.ndarray, ids: np.ndarray, threads, itemsize: int | None = None):
+        """All the cells of the elements, by default of the memory's size, that begin at `cells`, with the CTA and the
+        thread of each cell. The three as they are where an element has one cell: where arrays of other element sizes
+        lie over the memory, it has several."""
+        scale = cells_of_element(memory, itemsize)
+        if scale == 1:
+            return cells, ids, threads
+        def spread(x):
+            return x if np.ndim(x) == 0 else np.repeat(np.broadcast_to(x, cells.shape).reshape(-1), scale)
+        return (cells.reshape(-1, 1) + np.arange(scale)).reshape(-1), spread(ids), spread(threads)
+
     def _box(self, memory: GlobalMemory, offset: int, extents, strides) -> Box:
-        scale = memory.itemsize // memory.shadow.granule
-        return Box(memory.box, int(self.cells(memory, np.asarray(offset))), extents, tuple(s * scale for s in strides))
+        scale, first = cells_of_element(memory), int(self.cells(memory, np.asarray(offset)))
+        inner = ((), ()) if scale == 1 else ((scale,), (1,))
+        return Box(memory.box, first, (*extents, *inner[0]), (*(s * scale for s in strides), *inner[1]))
 
     def _box_owners(self, memory: GlobalMemory, t, ids: np.ndarray, clip, extents, owner) -> Accessor | None:
         """Who accesses a box of a region of type `t`; None if threads are not tracked there."""
@@ -272,8 +286,8 @@ class GlobalAccess(Component):
         if owner is None:
             return Accessor(self.m, ids, NOBODY)
         threads = self.m.low + np.asarray(owner).reshape(t.shape)[tuple(clip[d] for d in t.kept)]
-        return Accessor(self.m, ids,
-                        threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents)))))
+        threads = threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
+        return Accessor(self.m, ids, on_cells(memory, threads))
 
     def threads_of(self, shape: tuple, owner, writing: bool) -> np.ndarray | int:
         """The thread that accesses each element of `shape` (a batch axis, then elements or threads),
@@ -298,7 +312,8 @@ class GlobalAccess(Component):
             if keep is not None:
                 keep = np.broadcast_to(keep, shape)
                 index, ids, threads = index[keep], ids[keep], kept_threads(threads, keep, shape)
-        view = Index(self.cells(memory, index))
+        cells, ids, threads = self.cover(memory, self.cells(memory, index), ids, threads)
+        view = Index(cells)
         access = memory.shadow.write if writing else memory.shadow.read
         who = None if memory.shadow.threads is None else Accessor(self.m, ids, threads)
         self.judge(memory, "write" if writing else "read", access(view, ids, self.m.sim.global_clocks, True, who))
@@ -324,13 +339,13 @@ class GlobalAccess(Component):
 
     def touch(self, memory: GlobalMemory, what: str, side: int, cells: np.ndarray, keep: np.ndarray | None,
               positions: np.ndarray | None, threads: np.ndarray | None = None, proxy: bool = True,
-              atom: int | None = None) -> tuple:
+              atom: int | None = None, itemsize: int | None = None) -> tuple:
         """Check an access by the asynchronous operation `what`, which is about to be issued, and put it in flight.
 
         It accesses the `cells` (where `keep`) of the memory's shadow, (B or 1, ...), or in the CTAs at `positions`
-        only. It is issued by the first thread of the scope, or by the threads of an `atom`, with the thread of each
-        cell in `threads`. `proxy` says that it accesses memory through the async proxy. Returns what
-        `AsyncOp.touches` takes.
+        only; they are the first cells of elements of `itemsize` bytes, by default those of the memory. It is issued by
+        the first thread of the scope, or by the threads of an `atom`, with the thread of each cell in `threads`.
+        `proxy` says that it accesses memory through the async proxy. Returns what `AsyncOp.touches` takes.
         """
         where = np.arange(self.m.batch) if positions is None else positions
         if self.m.active_mask is not None:
@@ -345,6 +360,7 @@ class GlobalAccess(Component):
         chosen = slice(None) if keep is None else np.broadcast_to(keep, shape)
         cells, ids = np.broadcast_to(cells, shape)[chosen].reshape(-1), ids[chosen].reshape(-1)
         by = self.m.low if threads is None else np.broadcast_to(threads, shape)[chosen].reshape(-1)
+        cells, ids, by = self.cover(memory, cells, ids, by, itemsize)
         shadow, clocks, verb = memory.shadow, self.m.sim.global_clocks, "read" if side == LOAD else "write"
         if not len(cells):
             return ()
@@ -484,6 +500,16 @@ class GlobalAccess(Component):
                 index[d] = min(max(at // memory.strides[d], 0), memory.shape[d] - 1)
                 at -= index[d] * memory.strides[d]
         return f"an element of {memory.name}" if at else f"{memory.name}{index}"
+
+
+def cells_of_element(memory: GlobalMemory, itemsize: int | None = None) -> int:
+    """How many cells of a memory's shadow an element has."""
+    return max((itemsize or memory.itemsize) // memory.shadow.granule, 1)
+
+
+def on_cells(memory: GlobalMemory, x: np.ndarray) -> np.ndarray:
+    """A value for each element of a box, as one for each of its cells."""
+    return x if cells_of_element(memory) == 1 else x[..., None]
 
 
 def kept_threads(threads, keep: np.ndarray | None, shape: tuple):

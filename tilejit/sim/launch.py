@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -19,6 +20,8 @@ from .program import Program
 from .report import Report, Writer
 from .values import SimBuffer
 
+Known = Callable[[], list[tuple[str, np.ndarray]]]
+
 SHARED_BYTES = 1 << 28     # limit on the bytes of shared memory of a chunk
 # elements of the largest tile over all CTAs of the chunk, if these are more than TOGETHER CTAs
 TILE_ELEMENTS = 1 << 22
@@ -27,13 +30,14 @@ TOGETHER = 264             # CTAs that run concurrently if memory allows, so tha
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
              max_findings: int = 100, max_steps: int | None = None,
-             watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
+             watch: tuple[int, tuple[int, ...]] | None = None, known: Known = list) -> Report:
     """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report its faults.
 
     `seed` randomises the order of everything that the hardware leaves open; with 0, scopes run round robin and copies
     land as late as possible. ``checks=False`` omits the checks of races, waits and proxy fences. After `max_steps`
     operations the simulation stops, and a finding says where. With `watch`, the number of an argument and the index
-    of one of its elements, the report's `writer` says who wrote that element last.
+    of one of its elements, the report's `writer` says who wrote that element last. `known` gives the arrays, with their
+    names, that kernels may find by an address besides those of the launch.
     """
     grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
     if len(args) != len(graph.params):
@@ -45,7 +49,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         raise LaunchError(f"the grid {grid} is no multiple of the cluster {cluster}")
     program = Program(graph)
     report = Report(max_findings)
-    env, arguments = bind_arguments(graph, args, program, checks, all_threads=watch is not None)
+    env, arguments = bind_arguments(graph, args, program, checks, all_threads=watch is not None, known=known)
     clusters = int(np.prod(grid)) // int(np.prod(cluster))
     if not isinstance(seed, Integral) or seed < 0:
         raise LaunchError(f"a seed is an integer of at least 0, not {seed!r}")
@@ -96,7 +100,7 @@ def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> W
 
 
 def bind_arguments(graph: Graph, args: list, program: Program, checks: bool,
-                   all_threads: bool = False) -> tuple[dict, list]:
+                   all_threads: bool = False, known: Known = list) -> tuple[dict, list]:
     """The parameters' simulated values, and each argument's memory (None for scalars). With `all_threads`, the
     shadows distinguish threads wherever the kernel writes."""
     env: dict[Any, Any] = {}
@@ -117,13 +121,30 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool,
         memory.maybe_written, memory.touched = param in program.written, program.touched[param]
         env[param] = SimBuffer(param.type, memory, 0, arg.shape, memory.strides)
         memories.append(memory)
+    if program.by_address:
+        know_addresses(program, memories, known())
     if checks:
-        share_shadows([m for m in memories if m is not None], all_threads)
+        share_shadows([m for m in memories if m is not None], all_threads, program.finest)
     return env, memories
 
 
-def share_shadows(memories: list[GlobalMemory], all_threads: bool) -> None:
-    """Give each argument a shadow; arguments that overlap in memory share one."""
+def know_addresses(program: Program, memories: list[GlobalMemory | None], known: list[tuple[str, np.ndarray]]) -> None:
+    """Add the arrays that are `known` by their addresses to those of the launch, for a kernel that makes arrays from
+    addresses. Whatever it writes through these may lie in any of them."""
+    written = not program.written.isdisjoint(program.addressed)
+    touched = sum(program.touched[array] for array in program.addressed)
+    for m in memories:
+        if m is not None:
+            m.maybe_written, m.touched = m.maybe_written or written, m.touched + touched
+    for name, array in known:
+        m = GlobalMemory(array, name, len(memories))
+        m.maybe_written, m.touched = written or program.binds_maps, touched + 2 * program.binds_maps
+        memories.append(m)
+
+
+def share_shadows(memories: list[GlobalMemory], all_threads: bool, finest: int) -> None:
+    """Give each argument a shadow; arguments that overlap in memory share one. Its cells have at most `finest` bytes.
+    """
     ordered = sorted((m for m in memories if m.flat.size), key=lambda m: m.address)
     groups: list[list[GlobalMemory]] = []
     end = -1
@@ -138,7 +159,7 @@ def share_shadows(memories: list[GlobalMemory], all_threads: bool) -> None:
         high = max(m.address + m.bytes.size for m in group)
         written = any(m.maybe_written for m in group)
         contended = written and (all_threads or sum(m.touched for m in group) > 1)
-        shadow = GlobalShadow(low, high - low, min(m.itemsize for m in group), contended)
+        shadow = GlobalShadow(low, high - low, min(finest, *(m.itemsize for m in group)), contended)
         for m in group:
             m.shadow, m.maybe_written = shadow, written
     for m in memories:

@@ -12,6 +12,7 @@ from ..concurrency import cached_property
 from ..errors import Loc, print_text
 from ..ir import machine_protocol
 from ..types import Buffer, Points, Region, Sym, Tile, layout_of
+from .addressed_arrays import AddressedArrays
 from .bulk import BulkCopies
 from .commits import Commits
 from .engines import Engines
@@ -44,6 +45,7 @@ class Machine:
 
     # made at first use: each divergence of CTAs makes new machines, and most use few of these
     global_memory = cached_property(GlobalAccess)
+    arrays = cached_property(AddressedArrays)
     shared = cached_property(SharedAccess)
     ordered = cached_property(OrderedAccess)
     sync = cached_property(Synchronisation)

@@ -6,6 +6,7 @@ Also how regions of an array become strided views.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,6 +59,15 @@ class GlobalMemory:
         """A strided view into `flat` (the elements, or a shadow of them), whose first element is at index `offset`.
         `as_strided` takes ten times as long, and a launch makes a hundred thousand such views."""
         return np.ndarray(extents, flat.dtype, flat, offset * flat.itemsize, tuple(s * flat.itemsize for s in strides))
+
+    def as_elements(self, dtype: np.dtype, phase: int) -> GlobalMemory:
+        """The same memory as elements of another dtype, from byte `phase` on."""
+        made, count = copy(self), (self.bytes.size - phase) // dtype.itemsize
+        made.bytes = self.bytes[phase:phase + count * dtype.itemsize]
+        made.array = made.flat = made.bytes.view(dtype)
+        made.itemsize, made.address, made.origin = dtype.itemsize, self.address + phase, 0
+        made.shape, made.strides = (count,), (1,)
+        return made
 
     def elements(self, dtype: np.dtype) -> np.ndarray:
         """`flat`, viewed as another dtype of the same size."""

@@ -110,13 +110,16 @@ class OrderedAccess(Component):
             cells, mine = self.m.global_memory.cells(memory, index), ids
         else:
             cells, mine = self.m.global_memory.cells(memory, index[keep]), ids[keep]
-        cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
+        threads = None
         if memory.shadow.threads is not None:
             threads = self.m.global_memory.threads_of(shape, owner, writing=True)
             if keep is None and np.ndim(threads):
                 threads = np.broadcast_to(threads, shape)
             else:
                 threads = kept_threads(threads, keep, shape)
+        cells, mine, threads = self.m.global_memory.cover(memory, cells, mine, threads)
+        cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
+        if threads is not None:
             who = Accessor(self.m, mine, threads.reshape(-1) if np.ndim(threads) else threads)
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
         self.m.global_memory.judge(memory, what, access(cells, mine, self.m.sim.global_clocks, who))
@@ -138,9 +141,9 @@ class OrderedAccess(Component):
         near = self.clusters_of(ctas)
         if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
             self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
-        for at, cta in zip(index, ctas):
-            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid,
-                        near[int(cta)])
+        for at, cta in zip(self.m.global_memory.cells(memory, index), ctas):
+            place = memory.shadow.address, int(at)  # alike for arrays that lie over each other
+            clocks.meet(int(cta), int(clusters[cta + 1]), place, order, reads, writes, of_grid, near[int(cta)])
 
     def clusters_of(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""

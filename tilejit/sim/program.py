@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..concurrency import cached_property
+from ..ir.builder import type_as, type_of
 from ..ir.graph import (
     UNIT,
     Block,
@@ -29,8 +30,10 @@ from ..ir.graph import (
     walk,
     written_values,
 )
+from ..ops.language.addressed import array_
 from ..ops.memory.access_ops import load_, store_
 from ..ops.moves.copy_async import copy_async_
+from ..ops.moves.copy_async.tma.map_edits import map_rebind
 from ..ops.sync.barriers import fence_proxy_async
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .dependences import Dependences
@@ -114,12 +117,20 @@ class Program:
         self.relaxed = any(".arrive" in f and ".relaxed." in f + "."
                            for f in (n.attrs.get("form", "") for n in self.nodes if isinstance(n, Call)))
         self.granule = _granule(values)
+        self.addressed = [n.result for n in self.nodes if isinstance(n, Call) and n.op is array_]
+        self.binds_maps = any(map(_binds_map, self.nodes))
+        self.finest = min((type_as(v, Buffer).dtype.nbytes for v in self.addressed), default=16)
         self.places = Places(graph)
         self.spins = spins(self.nodes)
         self.owners: dict = {}  # Tile -> the thread of each element
         self.holders: dict = {}  # see Chunk.holders
         self.largest_tile = max((v.type.size for v in values if isinstance(v.type, Tile)), default=1)
         self.code(graph.body)
+
+    @property
+    def by_address(self) -> bool:
+        """Whether the kernel accesses memory by addresses that it is given as numbers."""
+        return bool(self.addressed) or self.binds_maps
 
     @cached_property
     def dependences(self) -> Dependences:
@@ -184,6 +195,14 @@ def _fences_global(node: Node) -> bool:
     """Whether a node is a proxy fence of global memory."""
     return isinstance(node, Call) and (node.attrs.get("form", "") in ("fence.proxy.async", "fence.proxy.async.global")
                                        or node.op is fence_proxy_async and node.attrs.get("space") in ("global", "all"))
+
+
+def _binds_map(node: Node) -> bool:
+    """Whether a node gives a tensor map an address that is a number."""
+    if not isinstance(node, Call):
+        return False
+    bound = node.op is map_rebind and isinstance(type_of(node.args[1]), Scalar)
+    return bound or node.attrs.get("form", "").startswith("tensormap.replace")
 
 
 def _overwrites_global(node: Node) -> bool:

@@ -52,10 +52,10 @@ class TensorCores(Component):
         if plan.a is None:
             x = a
         else:
-            warpgroups = self.m.threads // 128
-            rows = tuple(w * plan.a_rows + plan.a.rows[i] for w in range(warpgroups) for i in range(plan.tiles))
+            down = self.m.threads // 128 // plan.across
+            rows = tuple(w * plan.a_rows + plan.a.rows[i] for w in range(down) for i in range(plan.tiles))
             x = self._matrix(a, left, plan.a, ROWS, rows, reads)
-        y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
+        y = self._matrix(b, right, plan.b, plan.n, plan.b.rows, reads)
         self.m.engines.issue(Operation("the mma_async", reads=reads, land=lambda rows, params: None, params={},
                                        queue="wgmma", collective=True))
         return _product(acc, plan.sign * _truncate_to_tf32(x), _truncate_to_tf32(y), plan.steps, t)

@@ -230,4 +230,5 @@ class TensorCopies(Component):
         at, keep = locate(map_, mode, coords, offsets, batch)
         cells = (at + memory.address - shadow.address) // shadow.granule
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
-        return self.m.global_memory.touch(memory, what, side, cells, keep, positions)
+        return self.m.global_memory.touch(memory, what, side, cells, keep, positions,
+                                          itemsize=elements_of(map_).itemsize)

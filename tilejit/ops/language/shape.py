@@ -73,10 +73,16 @@ def transpose(g: Builder, x, axes=None):
 
 @builtin
 def expand_dims(g: Builder, x, axis):
-    """`x` with a dimension of extent 1 inserted at `axis`."""
+    """`x` with a dimension of extent 1 inserted at `axis`. Several are inserted at the places that a tuple gives, which
+    count in the result."""
     x = tile_operand(g, x, "expand_dims")
-    axis = checked_axis(g, axis, len(x.type.shape) + 1)
-    return g.call(reshape_, x, shape=x.type.shape[:axis] + (1,) + x.type.shape[axis:])
+    given = axis if isinstance(axis, tuple) else (axis,)
+    rank = len(x.type.shape) + len(given)
+    axes = {checked_axis(g, a, rank) for a in given}
+    if len(axes) < len(given):
+        raise g.error(f"expand_dims inserts each axis once, not {list(given)}")
+    extents = iter(x.type.shape)
+    return g.call(reshape_, x, shape=tuple(1 if d in axes else next(extents) for d in range(rank)))
 
 
 @builtin

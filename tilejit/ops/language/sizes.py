@@ -6,9 +6,10 @@ import numpy as np
 
 from ...dtypes import count_elements, int32, int64
 from ...ir.builder import Builder, element_type, extents_of, type_of
-from ...ir.graph import Value
+from ...ir.graph import Call, Operand, Value
 from ...ir.op import op
-from ...types import Scalar, Sym, Uniformity
+from ...types import Addressed, Scalar, Sym, Uniformity
+from .addressed import array_, number_behind
 from .operators import binary
 from .promotion import convert
 
@@ -36,7 +37,19 @@ def _(e, call, buffer):
 
 def extent_value(g: Builder, buffer: Value, n: int | Sym):
     """An extent or stride (in bytes, if the dtype is packed) as a constant or a run-time scalar."""
-    return n if isinstance(n, int) else g.call(size_of, buffer, sym=n, name=n.name or None)
+    if isinstance(n, int):
+        return n
+    if isinstance(n.arg, Addressed):
+        return number_behind(array_call(g, buffer), n)
+    return g.call(size_of, buffer, sym=n, name=n.name or None)
+
+
+def array_call(g: Builder, buffer: Operand) -> Call:
+    """The call of ``tile.array`` that makes an array, of which `buffer` may be a window."""
+    call = g.definitions[buffer]
+    while call.op is not array_:
+        call = g.definitions[call.args[0]]
+    return call
 
 
 def elements_value(g: Builder, buffer: Value, n: int | Sym, d: int):

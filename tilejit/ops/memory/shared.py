@@ -35,11 +35,12 @@ def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
                            tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), mode_bytes)
 
 
-def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
-    """The standard layout with the widest swizzle that the shape allows; None (row-major) if it allows none."""
+def widest_swizzle(dtype, shape: tuple[int, ...], parts: int = 1) -> TileLayout | None:
+    """The standard layout with the widest swizzle that the shape allows, with the columns in equal `parts` that each
+    begin a row of the swizzle; None (row-major) if it allows none."""
     if len(shape) < 2 or shape[-2] % 8:
         return None
-    span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
+    span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % (n * parts) == 0), None)
     return standard_layout(dtype.bits, shape, span) if span else None
 
 

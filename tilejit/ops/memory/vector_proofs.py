@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...dtypes import DType
 from ...ir.graph import Operand, Value
 from ...layout import register_table
-from ...types import Points, Region, Scalar, Tile, domain_of, layout_of, strides_of
+from ...types import Addressed, Points, Region, Scalar, Tile, domain_of, layout_of, strides_of
 from .partition import shared_runs
 
 
@@ -123,8 +123,10 @@ def _explain_misalignment(g, t: Region | Points, d: int, vector: int) -> Iterato
             yield f"needs contiguous pieces of {nbytes} bytes along dimension {d}: the buffer's layout has none"
         return
     if not g.facts.ask("aligned", t.buffer.arg, nbytes):
-        yield (f"needs an array that starts at a multiple of {nbytes} bytes: "
-               f"{g.graph.params[t.buffer.arg].name} does not")
+        found = "does not"
+        if isinstance(t.buffer.arg, Addressed):
+            found = f"is known to start at a multiple of {t.buffer.arg.align} (align= promises more)"
+        yield f"needs an array that starts at a multiple of {nbytes} bytes: {g.name_of(t.buffer.arg)} {found}"
     for k, s in enumerate(strides_of(t.buffer)):
         if (k != d
             and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector))):

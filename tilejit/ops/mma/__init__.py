@@ -48,7 +48,7 @@ def _layout(assigner, call, types):
     made = wgmma.accumulator(result.dtype, result.shape, threads) or assigner.default(result.shape, result.dtype)
     left = None
     if isinstance(type_of(a), Tile):
-        left = wgmma.a_registers(a.type.dtype, a.type.shape, threads) or assigner.default(a.type.shape, a.type.dtype)
+        left = wgmma.a_registers(a.type.dtype, a.type.shape, result, threads) or assigner.default(a.type.shape, a.type.dtype)
     return (made if acc is not None else None, left, None, *(None for _ in condition)), (made,)
 
 

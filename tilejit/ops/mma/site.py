@@ -21,7 +21,7 @@ class MmaSite(Site):
     """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
 
     `a` and `b` are types of tiles or regions, given as [k, m] with `trans_a` and as [n, k] with `trans_b`. With
-    `negate`, the product is subtracted. `g` answers divisors and bounds of the starts.
+    `negate`, the product is subtracted. Each thread may have `registers`. `g` answers divisors and bounds of the starts.
     """
 
     a: Tile | Region
@@ -38,6 +38,7 @@ class MmaSite(Site):
     negate: bool = False
     a_align: int = 128
     b_align: int = 128
+    registers: int = 256
     g: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @staticmethod
@@ -49,7 +50,8 @@ class MmaSite(Site):
         a_type, b_type, t = type_of(a), type_of(b), call.attrs
         assert isinstance(a_type, (Tile, Region)) and isinstance(b_type, (Tile, Region))
         return MmaSite(a_type, b_type, a_starts, b_starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
-                       g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align, g)
+                       g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align,
+                       g.registers, g)
 
     def __str__(self) -> str:
         return (f"{self.a.dtype}[{self.m}, {self.k}] in {_name_memory(self.a)} by {self.b.dtype}[{self.k}, "

@@ -1,7 +1,8 @@
-"""Exchanges of scalars among the lanes of a warp: shuffles, votes and matches, of any dtype of 8 to 64 bits.
+"""Exchanges of scalars among the lanes of a warp: shuffles, votes, matches and reductions.
 
-PTX ISA, "shfl.sync", "vote.sync", "match.sync". The members are the lanes of the scope: all lanes of each warp, or
-those of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are missing.
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync". The members are the lanes of the scope: all lanes of each
+warp, or those of a scope of some lanes. The simulator takes the instructions' meanings, which report lanes that are
+missing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import bool_, int32, uint32
-from ...ir.builder import Builder, describe, source_text, type_as, type_of
+from ...dtypes import bool_, float32, int32, uint32
+from ...ir.builder import Builder, describe, element_type, source_text, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Operand, Value
 from ...ir.op import op
@@ -20,13 +21,14 @@ from ...lazy import Lazy
 from ...types import Scalar, Uniformity
 from ..language.ids import lane_id
 from ..language.operators import binary, compare
-from ..language.pointwise import cast, where
+from ..language.pointwise import bitcast, cast, isnan, where
 from ..language.promotion import as_condition
 from .meanings import meaning
 
 ptx = Lazy("tilejit.ptx")
 
 LANES = 32
+BITWISE = "and", "or", "xor"
 
 
 # -- the operations ----------------------------------------------------------------------------------------------------
@@ -105,6 +107,32 @@ def _(m, call, x, *mask):
 @match_.emit
 def _(e, call, x, *mask):
     return e.warp.match(x, *mask)
+
+
+@op("syncs", attrs=("kind",))
+def reduce_lanes(x: Registers, *mask: Registers, kind):
+    """The "add", "min", "max", "and", "or" or "xor" of the 32-bit integer `x` of the lanes of `mask`, if there is one,
+    else of the scope."""
+
+
+@reduce_lanes.infer
+def _(g, x, *mask, kind):
+    t = type_of(x)
+    uniform = min(t.uniform, type_of(mask[0]).uniform) if mask else max(t.uniform, Uniformity.WARP)
+    return Scalar(t.dtype, uniform)
+
+
+@reduce_lanes.simulate
+def _(m, call, x, *mask):
+    kind = call.attrs["kind"]
+    if kind in BITWISE:
+        return _run(m, f"redux.sync.{kind}.b32", {"a": x.view(np.uint32)}, *mask).view(x.dtype)
+    return _run(m, f"redux.sync.{kind}.{'u32' if x.dtype.kind == 'u' else 's32'}", {"a": x}, *mask)
+
+
+@reduce_lanes.emit
+def _(e, call, x, *mask):
+    return e.warp.redux(call.attrs["kind"], x, mask[0] if mask else e.warp.members())
 
 
 def _word(n: int) -> np.ndarray:
@@ -287,3 +315,45 @@ def match(g: Builder, x, mask=None):
     members = _members(g, "match", mask)
     _scalar(g, "match", x)
     return g.call(match_, g.operand(x), *members)
+
+
+@builtin
+def warp_reduce(g: Builder, x, op, mask=None):
+    """The scalars `x` of the lanes of the thread's warp, reduced by `op`: "add", "min", "max", "and", "or" or "xor";
+    with `mask`, of those lanes, as in ``tile.ballot``.
+
+    `x` is an integer of at most 32 bits or a bool; for "min" and "max" also a float of at most 32 bits, of which a NaN
+    is propagated. Sums have 32 bits, and wrap. PTX ISA, "redux.sync".
+    """
+    if op not in ("add", "min", "max", *BITWISE):
+        raise g.error(f'the op of warp_reduce is "add", "min", "max", "and", "or" or "xor", not {op!r}')
+    members = _members(g, "warp_reduce", mask)
+    _scalar(g, "warp_reduce", x)
+    x = g.operand(x)
+    dtype = element_type(x)
+    if dtype.bits > 32 or dtype.is_float and op not in ("min", "max"):
+        raise g.error(f"warp_reduce has no {op} of {dtype}: integers have at most 32 bits, and floats only min and "
+                      "max; a tile has all of them, as in tile.sum(t)")
+    if dtype.is_float:
+        return cast.function(g, _float_of_order(g, g.call(reduce_lanes, _order(g, x, op), *members, kind=op)), dtype)
+    wide = uint32 if dtype.kind == "uint" else int32
+    found = g.call(reduce_lanes, cast.function(g, x, wide), *members, kind=op)
+    return found if op == "add" else cast.function(g, found, dtype)
+
+
+def _order(g: Builder, x: Operand, op: str) -> Any:
+    """A float as an int32 of the same order, in which a NaN is the largest, or for "min" the smallest."""
+    x = cast.function(g, x, float32)
+    bits = bitcast.function(g, x, int32)
+    extreme = (1 << 31) - 1 if op == "max" else -(1 << 31)
+    return where.function(g, isnan.function(g, x), extreme, _flip_negative(g, bits))
+
+
+def _flip_negative(g: Builder, bits: Any) -> Any:
+    """The bits of a float32, of a negative one with all but the sign inverted; and back."""
+    return binary(g, "^", bits, binary(g, "&", binary(g, ">>", bits, 31), (1 << 31) - 1))
+
+
+def _float_of_order(g: Builder, order: Any) -> Any:
+    """The float32 of `_order`."""
+    return bitcast.function(g, _flip_negative(g, order), float32)

@@ -204,7 +204,7 @@ def trace(g: Builder, function: Any, x: Any, what: str, in_order: bool = True) -
     a, b = make("a"), make("b")
     with g.block() as nodes:
         result = _invoke(g, function, (group_parts(x, a), group_parts(x, b)))
-        result = result if isinstance(result, tuple) else (result,)
+        result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         if len(result) != len(dtypes):
             raise g.error(f"the function that {what} combines by returns "
                           f"{len(result)} value{'s' if len(result) != 1 else ''}, "

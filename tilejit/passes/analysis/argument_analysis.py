@@ -7,13 +7,16 @@ The launch is asked, and the answer becomes a guard of the compiled kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ...ir.builder import Facts, element_type, type_of
-from ...ir.graph import Const, Graph, Operand, Value
-from ...types import Scalar, Sym, Tile
+from ...ir.graph import Block, Call, Const, Graph, Operand, Value, blocks
+from ...ops.language.addressed import array_, array_of, number_behind
+from ...types import Addressed, Scalar, Sym, Tile
 from .constraints import Constraint
 from .index_tile_analysis import IndexTileAnalysis
 from .integer_analysis import Knowledge, LazyConstraint
@@ -23,15 +26,77 @@ PARTS = (1, 2, 4, 8)  # divisions on the way that are allowed for, as in ``half 
 Number = Sym | Value  # an extent of an array, or a scalar argument
 
 
+class GraphFacts(Facts):
+    """The facts of the launch, and those that a graph tells of the arrays that its kernel makes from addresses."""
+
+    def __init__(self, launch: Facts, analysis: ArgumentAnalysis):
+        self.launch: Facts = launch.launch if isinstance(launch, GraphFacts) else launch
+        self.values, self.analysis = launch.values, analysis
+
+    def ask(self, kind: str, array: Any, *rest: Any) -> bool:
+        if isinstance(array, Addressed) and kind != "no_overlap":
+            return self.analysis.knows_of_array(kind, array, *rest)
+        return self.launch.ask(kind, array, *rest)
+
+    @contextmanager
+    def without_recording(self) -> Iterator[None]:
+        with self.launch.without_recording():
+            yield
+
+
 class ArgumentAnalysis(IndexTileAnalysis):
     """The integers of one graph, and the facts of its launch."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
         super().__init__(graph, wrapping)
-        self.facts = facts
+        self.facts = GraphFacts(facts, self) if self.arrays else facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
         # (knowledge, the same under the assumption)
         self._assumed: dict[tuple[Any, ...], tuple[Knowledge, Knowledge]] = {}
+
+    def knows_of_array(self, kind: str, array: Addressed, *rest: Any) -> bool:
+        """Whether a fact about an array that the kernel makes from an address follows from the operands of
+        ``tile.array``, with what is known here or where the array is made. A pass may have copied the call, to make
+        the array of a later trip: what is known of one copy holds for all."""
+        if kind == "aligned" and array.align % rest[0] == 0:
+            return True
+        what, _, fact = kind.partition("_")
+        if kind != "aligned" and fact not in ("multiple", "at_least"):
+            return False
+
+        def holds(call: Call) -> bool:
+            operand = call.args[0] if kind == "aligned" else number_behind(call, Sym(what, array, rest[0]))
+            n: int = rest[-1]
+            if fact == "at_least":
+                low, _ = self.bounds(operand)
+                return low is not None and low >= n
+            return self.asked_divisor(operand, n) % n == 0
+
+        if holds(self.arrays[array]):
+            return True
+        for call, around in self._array_calls.get(array, ()):
+            with ExitStack() as stack:
+                stack.enter_context(self._with_knowledge(self._at_top))
+                for block in around:
+                    stack.enter_context(self.in_block(block))
+                if holds(call):
+                    return True
+        return False
+
+    @cached_property
+    def _array_calls(self) -> dict[Addressed, list[tuple[Call, tuple[Block, ...]]]]:
+        """The calls that make arrays from addresses, each with the blocks around it, the outermost first."""
+        found: dict[Addressed, list[tuple[Call, tuple[Block, ...]]]] = {}
+
+        def visit(block: Block, around: tuple[Block, ...]) -> None:
+            for node in block.nodes:
+                if isinstance(node, Call) and node.op is array_:
+                    found.setdefault(array_of(node), []).append((node, around))
+                for inner in blocks(node):
+                    visit(inner, (*around, inner))
+
+        visit(self.graph.body, (self.graph.body,))
+        return found
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """A divisor of `operand`, as `divisor` finds it (by default ``self.divisor``).

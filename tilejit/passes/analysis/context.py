@@ -25,14 +25,14 @@ from ...ir.graph import (
     is_writer,
     number,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...ops.memory.access_ops import load_
 from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.buffer_views import buffer_view
 from ...ops.sync.proxies import ON_ENGINES
-from ...types import Buffer, Points, Region, Selected, Tile, Type, domain_of, layout_of
+from ...types import ArrayId, Buffer, Points, Region, Selected, Tile, Type, domain_of, layout_of
 from .argument_analysis import ArgumentAnalysis
 
 PLACES = (Region, Points, Selected)
@@ -45,16 +45,20 @@ class Context(ArgumentAnalysis):
         super().__init__(graph, facts, wrapping)
         self.target = graph.target
         self.scope = ExecScope("cta", graph.launch.threads)
+        self.registers = graph.launch.registers  # that a thread of the scope may have
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
         # whether tensor memory has room for a product; passes/products/tensor_dots.py sets it
         self.tensor_room: Callable[..., Any] = lambda site: True
 
     @cached_property
-    def stored_arguments(self) -> frozenset[int]:
-        """The numbers of the arguments that threads of the kernel may write. Before copy engines access these, a
-        proxy fence is needed."""
-        return written_arguments(c for c in self.calls
+    def stored_arrays(self) -> frozenset[ArrayId]:
+        """The arrays that threads of the kernel may write. Before copy engines access them, a proxy fence is needed."""
+        return written_arrays(c for c in self.calls
                                  if c.op is not copy_async_ or c.choice and c.choice.plan.completion not in ON_ENGINES)
+
+    def name_of(self, array: ArrayId | None) -> str:
+        """The kernel's name of an array."""
+        return self.graph.params[array].name if isinstance(array, int) else str(array)
 
     def definition(self, value: Operand) -> Call:
         """The call that defines a value."""
@@ -92,14 +96,14 @@ class Context(ArgumentAnalysis):
 
     @contextmanager
     def in_scope_of(self, node: Node) -> Iterator[None]:
-        """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node,
-        for other nodes the current one."""
-        outer = self.scope
-        self.scope = self.scope_inside(node) if isinstance(node, Scope) else outer
+        """In the ``with`` block, `scope` and `registers` are those inside `node`, if that is a Scope node."""
+        outer = self.scope, self.registers
+        if isinstance(node, Scope):
+            self.scope, self.registers = self.scope_inside(node), node.regs or self.registers
         try:
             yield
         finally:
-            self.scope = outer
+            self.scope, self.registers = outer
 
 
 def written_by_threads(context: Context) -> Callable[[Operand], bool]:
@@ -112,7 +116,8 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
         ordered = (call.op is copy_async_
-                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")))
+                   and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token")
+                        or call.attrs["options"].get("ahead")))
         if is_writer(call) and not ordered:
             for place in written_values([call]):
                 if getattr(place.type, "scope", None) == "shared":

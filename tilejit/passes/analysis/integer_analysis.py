@@ -17,6 +17,7 @@ from ...ir.builder import element_type, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
 from ...ir.op import Op
 from ...ops.language import ids
+from ...ops.language.addressed import array_, array_of, number_behind
 from ...ops.language.pointwise import assumed
 from ...ops.language.sizes import size_of
 from ...ops.memory import packed
@@ -24,7 +25,7 @@ from ...ops.structure.ring import ring_slot
 from ...ops.tiles import arrange, casts, division, elementwise as ew, generate
 from ...ops.tiles.casts import cast
 from ...ops.tiles.layout_change import convert_layout
-from ...types import Scalar, Sym
+from ...types import Addressed, Scalar, Sym
 from .constraints import Constraint, Constraints, constraints_of_condition, constraints_of_loop, intersection
 from .intervals import Bounds, divisor_in, hull, interval, wraps
 
@@ -99,6 +100,7 @@ class IntegerAnalysis:
         self.kinds = (False, True) if wrapping else (False,)
         # Of values; any operand may be looked up.
         self.definitions: dict[Operand, Call] = {}
+        self.arrays: dict[Addressed, Call] = {}  # the arrays that the kernel makes from addresses -> the calls
         self.loops: dict[Operand, For] = {}
         self.branch_values: dict[Operand, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
         self.branch_conditions: dict[Operand, Operand] = {}              # result of a branch -> the branch's condition
@@ -114,6 +116,8 @@ class IntegerAnalysis:
         match node:
             case Call():
                 self.definitions.update((r, node) for r in node.results)
+                if node.op is array_:
+                    self.arrays.setdefault(array_of(node), node)
             case If(test=test, then=then, orelse=orelse, results=results):
                 self.branch_values.update(zip(results, zip(then.yields, orelse.yields)))
                 self.branch_conditions.update(dict.fromkeys(results, test))
@@ -288,15 +292,26 @@ class IntegerAnalysis:
         """Whether the indices ``start .. start + extent - 1`` are all inside an array dimension of `size` (a
         number or a symbol)."""
         low, high = self.bounds(start)
-        least = size if isinstance(size, int) else self._constraint(size).low
+        end = self.extent_behind(size)
+        least = end if isinstance(end, int) else self._constraint(end).low
+        if isinstance(end, Value):
+            least = self.bounds(end)[0]
         if low is None or low < 0:
             return False
         if high is not None and least is not None and high + extent <= least:
             return True
         base, plus = self.sum_of(start)
-        return self._provably_under(base, plus + extent, size, frozenset())
+        return self._provably_under(base, plus + extent, end, frozenset())
 
-    def _provably_under(self, base: Any, n: int, size: int | Sym, seen: frozenset[Any]) -> bool:
+    def extent_behind(self, size: int | Sym) -> int | Sym | Value:
+        """An extent of an array as a number, or as the key of an integer: for an array that the kernel makes from an
+        address, that of the operand which gives the extent."""
+        if isinstance(size, int) or isinstance(size.arg, int):
+            return size
+        found = self.key(number_behind(self.arrays[size.arg], size))
+        return int(found.value) if isinstance(found, Const) else found
+
+    def _provably_under(self, base: Any, n: int, size: int | Sym | Value, seen: frozenset[Any]) -> bool:
         """Whether ``base + n <= size`` follows from the constraints and from what loops carry,
         applied one after the other."""
         known = set(self._constraint(base).under)

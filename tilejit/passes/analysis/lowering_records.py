@@ -10,8 +10,9 @@ from typing import Any
 from ...errors import Loc
 from ...ir.builder import as_value, memory_type, number_type, type_of
 from ...ir.graph import Block, Call, Graph, Operand, Scope, Value, blocks, choice_of, walk
-from ...layout import register_table
+from ...layout import axis, register_table
 from ...names import allocation_name
+from ...ops.language.addressed import array_
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_
 from ...ops.memory.matrices import Matrices
@@ -62,9 +63,10 @@ def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
     and where the source has no name for it."""
     if isinstance(side.type, Tile):
         return ""
-    while side in made and made[side].args:
+    while side in made and made[side].args and made[side].op is not array_:
         side = as_value(made[side].args[0])
-    return allocation_name(side.name, side.loc) if side in made else side.name
+    named = side not in made or made[side].op is array_
+    return side.name if named else allocation_name(side.name, side.loc)
 
 
 
@@ -139,7 +141,14 @@ def _product_record(call: Call, scope: str, loaded: set[Any]) -> ProductRecord:
     return ProductRecord(loc.line, call.op.name, loc.source_line.strip(), describe_matrix(call.args[1]),
                          describe_matrix(call.args[2]),
                          f"{acc.dtype}{list(acc.shape)}", scope, shown.variant, shown.declined,
-                         choice_of(call).plan.instructions)
+                         choice_of(call).plan.instructions,
+                         _warps(acc) if isinstance(acc, Tile) else None)
+
+
+def _warps(t: Tile) -> tuple[int, ...]:
+    """How many warps divide each dimension of a tile."""
+    return tuple(prod(n for n, _, along in shards if along == axis.warpid)
+                 for shards in layout_of(t).dims(domain_of(t)))
 
 
 def _matrix(x: Operand) -> Tile | Buffer | Region | Points | Selected:

@@ -5,7 +5,7 @@ A slice is the part that some operands depend on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from ...ir.graph import Block, Call, Carry, For, If, Node, Operand, Rewriter, Scope, Value, While, blocks, results, walk
@@ -20,6 +20,18 @@ def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
     live = live_values(asked, _nothing_acts)
     kept = _prune_block(asked, live, _nothing_acts).nodes
+    return kept, live - {v for node in walk(Block(kept)) for v in defined_values(node)}
+
+
+def slice_around(block: Block, calls: Collection[Node]) -> tuple[tuple[Node, ...], set[Value]]:
+    """The nodes of `block` that perform `calls`, which may stand in its branches: these themselves, the branches around
+    them, and what their operands and the branches' conditions depend on; and the values taken from outside of the
+    block."""
+    def is_kept(call: Call) -> bool:
+        return call in calls
+    asked = replace(block, yields=())
+    live = live_values(asked, is_kept)
+    kept = _prune_block(asked, live, is_kept).nodes
     return kept, live - {v for node in walk(Block(kept)) for v in defined_values(node)}
 
 

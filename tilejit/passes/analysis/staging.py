@@ -23,9 +23,10 @@ from ...ir.graph import (
     Value,
     blocks,
     is_writer,
+    may_overlap,
     pipeline_of,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...names import allocation_name
@@ -34,14 +35,14 @@ from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared
 from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.copy_async.site import CopySite
-from ...ops.sync.barriers import awaits_copies
+from ...ops.sync.barriers import awaits_copies, cp_async_commit, cp_async_wait
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tmem.order import tcgen05_commit_
 from ...ops.tmem.slots import reads_late
-from ...types import Barrier, BarrierRef, Buffer, Points, Region, Selected
+from ...types import Addressed, ArrayId, Barrier, BarrierRef, Buffer, Points, Region, Selected
 from ..placement.shared_memory import SHARED_LIMIT
 from .context import Context
-from .program_slices import backward_slice
+from .program_slices import slice_around
 
 INDEXED = (region, points)  # ops by which a loop indexes what it stages
 RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
@@ -51,8 +52,9 @@ RESERVED = 16384  # bytes of shared memory set aside for barriers and the compil
 class StagedLoop:
     """A pipelined loop, and what the compiler makes for it.
 
-    `slot` is the call that marks a trip's slot, `copies` run ahead, `address_nodes` compute where they go, `by_bytes`
-    says for each copy whether it completes by bytes on an mbarrier. `rings` has a ring of slots for each buffer that
+    `slot` is the call that marks a trip's slot, `copies` run ahead, `address_nodes` compute where they go, and are the
+    branches around those of `copies` that stand in one. `by_bytes` says for each copy whether it completes by bytes on
+    an mbarrier. `rings` has a ring of slots for each buffer that
     they fill; `full` and `empty` are the slots' barriers, None where none are needed.
     """
 
@@ -72,9 +74,19 @@ class StagedLoop:
         return pipeline_of(self.loop).stages
 
     @property
+    def unconditional(self) -> list[tuple[Call, bool]]:
+        """The copies that each trip makes, with their `by_bytes`."""
+        return [(c, by_bytes) for c, by_bytes in zip(self.copies, self.by_bytes) if not in_branch(c)]
+
+    @property
+    def conditional(self) -> dict[Call, bool]:
+        """The copies in branches, with their `by_bytes`."""
+        return {c: by_bytes for c, by_bytes in zip(self.copies, self.by_bytes) if in_branch(c)}
+
+    @property
     def nbytes(self) -> int:
-        """The bytes that complete the phase of a slot's full barrier."""
-        return sum(copied_bytes(c.args[1]) for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
+        """The bytes of the copies that each trip makes and that complete by bytes."""
+        return sum(copied_bytes(c.args[1]) for c, by_bytes in self.unconditional if by_bytes)
 
     @property
     def groups(self) -> bool:
@@ -126,9 +138,11 @@ class StagedLoopFinder:
                 raise CompilationError("a pipelined loop fills the slots of its own CTA only, and this multicast also "
                                        "writes to those of other CTAs, which may still be read: "
                                        "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
-        address_nodes, outside = backward_slice(loop.body, copies)
+        nodes, outside = slice_around(loop.body, set(copies))
+        address_nodes = tuple(n for n in nodes if n not in copies)
         for n in walk(Block(address_nodes)):
-            if isinstance(n, Call) and n.op.effect != "pure" and (why := why_not_ahead(self.context, n)):
+            if (isinstance(n, Call) and n not in copies and n.op.effect != "pure"
+                and (why := why_not_ahead(self.context, n, loop))):
                 raise CompilationError("the loop's copies are issued iterations ahead, and their places depend on "
                                        f"this {n.op.name}, but {why}; otherwise write the ring by hand (tile.ring)",
                                        n.loc)
@@ -214,6 +228,14 @@ class StagedLoopFinder:
                                        "only the copies directly in the loop's body may write it", call.loc)
 
 
+def own_groups(loop: For) -> Call | None:
+    """The first call in a loop that commits or waits for groups of cp.async of the author's own, or may do so for a
+    token."""
+    return next((n for n in walk(loop.body) if isinstance(n, Call)
+                 and (n.op in (cp_async_commit, cp_async_wait)
+                      or n.op is copy_async_ and n.attrs["options"].get("token"))), None)
+
+
 def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For],
                          groups: bool = False) -> Iterator[Warning_]:
     """Warnings of copies nested inside a loop that look as if they ran ahead of it but do not.
@@ -239,13 +261,26 @@ def _copies_below(block: Block, pipelined: Collection[For]) -> Iterator[tuple[Ca
     what to do instead)."""
     for node in block.nodes:
         for inner in () if node in pipelined else blocks(node):
-            yield from ((n, BELOW.get(type(node), BELOW[For])) for n in staged_copies(inner))
+            yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes
+                        if isinstance(n, Call) and is_staged_copy(n) and not in_branch(n))
             yield from _copies_below(inner, pipelined)
 
 
 def staged_copies(block: Block) -> list[Call]:
-    """The copies directly in the body of a pipelined loop that run ahead."""
-    return [n for n in block.nodes if isinstance(n, Call) and is_staged_copy(n)]
+    """The copies that run ahead of the pipelined loop with this body: directly in it and, where loads of the author's
+    have become copies, in its branches."""
+    found: list[Call] = []
+    for node in block.nodes:
+        if isinstance(node, If):
+            found += (c for inner in blocks(node) for c in staged_copies(inner) if in_branch(c))
+        elif isinstance(node, Call) and is_staged_copy(node):
+            found.append(node)
+    return found
+
+
+def in_branch(copy: Call) -> bool:
+    """Whether a copy stands for a load in a branch of its pipelined loop."""
+    return bool(copy.attrs["options"].get("ahead"))
 
 
 def is_staged_copy(node: Node) -> bool:
@@ -279,16 +314,41 @@ def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
     return replace(site, scope="thread", threads=1) if kind == "thread" else site
 
 
-def why_not_ahead(context: Context, call: Call) -> str:
-    """Why a call that is not pure arithmetic could give another result if it ran trips early; empty if it could not."""
-    place = memory_type(call.args[0]) if call.op is load_ else None
+def why_not_ahead(context: Context, call: Call, loop: For) -> str:
+    """Why a call that is not pure arithmetic could give another result if it ran trips of a loop early; empty if it
+    could not."""
+    if call.op is not load_:
+        return "only a plain load of an array argument that the kernel does not write may run ahead"
+    place = memory_type(call.args[0])
     arg = place.buffer.arg if isinstance(place, (Region, Points, Selected)) else None
     if arg is None:
-        return "only a plain load of an array argument that the kernel does not write may run ahead"
-    others = written_arguments(context.calls)
-    if arg in others or not all(context.facts.ask("no_overlap", arg, other) for other in sorted(others)):
-        return "the kernel writes the memory that it reads"
+        return (f"it loads from {place.scope} memory that is no array argument, and only a plain load of an array "
+                "argument that the kernel does not write may run ahead")
+    if (write := _write_of_unknown_place(context, arg, loop)) is not None:
+        return (f"{write.op.name} at line {line_of(write.loc)} may write what it reads from {context.name_of(arg)}, "
+                "since nobody knows what an array from an address lies over")
+    writes = (c for c in context.calls if arg in written_arrays([c]))
+    if (write := next(writes, None)) is not None:
+        return (f"the kernel writes the memory that it reads: {write.op.name} at line {line_of(write.loc)} writes "
+                f"{context.name_of(arg)}")
+    if isinstance(arg, Addressed):
+        return ""
+    for other in sorted(array for array in written_arrays(context.calls) if isinstance(array, int)):
+        if not context.facts.ask("no_overlap", arg, other):
+            name = context.name_of(arg)
+            return f"the kernel writes the memory that it reads: {context.name_of(other)} overlaps {name}"
     return ""
+
+
+def _write_of_unknown_place(context: Context, array: ArrayId, loop: For) -> Call | None:
+    """The first call that a load of `array` would pass if it ran trips of a loop early, and that may write what it
+    reads since one of the two arrays is made from an address. Loads by a producer pass all that the kernel writes."""
+    calls = context.calls
+    if not pipeline_of(loop).warp_specialize:
+        calls = [n for n in walk(loop.body) if isinstance(n, Call)]
+    def may_write(call: Call) -> bool:
+        return any(other != array and may_overlap(array, (other,)) for other in written_arrays([call]))
+    return next(filter(may_write, calls), None)
 
 
 def shared_memory_left(context: Context) -> int:
@@ -316,5 +376,6 @@ BELOW = {If: ("a branch", "copy in every iteration, from a place that the condit
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "is_staged_copy", "missed_copy_warnings",
-           "shared_memory_left", "site_with_barrier", "why_not_ahead"]
+__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "copied_bytes", "in_branch",
+           "is_staged_copy", "missed_copy_warnings", "own_groups", "shared_memory_left", "site_with_barrier",
+           "why_not_ahead"]

@@ -90,11 +90,19 @@ def _ends_as_loads(context: Context, place: Operand, axis: int, tail: Tail) -> b
     d = t.kept[axis]
     start = context.definition(place).args[1 + d]
 
-    def size(n: int | Sym) -> int:
-        known: int = n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
-        return known
+    def size(n: int | Sym) -> int | None:
+        known = context.extent_behind(n)
+        if isinstance(known, Sym):
+            known = context.facts.values[known.arg].shape[known.dim]
+        return known if isinstance(known, int) else None
 
-    return all(_computed_alike(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
+    def ends_first(n: int | Sym) -> bool:
+        own, other = size(t.buffer.shape[d]), size(n)
+        if own is None or other is None:  # an array that the kernel makes from an address
+            return context.extent_behind(t.buffer.shape[d]) is context.extent_behind(n)
+        return own <= other
+
+    return all(_computed_alike(context, start, other) and ends_first(n) for other, n in tail.loads)
 
 
 def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:

@@ -11,7 +11,8 @@ product of 24 to 72 columns by wgmma takes 1.02 to 1.5 times as long as one by m
 The slots of a ring may also lie apart, where that saves copies instructions: TMA cannot reach a slot close behind
 another, and bulk copies then move a row each. Where some use has no variant or a slower one with every candidate, and
 an array that is copied has no contiguous rows, column-major candidates are evaluated as well, with the other buffers
-as chosen.
+as chosen. So are the candidates before the choice that only slow products: the other operand's layout of that turn may
+have been the reason, as where warpgroups divide the columns of one.
 """
 
 from __future__ import annotations
@@ -126,6 +127,15 @@ class OpenLayout:
         return min(self.uses, key=self.cost)
 
     @property
+    def slowed_by_others(self) -> list[str]:
+        """Candidates before the choice with which products, and no other uses, are slower: perhaps because of what was
+        tried for the other operand at the same time."""
+        names = list(self.layouts)
+        found = {name: self.uses[name] for name in names[:names.index(self.choice)]}
+        return [name for name, uses in found.items()
+                if uses.slower and not uses.declined and all(call.op is dot_ for call in uses.slower)]
+
+    @property
     def wants_columns(self) -> bool:
         """Whether column-major candidates should be evaluated as well: a use has no variant, or a slower one, and a
         copy's array has non-contiguous rows."""
@@ -175,6 +185,9 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
         asking = {b: o for b, o in asking.items() if not (o.is_settled and turn == 1) and turn < len(o.layouts)}
     layouts = {buffer: o.layouts[o.choice] for buffer, o in opened.items()}
     for buffer, o in opened.items():
+        for name in o.slowed_by_others:
+            _UseEvaluator(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
+        layouts[buffer] = o.layouts[o.choice]
         if o.wants_columns:
             t = type_as(buffer, Buffer)
             turned = column_major_candidates(t.dtype, t.shape)
@@ -210,7 +223,8 @@ class _UseEvaluator:
         with self.context.in_block(block):
             for node in block.nodes:
                 if isinstance(node, Call):
-                    self.call(node, pipelined)
+                    options = node.attrs.get("options") or {}
+                    self.call(node, pipelined or bool(options.get("ahead")))
                 with self.context.in_scope_of(node):
                     for inner in blocks(node):
                         self.block(inner, isinstance(node, For) and node.pipeline is not None)

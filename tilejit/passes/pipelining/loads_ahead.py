@@ -6,61 +6,130 @@ read it there; for all other uses it is loaded from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from operator import is_
-from typing import Any
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from ...config import architecture
 from ...dispatch import reasons, variants_at
 from ...errors import line_of
 from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
-from ...ir.graph import Block, Call, Const, For, Graph, Node, Operand, Value, pipeline_of, results, walk, with_blocks
+from ...ir.graph import (
+    Block,
+    Call,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    pipeline_of,
+    walk,
+    with_blocks,
+)
 from ...ir.op_rules import require_rule
-from ...layout import auto
 from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
 from ...ops.memory.ordered import ordered_load
-from ...ops.memory.regions import whole_region
-from ...ops.memory.shared import allocate_shared
 from ...ops.mma.dot import dot_
-from ...ops.moves.copy_async import copy_async_
 from ...ops.ptx.escape import asm_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
 from ...ops.tiles.arrange import transpose_
-from ...types import Region, Tile
-from ..analysis.access_patterns import AccessPattern, PatternMismatch
+from ...records import LoadRecord
+from ...types import Region, RowsOfArray, Tile
+from ..analysis.access_patterns import PatternMismatch
 from ..analysis.context import Context, is_column_major, loads_behind
-from ..analysis.program_slices import backward_slice, more_than_arithmetic, without_dead_code
+from ..analysis.program_slices import live_values, more_than_arithmetic, slice_around, without_dead_code
 from ..analysis.staging import (
     completes_by_bytes,
     is_staged_copy,
     missed_copy_warnings,
+    own_groups,
     shared_memory_left,
     site_with_barrier,
     why_not_ahead,
 )
-from ..analysis.writing import Writer
 from ..layouts.shared_layouts import column_major_candidates, with_layout
+from .ahead_copies import AheadCopies, AheadCopy
 
 
 def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
     """The graph with copies in place of the loads that can run ahead of their pipelined loop."""
     loops = [n for n in walk(graph.body) if isinstance(n, For) and n.pipeline]
-    if all(any(map(is_staged_copy, loop.body.nodes)) and not any(map(is_load, loop.body.nodes)) for loop in loops):
+    if all(any(map(is_staged_copy, loop.body.nodes)) and not loads_in(loop.body) for loop in loops):
         return graph
     pass_ = _LoadsAhead(Context(graph, facts))
     body = pass_.block(graph.body)
     body = without_dead_code(Block((*pass_.allocations, *body.nodes)), pass_.has_effect)
-    return replace(graph, body=body, warnings=(*graph.warnings, *pass_.warnings))
+    return replace(graph, body=body, warnings=(*graph.warnings, *pass_.warnings), loads=tuple(pass_.records))
 
 
 def is_load(node: Node) -> bool:
     """Whether a node loads a tile from global memory."""
     return (isinstance(node, Call) and node.op is load_ and isinstance(node.result.type, Tile)
             and memory_type(node.args[0]).scope == "global")
+
+
+def loads_in(block: Block, branches: tuple[If, ...] = ()) -> dict[Call, tuple[If, ...]]:
+    """The loads directly in a block and in its branches, each with the branches that contain it, the outermost
+    first."""
+    found: dict[Call, tuple[If, ...]] = {}
+    for node in block.nodes:
+        if isinstance(node, Call) and is_load(node):
+            found[node] = branches
+        elif isinstance(node, If):
+            found |= loads_in(node.then, (*branches, node)) | loads_in(node.orelse, (*branches, node))
+    return found
+
+
+def loads_below(block: Block) -> Iterator[tuple[Call, str]]:
+    """The loads in inner loops and narrower scopes of a block, each with the reason why it does not run ahead. Those in
+    pipelined loops are left out."""
+    for node in block.nodes:
+        match node:
+            case For() | While() if not (isinstance(node, For) and node.pipeline):
+                why = (f"it is in the inner loop at line {line_of(node.loc)}, and only loads of the pipelined loop's "
+                       "own body and of its branches run ahead: make the inner loop the pipelined one")
+            case Scope():
+                why = (f"it is in the narrower scope at line {line_of(node.loc)}, and the whole scope of the loop "
+                       "makes the copies: load outside of the scope")
+            case If():
+                for inner in blocks(node):
+                    yield from loads_below(inner)
+                continue
+            case _:
+                continue
+        yield from ((load, why) for inner in blocks(node) for load in loads_outside_pipelined_loops(inner))
+
+
+def loads_outside_pipelined_loops(block: Block) -> Iterator[Call]:
+    """The loads at any depth in a block, without those in pipelined loops."""
+    for node in block.nodes:
+        if isinstance(node, Call) and is_load(node):
+            yield node
+        elif not (isinstance(node, For) and node.pipeline):
+            for inner in blocks(node):
+                yield from loads_outside_pipelined_loops(inner)
+
+
+def loads_behind_places(loop: For, accesses: Collection[Call]) -> set[Call]:
+    """The loads of a loop's body on which the places of `accesses`, or the conditions of their branches, depend."""
+    live = live_values(replace(loop.body, yields=()), accesses.__contains__)
+    return {c for c in loads_in(loop.body) if c.result in live}
+
+
+def with_nodes_in_place(block: Block, call: Call, nodes: tuple[Node, ...]) -> Block:
+    """The block with `nodes` in place of a call."""
+    made: list[Node] = []
+    for node in block.nodes:
+        if node is call:
+            made += nodes
+        else:
+            made.append(with_blocks(node, lambda b: with_nodes_in_place(b, call, nodes)))
+    return replace(block, nodes=tuple(made))
 
 
 def is_slot(node: Node) -> bool:
@@ -81,44 +150,6 @@ def observes_other_kernels(context: Context, node: Node) -> bool:
     return unknown or node.op is ordered_load or waits_for_grids(node)
 
 
-@dataclass(eq=False)
-class AheadBuffer:
-    """A buffer that the copies of `loops` fill, one loop after the other, with slots for each of them.
-    `allocations` make it."""
-
-    buffer: Value
-    allocations: list[Node]
-    stages: int = 0
-    loops: list[For] = field(default_factory=list)
-
-    def free_for(self, loop: For) -> bool:
-        """Whether a loop may fill the buffer too: it neither is nor contains one that does, nor is it inside one."""
-        return not any(loop is other or loop in walk(other.body) or other in walk(loop.body) for other in self.loops)
-
-
-@dataclass(frozen=True)
-class AheadCopy:
-    """What replaces a load that runs ahead: `nodes`, which include the copy `copy`, and the buffer that it fills.
-
-    `axes` are the axes of the loaded tile in the order of the buffer's dimensions.
-    """
-
-    nodes: tuple[Node, ...]
-    copy: Call
-    to: AheadBuffer
-    axes: tuple[int, ...]
-
-    @property
-    def region(self) -> Value:
-        """The region of shared memory that the copy fills."""
-        return as_value(self.copy.args[0])
-
-    @property
-    def read(self) -> set[Value]:
-        """The values from the copy on, up to the tile that the load gave."""
-        return {r for n in self.nodes[self.nodes.index(self.copy):] for r in results(n)}
-
-
 class _LoadsAhead:
     """The walk that plans each pipelined loop when it comes to it, and rewrites the loads and products in it."""
 
@@ -126,11 +157,12 @@ class _LoadsAhead:
         self.context = context
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
-        self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # keyed by contents and scope
+        self.copies = AheadCopies(context)
         self.ahead_copies: dict[Operand, AheadCopy] = {}  # keyed by the loaded tile
         # values that products no longer use; they are dead unless something else uses them
         self.taken_by_products: set[Value] = set()
         self.warnings: list[Warning_] = []
+        self.records: list[LoadRecord] = []
 
     # -- choosing ------------------------------------------------------------------------------------------------------
 
@@ -140,12 +172,13 @@ class _LoadsAhead:
         A load on which the place of another one depends stays: it is done ahead with that one, and again in its own
         trip for other uses. False if nothing runs ahead: then the loop is not pipelined.
         """
-        multiplied = self.multiplied_loads(loop)
-        staying = self.reasons_to_stay(loop, multiplied)
-        ahead = any(is_staged_copy(n) or isinstance(n, Call) and self.ahead_copy_of(n) for n in loop.body.nodes)
+        multiplied, loads = self.multiplied_loads(loop), loads_in(loop.body)
+        staying = self.reasons_to_stay(loop, loads, multiplied)
+        ahead = any(is_staged_copy(n) for n in loop.body.nodes) or any(self.ahead_copy_of(c) for c in loads)
+        nested = {c: why for c, why in loads_below(loop.body) if c in multiplied or not ahead}
         self.warnings += (Warning_("this load does not run ahead of the pipelined loop at line "
                                    f"{line_of(loop.loc)}: {why}", load.loc)
-                          for load, why in staying.items() if load in multiplied or not ahead)
+                          for load, why in (staying | nested).items() if load in multiplied or not ahead)
         if not ahead and not staying:
             self.warnings.append(Warning_("nothing runs ahead of this pipelined loop, so it is an ordinary one: "
                                           "directly in its body is neither a load of a tile of an array nor a "
@@ -153,56 +186,71 @@ class _LoadsAhead:
                                           loop.loc))
         if not ahead:
             self.warnings += missed_copy_warnings(self.context, loop, ())
+        self.records += (record for c in loads if (record := self.record(c, loop, staying.get(c, ""))))
         return ahead
+
+    def record(self, load: Call, loop: For, why: str) -> LoadRecord | None:
+        """What `.explain()` tells about a load of a loop; None for one that simply runs ahead."""
+        ahead = self.ahead_copy_of(load)
+        told = [why] if why else []
+        if ahead is not None and ahead.branches:
+            told.append(f"under the condition of its branch at line {line_of(ahead.branches[-1].loc)}")
+        if ahead is not None and ahead.repair is not None:
+            told.append(f"the copy fills in zeros or what the array holds there, and where the tile is read, about "
+                        f"{ahead.repair.instructions} instructions of each thread put in other= for what is "
+                        f"{ahead.repair.what}")
+        if not told or load.loc is None:
+            return None
+        return LoadRecord(line_of(load.loc), load.loc.source_line.strip(), line_of(loop.loc), ahead is not None,
+                          "; ".join(told))
 
     def multiplied_loads(self, loop: For) -> set[Call]:
         """The loads whose tiles the products in a loop multiply."""
         products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.traits.product]
         return {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
 
-    def reasons_to_stay(self, loop: For, multiplied: set[Call]) -> dict[Call, str]:
-        """The loads directly in a loop that do not run ahead, with the reason; copies of the others are recorded."""
-        waits = any(observes_other_kernels(self.context, n) for n in walk(loop.body))
-        loads = [n for n in loop.body.nodes if isinstance(n, Call) and is_load(n)]
-        places = self.loads_of_places(loop)
+    def reasons_to_stay(self, loop: For, loads: dict[Call, tuple[If, ...]], multiplied: set[Call]) -> dict[Call, str]:
+        """The `loads` of a loop that do not run ahead, with the reason; copies of the others are recorded."""
+        waits = next((n for n in walk(loop.body) if observes_other_kernels(self.context, n)), None)
+        copies = {n for n in loop.body.nodes if isinstance(n, Call) and is_staged_copy(n)}
+        places = loads_behind_places(loop, {*loads, *copies})
         tables = [c for c in reversed(loads) if c in places]
         others = sorted((c for c in loads if c not in tables), key=lambda c: c not in multiplied)
         staying: dict[Call, str] = {}
-        placing = self.loads_of_places(loop, is_staged_copy)
+        placing = loads_behind_places(loop, copies)
         for load in (*others, *tables):  # users come before what they use
             if load in placing:
                 continue
-            if waits:
-                staying[load] = "the loop waits for other threads' writes"
-            elif why := self.why_stays(loop, load, load in multiplied):
+            if isinstance(waits, Call):
+                staying[load] = (f"the loop waits for other threads' writes, by {waits.op.name} at line "
+                                 f"{line_of(waits.loc)}")
+            elif why := self.why_stays(loop, load, loads[load], load in multiplied):
                 staying[load] = why
             else:
-                placing |= self.loads_of_places(loop, partial(is_, load))
+                placing |= loads_behind_places(loop, {load})
         return staying
 
-    @staticmethod
-    def loads_of_places(loop: For, of: Callable[[Node], bool] = lambda n: is_load(n) or is_staged_copy(n)) -> set[Node]:
-        """The loads directly in a loop's body on which the places of the loads and copies `of` depend."""
-        places, _ = backward_slice(loop.body, [n for n in loop.body.nodes if isinstance(n, Call) and of(n)])
-        return set(filter(is_load, places))
-
-    def why_stays(self, loop: For, load: Call, multiplied: bool) -> str:
+    def why_stays(self, loop: For, load: Call, branches: tuple[If, ...], multiplied: bool) -> str:
         """Why a load cannot run ahead. Returns "" if it can, and records its copy."""
-        other = load.args[1]
-        if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
-            return ("a copy fills what is out of bounds or masked off with zeros, and cannot apply cache=: "
-                    "use other=0, without cache=")
+        if load.attrs["cache"] is not None:
+            return "the copy that would bring its tile cannot apply cache=: leave it out"
+        if load.args[2] is None:
+            return self.why_not_by(loop, load, branches, multiplied, True)
+        # what the mask excludes need not be left out: it can be replaced when the slot is read
+        return (self.why_not_by(loop, load, branches, multiplied, True)
+                and self.why_not_by(loop, load, branches, multiplied, False))
+
+    def why_not_by(self, loop: For, load: Call, branches: tuple[If, ...], multiplied: bool, masked: bool) -> str:
+        """Why a load cannot run ahead by a copy that leaves out what its mask excludes (`masked`), or that does not.
+        Returns "" if it can, and records the copy."""
         try:
-            ahead = self.ahead_copy(load, loop)
+            ahead = self.copies.make(load, loop, branches, masked, False)
+            if pipeline_of(loop).warp_specialize and isinstance(type_of(ahead.copy.args[1]), RowsOfArray):
+                ahead = self.by_engine(load, loop, branches, masked) or ahead
         except PatternMismatch as mismatch:
             return str(mismatch)
-        places, outside = backward_slice(Block((*loop.body.nodes, *ahead.nodes)), [ahead.copy])
-        changed = next((v.name for v in outside & {c.inner for c in loop.carried}), None)
-        if changed is not None:
-            return f"its place depends on {changed}, which the loop changes"
-        for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
-            if why := why_not_ahead(self.context, call):
-                return why
+        if why := self.why_depends(loop, load, ahead):
+            return why
         t, pipeline = type_as(load.result, Tile), pipeline_of(loop)
         nbytes = t.size * t.dtype.nbytes * max(0, pipeline.stages - ahead.to.stages)
         if nbytes > self.left:
@@ -211,6 +259,13 @@ class _LoadsAhead:
         if why := self.why_slow(self.with_likely_layout(ahead.copy),
                                 for_roles=pipeline.warp_specialize and not multiplied):
             return why
+        groups = own_groups(loop)
+        if groups is not None and not completes_by_bytes(self.context, self.with_likely_layout(ahead.copy),
+                                                         self.context.scope.kind):
+            return (f"its copy would complete by groups of cp.async, which {groups.op.name} at line "
+                    f"{line_of(groups.loc)} counts too")
+        if ahead.repair is not None and (why := self.copies.why_costly(ahead.repair, loop)):
+            return why
         self.left -= nbytes
         self.allocations += ahead.to.allocations if not ahead.to.loops else ()
         ahead.to.stages = max(ahead.to.stages, pipeline.stages)
@@ -218,35 +273,43 @@ class _LoadsAhead:
         self.ahead_copies[load.result] = ahead
         return ""
 
-    def ahead_copy(self, load: Call, loop: For) -> AheadCopy:
-        """The copy that stands for a load."""
-        g, t = Writer.of(self.context), type_as(load.result, Tile)
-        g.loc, g.scope = load.loc, self.context.scope
-        place = AccessPattern(self.context, load, (loop,))
-        with g.block() as nodes:
-            source = place.source(g)
-            to = self.buffer(g, tuple(t.shape[a] for a in place.axes), source, loop)
-            region = whole_region(g, to.buffer)
-            g.call(copy_async_, region, source, None, options={}, partial=None)
-            copy = nodes[-1]
-            place.in_tile_order(g, g.call(load_, region, load.args[1], None, cache=None))
-        self.context.definitions.update(g.definitions)
-        last = nodes[-1]
-        assert isinstance(copy, Call) and isinstance(last, Call)  # as they have just been called
-        return AheadCopy((*nodes[:-1], replace(last, results=load.results)), copy, to, place.axes)
+    def by_engine(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool) -> AheadCopy | None:
+        """The copy of rows that TMA gathers for a producer, where the target has that mode; None if it cannot."""
+        if architecture(self.context.target) < 100:
+            return None
+        try:
+            ahead = self.copies.make(load, loop, branches, masked, True)
+        except PatternMismatch:
+            return None
+        return ahead if completes_by_bytes(self.context, self.with_likely_layout(ahead.copy), "thread") else None
 
-    def buffer(self, g: Writer, shape: tuple[int, ...], source: Value, loop: For) -> AheadBuffer:
-        """A buffer for a copy of `source`: that of a loop before, unless a producer may copy ahead of the loops,
-        or a new one."""
-        dtype = element_type(source)
-        alike = self.buffers.setdefault((shape, dtype, is_column_major(source.type), self.context.scope), [])
-        own = pipeline_of(loop).warp_specialize and architecture(self.context.target) >= 90
-        found = next((b for b in alike if b.loops and b.free_for(loop) and not own), None)
-        if found is None:
-            buffer = allocate_shared(g, shape, dtype, auto)
-            found = AheadBuffer(buffer, list(g.blocks[0]))
-            alike += () if own else (found,)
-        return found
+    def why_depends(self, loop: For, load: Call, ahead: AheadCopy) -> str:
+        """Why the place of a copy, or the condition of a branch around it, is not known iterations ahead; "" if it
+        is."""
+        places, outside = slice_around(with_nodes_in_place(loop.body, load, ahead.nodes), {ahead.copy})
+        changed = next((c.inner for c in loop.carried if c.inner in outside), None)
+        if changed is not None:
+            steered = next((b for b in ahead.branches if self.depends_on(b.test, changed)), None)
+            what = "its place" if steered is None else f"the condition of its branch at line {line_of(steered.loc)}"
+            return f"{what} depends on {changed.name}, which the loop changes"
+        for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call))):
+            if call is not ahead.copy and call.op.effect != "pure" and (why := why_not_ahead(self.context, call, loop)):
+                return why if call is load else f"it depends on this {call.op.name} at line {line_of(call.loc)}: {why}"
+        return ""
+
+    def depends_on(self, x: Operand, value: Value) -> bool:
+        """Whether an operand is computed from a value, also through the results of branches."""
+        seen: set[Operand] = set()
+        left: list[Operand] = [x]
+        while left:
+            x = left.pop()
+            if x is value:
+                return True
+            if isinstance(x, Value) and x not in seen:
+                seen.add(x)
+                made = self.context.definitions.get(x)
+                left += self.context.branch_values.get(x, ()) if made is None else filter(None, made.args)
+        return False
 
     def with_likely_layout(self, copy: Call) -> Call:
         """The copy with its buffer column-major if the array is, as the layout of its buffer will
@@ -311,7 +374,7 @@ class _LoadsAhead:
             if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0):
                 loaded, turned = made.args[0], True
             ahead = self.ahead_copies.get(loaded)
-            if ahead is None or sorted(ahead.axes) != [0, 1]:
+            if ahead is None or ahead.repair is not None or sorted(ahead.axes) != [0, 1]:
                 continue
             turned ^= ahead.axes == (1, 0)
             if n == 1 and self.needs_registers(call, ahead, turned):

@@ -11,7 +11,23 @@ from ...dispatch import Choice
 from ...dtypes import int32
 from ...errors import CompilationError, at
 from ...ir.builder import as_value, element_type, memory_type, type_as
-from ...ir.graph import Block, Call, Carry, Const, For, If, Node, Operand, Scope, Value, While, number, walk
+from ...ir.graph import (
+    Block,
+    Call,
+    Carry,
+    Const,
+    For,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    may_overlap,
+    number,
+    walk,
+)
 from ...ir.op import Op
 from ...layout import TileLayout, axis
 from ...ops.language.operators import binary, compare
@@ -19,16 +35,15 @@ from ...ops.language.pointwise import where
 from ...ops.language.promotion import convert, short_of
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, sync
-from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.ring import ring_slot
 from ...ops.sync import barriers as bars
 from ...ops.sync.pipeline import flip_phase
 from ...ops.sync.proxies import hand_over
 from ...ops.tmem.slots import commit, products_of
-from ...types import Barrier, Buffer, Points, Region, Selected, layout_of
+from ...types import ArrayId, Barrier, Buffer, Points, Region, Scalar, Selected, layout_of
 from ..analysis.context import Context
 from ..analysis.program_slices import Copier
-from ..analysis.staging import INDEXED, StagedLoop
+from ..analysis.staging import INDEXED, StagedLoop, copied_bytes, own_groups
 from ..analysis.writing import Writer
 from ..products.products_in_flight import deferrable_wait, with_deferred_wait
 
@@ -43,6 +58,7 @@ class PipelineWriter:
         # in the current loop: staged buffer -> (ring, slot of the trip)
         self.slot: dict[Operand, tuple[Value, Operand]] = {}
         self.made: dict[Operand, Value] = {}  # staged buffer -> its ring
+        self.conditional = {call for staged in loops.values() for call in staged.conditional}
         for staged in loops.values() if make else ():
             self.allocate(staged)
 
@@ -114,8 +130,11 @@ class PipelineWriter:
                 self.g.scope = self.context.scope = outer
 
     def call(self, call: Call) -> None:
-        """A call. Regions and points of a staged buffer become those of the trip's slot."""
+        """A call. Regions and points of a staged buffer become those of the trip's slot; what runs ahead is issued
+        apart."""
         self.g.loc = call.loc
+        if call in self.conditional:
+            return
         if call.op is alloc_shared and any(call.result in s.rings for s in self.loops.values()):
             return
         if call.op in INDEXED and call.args[0] in self.slot:
@@ -133,7 +152,7 @@ class PipelineWriter:
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
         self.hand_over(staged)
-        if any(by_bytes and source_argument(c) in self.context.stored_arguments
+        if any(by_bytes and may_overlap(source_array(c), self.context.stored_arrays)
                for c, by_bytes in zip(staged.copies, staged.by_bytes)):
             # the kernel's threads may have stored what the copy engines load
             g.call(bars.fence_proxy_async, space="global")
@@ -261,22 +280,63 @@ class PipelineWriter:
         """Issue the copies of the trip of `index` into slot `stage`."""
         slot = bounded_slot(self.g, stage, staged.stages)
         full = None if staged.full is None else self.barrier(staged.full, slot)
-        if full is not None:
+        varies = any(staged.conditional.values())  # then the bytes are known once the copies in branches are issued
+        if full is not None and not varies:
             self.g.call(bars.arrive_expect_tx_op, full, Const(staged.nbytes, int32))
-        self.copies(staged, index, slot, full)
-
-    def copies(self, staged: StagedLoop, index: Operand, slot: Operand, full: Operand) -> None:
         copier = Copier()
         copier.values.update({**self.new, staged.loop.index: index})
-        for node in staged.address_nodes:
-            if isinstance(node, Call) and node.op in INDEXED and node.args[0] in staged.rings:
+        nbytes = self.issue_nodes(staged, copier, staged.address_nodes, slot, full)
+        for call, by_bytes in staged.unconditional:
+            self.issue_copy(copier, call, full if by_bytes else None)
+        if full is not None and varies:
+            self.g.call(bars.arrive_expect_tx_op, full, self.sum_of(nbytes, Const(staged.nbytes, int32)))
+
+    def issue_copy(self, copier: Copier, call: Call, full: Operand) -> None:
+        dst, src, _, *rest = copier.all(call.args)
+        self.g.append(replace(call, args=(dst, src, full, *rest)))
+
+    def issue_nodes(self, staged: StagedLoop, copier: Copier, nodes: Iterable[Node], slot: Operand,
+                    full: Operand) -> Operand:
+        """Append copies of `nodes`: what computes the places of copies, and the branches that contain some, with these.
+        Returns the number of bytes that these copies complete on the barrier."""
+        total: Operand = Const(0, int32)
+        for node in nodes:
+            if isinstance(node, Call) and node in staged.conditional:
+                by_bytes = staged.conditional[node]
+                self.issue_copy(copier, node, full if by_bytes else None)
+                total = self.sum_of(total, Const(copied_bytes(node.args[1]) if by_bytes else 0, int32))
+            elif isinstance(node, Call) and node.op in INDEXED and node.args[0] in staged.rings:
                 copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot,
                                                   copier.all(node.args[1:]))
+            elif isinstance(node, If) and any(c in staged.conditional for b in blocks(node) for c in walk(b)):
+                total = self.sum_of(total, self.issue_branch(staged, copier, node, slot, full))
             else:
                 self.g.append(*copier.node(node))
-        for call, by_bytes in zip(staged.copies, staged.by_bytes):
-            dst, src, _, *rest = copier.all(call.args)
-            self.g.append(replace(call, args=(dst, src, full if by_bytes else None, *rest)))
+        return total
+
+    def issue_branch(self, staged: StagedLoop, copier: Copier, node: If, slot: Operand, full: Operand) -> Operand:
+        """Append a branch of `issue_nodes`. Returns the number of bytes that its copies complete."""
+        test, made = copier(node.test), []
+        for block in (node.then, node.orelse):
+            with self.g.block() as nodes:
+                nbytes = self.issue_nodes(staged, copier, block.nodes, slot, full)
+            made.append(Block(tuple(nodes), (*copier.all(block.yields), nbytes)))
+        results = copier.copy_values(node.results)
+        counted = Value("bytes", Scalar(int32, type_as(test, Scalar).uniform))
+        if all(isinstance(b.yields[-1], Const) and b.yields[-1].value == 0 for b in made):
+            made = [replace(b, yields=b.yields[:-1]) for b in made]
+            self.g.append(replace(node, test=test, then=made[0], orelse=made[1], results=results))
+            return Const(0, int32)
+        self.g.append(replace(node, test=test, then=made[0], orelse=made[1], results=(*results, counted)))
+        return counted
+
+    def sum_of(self, one: Operand, other: Operand) -> Operand:
+        """The sum of two numbers of bytes."""
+        if isinstance(one, Const) and isinstance(other, Const):
+            return Const(one.value + other.value, int32)
+        if isinstance(one, Const) and one.value == 0:
+            return other
+        return one if isinstance(other, Const) and other.value == 0 else binary(self.g, "+", one, other)
 
     def barrier(self, barriers: Value | None, slot: Operand) -> Value:
         return as_value(self.g.call(bars.mbarrier_at, as_value(barriers), slot, peer=False))
@@ -324,19 +384,17 @@ def deferrable_wait_of(staged: StagedLoop) -> Call | None:
 def refuse_other_groups(loop: For, target: str) -> None:
     """Raise CompilationError for the author's own cp.async groups in the loop, which would upset the count of the
     loop's groups."""
-    for node in walk(loop.body):
-        if isinstance(node, Call) and (node.op in (bars.cp_async_commit, bars.cp_async_wait)
-                                       or node.op is copy_async_ and node.attrs["options"].get("token")):
-            old = ""
-            if architecture(target) < 90:
-                old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
-            raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
-                                   "and no others may come between: commit and wait for other copies before or "
-                                   f"after the loop{old}", node.loc)
+    if (node := own_groups(loop)) is not None:
+        old = ""
+        if architecture(target) < 90:
+            old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}"
+        raise CompilationError("the pipelined loop around this counts the groups of its cp.async copies, "
+                               "and no others may come between: commit and wait for other copies before or "
+                               f"after the loop{old}", node.loc)
 
 
-def source_argument(copy: Call) -> int | None:
-    """The number of the argument that a copy reads."""
+def source_array(copy: Call) -> ArrayId | None:
+    """The array that a copy reads."""
     t = memory_type(copy.args[1])
     return t.buffer.arg if isinstance(t, (Region, Points, Selected)) else t.arg
 

@@ -41,6 +41,7 @@ from ...ir.graph import (
     While,
     blocks,
     choice_of,
+    may_overlap,
     number,
     walk,
     with_blocks,
@@ -54,7 +55,7 @@ from ...ops.sync import barriers as bars
 from ...ops.sync.proxies import ON_BARRIERS, ON_ENGINES
 from ...ops.tiles import elementwise as ew
 from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
-from ...types import Barrier, BarrierRef, Scalar, Uniformity
+from ...types import ArrayId, Barrier, BarrierRef, Scalar, Uniformity
 from ..analysis.clusters import cluster_uniform_blocks, is_cluster_uniform, value_at_rank
 from ..analysis.context import Context
 from ..analysis.difference_bounds import DifferenceBounds
@@ -125,7 +126,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
-    body = _rewrite_block(graph.body, pools, differences, multicasts, context.stored_arguments)
+    body = _rewrite_block(graph.body, pools, differences, multicasts, context.stored_arrays)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
@@ -251,20 +252,20 @@ class Multicasts:
                       self.ranks * nbytes, nodes, loc)
 
 
-def _add_global_fence(nodes: list[Call], stored: frozenset[int]) -> list[Call]:
+def _add_global_fence(nodes: list[Call], stored: frozenset[ArrayId]) -> list[Call]:
     """The nodes of a copy, with a proxy fence of global memory where threads of the kernel may have stored what a
     copy engine accesses. It stands in the CTA of the copy, after the barrier: there it also covers what other CTAs
     have stored."""
     copy = next(n for n in nodes if n.op is copy_async_)
-    arrays = {getattr(getattr(type_of(a), "buffer", None), "arg", None) for a in copy.args[:2]} - {None}
-    if choice_of(copy).plan.completion not in ON_ENGINES or arrays.isdisjoint(stored):
+    arrays = (getattr(getattr(type_of(a), "buffer", None), "arg", None) for a in copy.args[:2])
+    if choice_of(copy).plan.completion not in ON_ENGINES or not any(may_overlap(array, stored) for array in arrays):
         return nodes
     at = nodes.index(copy)
     return [*nodes[:at], Call(bars.fence_proxy_async, (), {"space": "global"}, (), copy.loc), *nodes[at:]]
 
 
 def _rewrite_block(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts,
-                   stored: frozenset[int]) -> Block:
+                   stored: frozenset[ArrayId]) -> Block:
     nodes: list[Node] = []
     for n, node in enumerate(block.nodes):
         match node:

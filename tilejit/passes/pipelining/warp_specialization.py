@@ -35,7 +35,7 @@ from ...ir.graph import (
     operands,
     pipeline_of,
     walk,
-    written_arguments,
+    written_arrays,
     written_values,
 )
 from ...ops.language.operators import compare
@@ -56,7 +56,7 @@ from ..analysis.program_slices import (
 )
 from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
-from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_argument
+from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_array
 
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators
 # take most of the 64 K registers of a multiprocessor.
@@ -230,12 +230,12 @@ class Producer:
         would not wait for it."""
         for n, node in enumerate(block.nodes):
             later = [self.loops[loop] for loop in walk(Block(block.nodes[n + 1:])) if loop in self.loops]
-            loaded = {source_argument(copy): staged.loop for staged in later for copy in staged.copies}
+            loaded = {source_array(copy): staged.loop for staged in later for copy in staged.copies}
             for call in walk(Block((node,))):
                 if not isinstance(call, Call):
                     continue
-                for argument in written_arguments([call]) & loaded.keys():
-                    name, line = self.context.graph.params[argument].name, line_of(loaded[argument].loc)
+                for array in written_arrays([call]) & loaded.keys():
+                    name, line = self.context.name_of(array), line_of(loaded[array].loc)
                     raise CompilationError(f"this {call.op.name} writes {name}, which the pipelined loop at line "
                                            f"{line} loads, and the producer, which runs ahead of the other warps, "
                                            "would not wait for it: leave out warp_specialize, "

@@ -26,6 +26,7 @@ from ...ops.mma import mma_async_, mma_commit, mma_wait, warp
 from ...ops.mma.dot import dot_
 from ...ops.mma.thread import WRITTEN_OUT, thread_product
 from ...ops.mma.warp import SHAPES, arrangement, fragment, mma_
+from ...ops.mma.wgmma import OTHER_REGISTERS, a_registers, division
 from ...ops.structure.alloc import alloc
 from ...ops.structure.subscripts import getitem
 from ...ops.sync.barriers import fence_proxy_async
@@ -39,9 +40,6 @@ from .staged_operands import StagedOperand, StagedOperands
 from .tensor_dots import TensorDots
 
 OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
-# Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that
-# left, it serialises the products (notes C7511, C7512).
-OTHER_REGISTERS = 24
 
 
 def write_dots(graph: Graph, facts: Facts) -> Graph:
@@ -60,7 +58,6 @@ class _Dots(TensorDots):
         self.context = context
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        self.registers = context.graph.launch.registers
         self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
         self.by_rows |= {t.shape for c in context.calls
                          if c.op is dot_ and isinstance(t := type_of(c.args[1]), Tile) and not c.attrs["trans_a"]}
@@ -97,11 +94,9 @@ class _Dots(TensorDots):
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
             case Scope():
-                outer = self.context.scope, self.registers
-                self.context.scope = self.g.scope = self.context.scope_inside(node)
-                self.registers = node.regs or self.registers
-                self.g.append(replace(node, body=self.block(node.body)))
-                self.context.scope, self.registers = outer
+                with self.context.in_scope_of(node):
+                    self.g.scope = self.context.scope
+                    self.g.append(replace(node, body=self.block(node.body)))
                 self.g.scope = self.context.scope
 
     # -- one product ---------------------------------------------------------------------------------------------------
@@ -124,13 +119,16 @@ class _Dots(TensorDots):
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args[0], as_value(call.args[1]), as_value(call.args[2])
-        t = call.attrs
-        moved = self.exceeds_registers(type_as(call.result, Tile), a)
-        if moved:
-            a, = self.in_memory(call.result, a)
-            self.g.call(fence_proxy_async)
-        if self.order_operands(as_value(call.args[1]), b) or moved:
-            self.g.call(sync)
+        t, sums = call.attrs, type_as(call.result, Tile)
+        if isinstance(a.type, Tile) and self.is_shared_among_warpgroups(call, a.type):
+            a, = self.in_memory(call.result, a, fence=True)
+        else:
+            moved = self.exceeds_registers(sums, a)
+            if moved:
+                a, = self.in_memory(call.result, a)
+                self.g.call(fence_proxy_async)
+            if self.order_operands(as_value(call.args[1]), b) or moved:
+                self.g.call(sync)
         result: Value = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"],
                                     trans_b=t["trans_b"], dtype=t["dtype"], precision=t["precision"],
                                     options={"variant": "wgmma"})
@@ -139,12 +137,23 @@ class _Dots(TensorDots):
         self.g.call(mma_wait, n=0)
         return result
 
+    def is_shared_among_warpgroups(self, call: Call, a: Tile) -> bool:
+        """Whether warpgroups that divide the columns of a product need the same rows of an `a` in registers, and shared
+        memory has room for it. Its tensor cores read it there; otherwise each thread exchanges elements with others
+        until each of these warpgroups has a copy in registers."""
+        sums = type_as(call.result, Tile)
+        divided = division(sums.dtype, (sums.shape[0], sums.shape[1]), self.context.scope.threads)
+        return divided is not None and divided[1] > 1 and not self.unknown_place() and self.operands.reserve(a)
+
     def exceeds_registers(self, sums: Tile, a: Value) -> bool:
         """Whether a thread's registers cannot hold the accumulators of a wgmma and an `a` operand at once."""
         if not isinstance(a.type, Tile) or self.unknown_place():
             return False
-        words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
-        return words + OTHER_REGISTERS >= self.registers
+        threads = self.context.scope.threads
+        held = a_registers(a.type.dtype, a.type.shape, sums, threads)
+        copies = 1 if held is None else reg_count(layout_of(held)) * threads // a.type.size
+        words = (sums.size * sums.dtype.bits + a.type.size * copies * a.type.dtype.bits) // (32 * threads)
+        return words + OTHER_REGISTERS >= self.context.registers
 
     def set_origin(self, choice: Choice) -> None:
         """Say of the call written last that it comes of this choice."""
@@ -247,10 +256,10 @@ class _Dots(TensorDots):
         part = slice(first, stop)
         return as_value(getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None))))
 
-    def in_memory(self, first: object, *operands: Value) -> list[Value]:
-        """Operands in shared memory, where all threads of the scope can read them. Register tiles are stored to it
-        between two barriers, each in the buffer of all operands of its shape that are stored for the same `first`:
-        what reads them is over at the next one's barrier."""
+    def in_memory(self, first: object, *operands: Value, fence: bool = False) -> list[Value]:
+        """Operands in shared memory, where all threads of the scope can read them, and with a `fence` the tensor cores.
+        Register tiles are stored to it between two barriers, each in the buffer of all operands of its shape that are
+        stored for the same `first`: what reads them is over at the next one's barrier."""
         new = list(dict.fromkeys(x for x in operands if isinstance(x.type, Tile)))
         if new and self.unknown_place():
             raise CompilationError("threads make this product from operands in shared memory, "
@@ -261,6 +270,8 @@ class _Dots(TensorDots):
             self.g.call(sync)
             for x in new:
                 self.g.call(store_, regions[x], x, None, cache=None, each_thread=False)
+            if fence:
+                self.g.call(fence_proxy_async)
             self.g.call(sync)
         return [regions.get(x, x) for x in operands]
 

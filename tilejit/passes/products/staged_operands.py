@@ -19,6 +19,7 @@ from ...ops.memory.access_ops import store_
 from ...ops.memory.regions import whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma.dot import dot_
+from ...ops.mma.wgmma import division
 from ...ops.structure.alloc import alloc
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.tiles.arrange import transpose_
@@ -99,8 +100,9 @@ class StagedOperands:
                 # from registers (H200)
                 continue
             persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
+            parts = self._warpgroups_across(call) if n == 2 and not transposed else 1
             buffer = self._buffer(replace(t, shape=t.shape[::-1]) if columns else t,
-                                  (self.context.scope, x if persistent else n))
+                                  (self.context.scope, x if persistent else n), parts)
             if buffer is not None:
                 with self.g.block() as nodes:
                     args[n] = region = as_value(whole_region(self.g, buffer))
@@ -109,13 +111,27 @@ class StagedOperands:
                 stored.append(StagedOperand(x, columns, buffer, persistent, region, tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
-    def _buffer(self, t: Tile, what: tuple[Any, ...]) -> Value | None:
-        """The buffer for an operand, the same for equal `what`. None if there is no room, or if the operand is too
-        small to be worth one."""
-        what = t.dtype, t.shape, *what
-        nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)
-        if what not in self.buffers and nbytes >= LEAST_BYTES and layout is not None and nbytes <= self.left:
-            self.left -= nbytes
+    def _warpgroups_across(self, call: Call) -> int:
+        """How many warpgroups divide the columns of a product, if it is one by wgmma: each reads its own part of b."""
+        sums, scope = type_as(call.result, Tile), self.context.scope
+        if self.context.target != "sm_90a" or scope.kind not in ("cta", "warpgroup") or scope.threads % 128:
+            return 1
+        divided = division(sums.dtype, (sums.shape[0], sums.shape[1]), scope.threads)
+        return divided[1] if divided is not None else 1
+
+    def reserve(self, t: Tile) -> bool:
+        """Take the room for an operand from what is left of shared memory. False if there is none."""
+        nbytes = t.size * t.dtype.bits // 8
+        fits = nbytes <= self.left
+        self.left -= nbytes if fits else 0
+        return fits
+
+    def _buffer(self, t: Tile, what: tuple[Any, ...], parts: int) -> Value | None:
+        """The buffer for an operand, the same for equal `what`, which tensor cores read in `parts` of its columns. None
+        if there is no room, or if the operand is too small to be worth one."""
+        what = t.dtype, t.shape, *what, parts
+        nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape, parts)
+        if what not in self.buffers and nbytes >= LEAST_BYTES and layout is not None and self.reserve(t):
             self.buffers[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
         return self.buffers.get(what)
 

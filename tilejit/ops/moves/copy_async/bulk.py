@@ -127,7 +127,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
         for at, step in plan.places:
             own = iter(at)
             inner = [next(own) if n != 1 else 0 for n in array.type.extents]
-            pointer = (sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides))
+            pointer = (sum((s + c) * k for s, c, k in zip(starts, inner, array.buffer.array_strides))
                        * array.type.dtype.nbytes)
             if plan.store:
                 m.bulk.copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes,

@@ -1,6 +1,7 @@
-"""ldgsts for rows that an index selects (``A.take(rows)``): every thread of the scope issues ``cp.async``.
+"""ldgsts for rows that indices select (``A.take(rows)``): every thread of the scope issues ``cp.async``.
 
-Each copies 16, 8 or 4 bytes from rows whose indices it holds.
+Each copies 16, 8 or 4 bytes from rows whose indices it holds: one index for each row of a matrix, for arrays of more
+dimensions several.
 
 Rows and columns out of bounds are filled with zero: the source size is 0, so nothing is read. PTX ISA, "Data Movement
 and Conversion Instructions: cp.async".
@@ -15,7 +16,7 @@ import numpy as np
 from ....dispatch import Need, Variant
 from ....dtypes import int32
 from ....layout import row_lanes
-from ....types import strides_of
+from ....types import Region, RowsOfArray, Selected, strides_of
 from ...memory.partition import Side, region_fits, unbounded_dimensions
 from . import ldgsts
 from .options import policy_of
@@ -62,10 +63,29 @@ class Plan(ldgsts.Plan):
 
 # -- what the need and the plan share ----------------------------------------------------------------------------------
 
+def column_dimension(t: Region | Selected) -> int:
+    """The dimension of the array along which the rows of a selection run."""
+    return t.along if isinstance(t, RowsOfArray) else 1
+
+
+def row_dimensions(t: Region | Selected) -> tuple[int, ...]:
+    """The other dimensions of the array, whose indices name a row."""
+    return tuple(d for d in range(len(t.buffer.shape)) if d != column_dimension(t))
+
+
 def starts(site: CopySite) -> tuple:
-    """The starts of the gathered region: one of its row indices as a stand-in for all, and its first column."""
-    column, row, *_ = site.src_starts
-    return row, column
+    """The starts of the gathered region: of its row indices one as a stand-in for all, and its first column."""
+    column, *indices = site.src_starts
+    at = dict(zip(row_dimensions(site.src), indices)) | {column_dimension(site.src): column}
+    return tuple(at[d] for d in sorted(at))
+
+
+def one_row(t: Region | Selected) -> Region | Selected:
+    """A row of an array as a region, as a stand-in for all; those of a matrix as they are."""
+    if not isinstance(t, RowsOfArray):
+        return t
+    extents = tuple(t.extents[1] if d == t.along else 1 for d in range(len(t.buffer.shape)))
+    return Region(t.buffer, extents, (t.along,))
 
 
 def width(site: CopySite) -> int | None:
@@ -83,7 +103,7 @@ def width(site: CopySite) -> int | None:
 def _runs(site: CopySite, vec: int) -> bool:
     """Whether, on both sides, vectors of `vec` elements along a row are contiguous, aligned,
     and in or out of bounds as a whole."""
-    return (region_fits(site, site.src, starts(site), 1, vec)
+    return (region_fits(site, one_row(site.src), starts(site), column_dimension(site.src), vec)
             and region_fits(site, site.dst, site.dst_starts, site.dims(site.dst)[-1], vec))
 
 
@@ -91,7 +111,7 @@ def _has_aligned_rows(site: CopySite) -> bool | str:
     if width(site) is not None:
         return True
     by_hand = "store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
-    stride = strides_of(site.src.buffer)[1]
+    stride = strides_of(site.src.buffer)[column_dimension(site.src)]
     if not isinstance(stride, int) or stride != 1:
         return (f"columns that lie {stride} elements apart, of {site.itemsize} bytes each: "
                 f"give an array whose rows are contiguous, or {by_hand}")
@@ -106,7 +126,9 @@ def plan(site: CopySite) -> Plan:
     lanes, vectors = row_lanes(columns * site.itemsize, site.threads), columns * site.itemsize // nbytes
     at_once = site.threads // lanes
     order = tuple(d for d, n in enumerate(site.src.extents) if n != 1)
-    bounds = (0, *(d for d in unbounded_dimensions(site.src, starts(site)) if d == 1))
+    column = column_dimension(site.src)
+    bounds = tuple(d for d in unbounded_dimensions(one_row(site.src), starts(site)) if d == column)
+    bounds = tuple(sorted((*row_dimensions(site.src), *bounds)))
     past_l1 = nbytes == 16 and site.options.get("cache") != "ca"
     return Plan(nbytes, nbytes // site.itemsize, -(-rows // at_once) * -(-vectors // lanes), site.threads, order,
                 (rows, vectors), bool(rows % at_once or vectors % lanes), bounds, (), "cg" if past_l1 else "ca", lanes)
@@ -118,13 +140,14 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     thread, first = np.arange(plan.threads)[None, :, None], np.arange(plan.outer)[None, None, :] * plan.threads
     active = plan.takes_part(thread, first)
     row, vector = (np.where(active, x, 0) for x in plan.place(thread, first // plan.threads))
-    column = src.starts[0][:, :1].astype(np.int64)[:, :, None] + vector * plan.vec
-    number = numbers(src)[:, row[0]]
-    inside = active & m.global_memory.inside(src.buffer, 0, number)
-    if 1 in plan.src_checked:
-        inside = inside & m.global_memory.inside(src.buffer, 1, column)
+    along = column_dimension(src.type)
+    at_ = {d: numbers[:, row[0]] for d, numbers in row_indices(src).items()}
+    at_[along] = src.starts[0][:, :1].astype(np.int64)[:, :, None] + vector * plan.vec
+    inside = active
+    for d in plan.src_checked:
+        inside = inside & m.global_memory.inside(src.buffer, d, at_[d])
     nbytes = src.type.dtype.nbytes
-    pointer = sum(c * m.resolve(s) for c, s in zip((number, column), src.type.buffer.strides)) * nbytes
+    pointer = sum(at_[d] * s for d, s in enumerate(src.buffer.array_strides)) * nbytes
     at = (row, vector * plan.vec)
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
@@ -133,8 +156,18 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
                            active=active)
 
 
+def row_indices(src) -> dict[int, np.ndarray]:
+    """For each dimension whose indices name the rows, the indices [B or 1, rows] (B: CTAs of the batch)."""
+    given, count, dimensions = src.starts[1:], src.type.extents[0], row_dimensions(src.type)
+    if not isinstance(src.type, RowsOfArray):
+        return {dimensions[0]: numbers(src)}
+    return {d: np.broadcast_to(x if x.shape[1:] == (count,) else x[:, :1], (len(x), count)).astype(np.int64)
+            for d, x in zip(dimensions, given)}
+
+
 def numbers(src) -> np.ndarray:
-    """The row indices [B or 1, rows] (B: CTAs of the batch), given as one tile or as a scalar for each row."""
+    """The row indices [B or 1, rows] of a matrix (B: CTAs of the batch), given as one tile or as a scalar for each
+    row."""
     given = src.starts[1:]
     if len(given) < src.type.extents[0]:
         return given[0].astype(np.int64)
@@ -167,27 +200,36 @@ class Rows:
 
     def place(self, step: int) -> tuple:
         """(address of the step's vector, condition that it is in bounds, or None if it always is)."""
-        e, plan, buffer = self.e, self.plan, self.region.buffer
-        nbytes, stride = buffer.type.dtype.nbytes, buffer.strides[1]
-        row, in_matrix = self.row(step // plan.across)
+        e, plan, buffer, along = self.e, self.plan, self.region.buffer, column_dimension(self.region.type)
+        nbytes, stride = buffer.type.dtype.nbytes, buffer.strides[along]
+        row, in_array = self.row(step // plan.across)
         column, moved = self.region.starts[0], self.plan.place(self.thread, step)[1] * plan.vec
         pointer = e.offset_pointer(e.offset_pointer(row, e.mul64(moved, stride), nbytes), e.mul64(column, stride),
                                    nbytes)
-        tests = [in_matrix, e.inside(buffer, 1, column + moved) if 1 in plan.src_checked else None]
+        tests = [in_array, e.inside(buffer, along, column + moved) if along in plan.src_checked else None]
         return pointer, e.all_of(tests)
 
     def row(self, f: int) -> tuple:
-        """(address of the `f`-th row of the thread, condition that the matrix has such a row)."""
+        """(address of the `f`-th row of the thread, condition that the array has such a row)."""
         e, buffer = self.e, self.region.buffer
         if f not in self.pointers:
-            number = self.number(f)
-            pointer = e.offset_pointer(buffer.pointer, e.mul64(number, buffer.strides[0]), buffer.type.dtype.nbytes)
-            self.pointers[f] = pointer, e.inside(buffer, 0, number)
+            pointer, tests = buffer.pointer, []
+            for d, number in self.indices(f).items():
+                pointer = e.offset_pointer(pointer, e.mul64(number, buffer.strides[d]), buffer.type.dtype.nbytes)
+                tests.append(e.inside(buffer, d, number))
+            self.pointers[f] = pointer, e.all_of(tests)
         return self.pointers[f]
 
+    def indices(self, f: int) -> dict:
+        """For each dimension whose indices name the rows, that of the `f`-th row of the thread."""
+        t = self.region.type
+        if not isinstance(t, RowsOfArray):
+            return {0: self.number(f)}
+        return {d: x[f] if isinstance(x, list) else x for d, x in zip(row_dimensions(t), self.region.starts[1:])}
+
     def number(self, f: int):
-        """The index of the `f`-th row of the thread: register `f` of the index tile,
-        or a selection among the scalars."""
+        """The index of the `f`-th row of the thread in a matrix: register `f` of the index tile, or a selection among
+        the scalars."""
         e, plan, given = self.e, self.plan, self.region.starts[1:]
         if isinstance(given[0], list):
             return given[0][f]

@@ -57,7 +57,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     for d in plan.src_checked:
         inside = inside & m.global_memory.inside(src.buffer, d, source[d])
     nbytes = src.type.dtype.nbytes
-    pointer = sum(c * m.resolve(s) for c, s in zip(source, src.type.buffer.strides)) * nbytes
+    pointer = sum(c * s for c, s in zip(source, src.buffer.array_strides)) * nbytes
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
     if m.shared.in_buffer(dst):
         m.engines.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)

@@ -18,10 +18,10 @@ from .....ir.graph import Call, Const, Value
 from .....ir.op import op
 from .....ir.op_traits import Reads, Registers, Traits, Writes
 from .....lazy import Lazy
-from .....types import Buffer, Region, Scalar, Sym, TensorMap, Tile, strides_of
+from .....types import Addressed, Buffer, Region, Scalar, Sym, TensorMap, Tile, strides_of
 from ....language.operators import binary
 from ....language.promotion import convert, uniform_scalar
-from ....language.sizes import extent_value, size_of
+from ....language.sizes import array_call, extent_value, size_of
 from ....memory.regions import index
 from ....sync.barriers import FENCE_SCOPES
 from .tensor_map import host_born, in_steps
@@ -178,7 +178,8 @@ def rebind(g: Builder, m: Value, array, shape=None, strides=None, **changes):
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array, "
                       "or a place in it with a shape")
     if isinstance(type_of(array), Buffer) and shape is None and strides is None:
-        place, shape, strides = _whole_array(g, t, array)
+        by_address = isinstance(array.type.arg, Addressed)
+        place, shape, strides = (_whole_addressed if by_address else _whole_array)(g, t, array)
     else:
         place, shape, strides = _check_given(g, t, array, shape, strides)
     numbers = [_number(g, n, int32) for n in reversed(shape)]
@@ -208,14 +209,7 @@ def _explain_kept(g: Builder, t: TensorMap, name: str) -> str:
 
 def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
     """Address, shape and strides of an array. The alignment that a map needs becomes a guard of the launch."""
-    a, rank = type_as(array, Buffer), len(t.array.shape)
-    if a.scope != "global" or a.map is not None:
-        raise g.error(f"a tensor map is of an array in global memory, not of {describe(array)}")
-    if a.dtype != t.dtype:
-        _wrong_dtype(g, t, a.dtype)
-    if len(a.shape) != rank:
-        raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}; its rank stays, "
-                      f"since {_explain_kept(g, t, 'rank')}")
+    a, rank = _checked_array(g, t, array), len(t.array.shape)
     if not g.facts.ask("aligned", a.arg, 16):
         raise g.error(f"{array.name} does not start at a multiple of 16 bytes, as a tensor map's array does")
     strides = strides_of(a)
@@ -224,6 +218,27 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
                       "negative: they are not")
     place = index(g, array, (0,) * rank)
     return place, [extent_value(g, array, n) for n in a.shape], [extent_value(g, array, s) for s in strides]
+
+
+def _whole_addressed(g: Builder, t: TensorMap, array: Value) -> tuple:
+    """Address, shape and strides of an array that the kernel makes from an address, checked."""
+    _checked_array(g, t, array)
+    rank, (address, *given) = len(t.array.shape), array_call(g, array).args
+    numbers = tuple(n.value if isinstance(n, Const) else n for n in given)
+    return _check_given(g, t, address, numbers[:rank], numbers[rank:])
+
+
+def _checked_array(g: Builder, t: TensorMap, array: Value) -> Buffer:
+    """The type of an array that a map may be bound to."""
+    a, rank = type_as(array, Buffer), len(t.array.shape)
+    if a.scope != "global" or a.map is not None:
+        raise g.error(f"a tensor map is of an array in global memory, not of {describe(array)}")
+    if a.dtype != t.dtype:
+        _wrong_dtype(g, t, a.dtype)
+    if len(a.shape) != rank:
+        raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}; its rank stays, "
+                      f"since {_explain_kept(g, t, 'rank')}")
+    return a
 
 
 def _wrong_dtype(g: Builder, t: TensorMap, dtype):

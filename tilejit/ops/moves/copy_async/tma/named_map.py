@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .....dispatch import Need, Variant, result_of
-from .....types import TensorMap, strides_of
+from .....types import TensorMap, argument_number, strides_of
 from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY
 from ..reductions import TYPES
 from ..site import SM90, CopySite, finds
@@ -46,7 +46,7 @@ def template(map_: TensorMap) -> Fields:
     if map_.window is not None:
         rows, width = map_.box
         box, (walk, steps) = (), walk_of(map_.window, len(array.shape), width, rows)
-    return Fields(argument=array.arg, base_offset=0, dtype=map_.stored,
+    return Fields(argument=argument_number(array), base_offset=0, dtype=map_.stored,
                   global_dim=tuple(number(n) for n in reversed(array.shape)),
                   global_strides=tuple(times(number(s), nbytes) for s in reversed(strides_of(array)[:-1])),
                   box=box, element_strides=steps, interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion,

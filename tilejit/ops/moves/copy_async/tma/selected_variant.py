@@ -8,7 +8,7 @@ Maps of patches are encoded by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", 
 from __future__ import annotations
 
 from .....dispatch import Need, Variant, result_of
-from .....types import Patches, Region, Selected, Window
+from .....types import Patches, Region, RowsOfArray, Selected, Window
 from ..one_thread import COMPLETION, COUNTED, GLOBAL_AND_SHARED, LOAD, MULTICAST, ONE_THREAD, POLICY, STORE
 from ..site import SM90, CopySite, finds
 from . import variant as tma
@@ -103,6 +103,8 @@ TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__do
     COUNTED,
     tma.SHARED_LAYOUT,
     tma.PADDING,
+    Need("rows of a matrix",
+         lambda s: not isinstance(s.src, RowsOfArray) or f"rows of {len(s.src.buffer.shape)} dimensions", gate=True),
     Need("sm_100a or sm_103a; for plain loads also sm_120a", _gathers),
     tma.CONTIGUOUS,
     tma.BOUNDS,

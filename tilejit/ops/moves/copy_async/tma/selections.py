@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .....config import architecture
@@ -10,8 +11,9 @@ from .....ir.builder import Builder, ExecScope, describe, element_type, type_as,
 from .....ir.builtin import attribute, builtin, method
 from .....ir.graph import Const, Operand, Value, results
 from .....ir.op import op
+from .....ir.op_traits import Traits
 from .....layout import row_lanes, row_numbers
-from .....types import Buffer, Patches, Region, Rows, Scalar, Tile, Window
+from .....types import Buffer, Patches, Region, Rows, RowsOfArray, Scalar, Tile, Window
 from ....language.operators import binary
 from ....language.pointwise import maximum, minimum
 from ....language.promotion import as_index, uniform_scalar
@@ -48,17 +50,58 @@ def _(g, buffer, column, *indices, extents):
 
 def _rows_layout(assigner, call, types):
     """The layout of a tile of row indices: each thread holds those of the rows that it copies."""
-    index, (count, columns) = call.args[2], call.attrs["extents"]
-    if not isinstance(type_of(index), Tile):
-        return (None,) * len(call.args), (None,)
+    count, columns = call.attrs["extents"]
     threads = assigner.scope.threads
     lanes = row_lanes(columns * call.args[0].type.dtype.nbytes, threads)
-    held = Tile(index.type.dtype, index.type.shape, *row_numbers(count, threads, lanes))
-    assigner.made_in(index, held)
-    return (None, None, held), (None,)
+    wanted: list[Tile | None] = []
+    for operand in call.args:
+        t = type_of(operand)
+        wanted.append(Tile(t.dtype, t.shape, *row_numbers(count, threads, lanes)) if isinstance(t, Tile) else None)
+        if wanted[-1] is not None:
+            assigner.made_in(operand, wanted[-1])
+    return tuple(wanted), (None,)
 
 
-rows.rules.layout = _rows_layout
+@op("pure", attrs=("extents", "along"))
+def rows_of_array(array, column, *indices, extents, along):
+    """The runs along dimension `along` of an array, from `column` on, that `indices` name: for each other dimension in
+    order a tile with an index for each run, or a scalar for all."""
+
+
+@rows_of_array.infer
+def _(g, array, column, *indices, extents, along):
+    return RowsOfArray(type_of(array), extents, along)
+
+
+rows.rules.layout = rows_of_array.rules.layout = _rows_layout
+
+MOST_ROWS = 2 ** 31 - 1
+
+
+@op("pure", attrs=("along", "row"), traits=Traits(view=True))
+def matrix_of(array, along, row):
+    """The runs along dimension `along` of an array as rows of a matrix, as far apart as the elements of dimension
+    `row`. It has as many rows as can be numbered: the numbers that are used must be those of elements."""
+
+
+@matrix_of.infer
+def _(g, array, along, row):
+    t = type_of(array)
+    return Buffer(t.dtype, (MOST_ROWS, t.shape[along]), t.scope, arg=t.arg, strides=(t.strides[row], t.strides[along]))
+
+
+@matrix_of.simulate
+def _(m, call, array):
+    t, attrs = call.result.type, call.attrs
+    shape, strides = (MOST_ROWS, array.shape[attrs["along"]]), array.array_strides
+    return replace(array, type=t, shape=shape, strides=(strides[attrs["row"]], strides[attrs["along"]]))
+
+
+@matrix_of.emit
+def _(e, call, array):
+    t, attrs = call.result.type, call.attrs
+    sizes = e.as_value(MOST_ROWS, int32), array.sizes[attrs["along"]]
+    return replace(array, type=t, sizes=sizes, strides=(array.strides[attrs["row"]], array.strides[attrs["along"]]))
 
 
 def _simulate(m, call, buffer, *at):
@@ -69,7 +112,7 @@ def _emit(e, call, buffer, *at):
     return e.make_region(call.result.type, buffer, at)
 
 
-for declared in (patches, rows):
+for declared in (patches, rows, rows_of_array):
     declared.rules.simulate, declared.rules.emit = _simulate, _emit
 
 
@@ -338,4 +381,5 @@ def in_32_bits(g: Builder, numbers):
     return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)
 
 
-__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "patches", "rows", "take"]
+__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "matrix_of", "patches", "rows", "rows_of_array",
+           "take"]

@@ -13,7 +13,7 @@ from .....ir.graph import Call, Const, Value
 from .....ir.op import op
 from .....ir.op_traits import Traits, Writes
 from .....layout import TileLayout
-from .....types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap, strides_of
+from .....types import Addressed, Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap, strides_of
 from ....memory.packed import bytes_along, refuse_packed, shape_of
 from ....memory.shared import alloc_shared
 from ..options import L2_PROMOTION
@@ -102,6 +102,11 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     takes `m` as the address of its 128 bytes.
     """
     g.need("a tensor map", 90)
+    buffer = getattr(type_of(region), "buffer", None)
+    if isinstance(getattr(buffer, "arg", None), Addressed):
+        raise g.error("the launch encodes a tensor map, of an array that it is given, and this one is made from an "
+                      "address: make a map with slot= of an array argument of its dtype, and bind it, by "
+                      "m.rebind(array)")
     if edit not in ("global", "shared"):
         raise g.error(f"edit is 'global' or 'shared', not {edit!r}")
     if slot is None and edit == "shared":

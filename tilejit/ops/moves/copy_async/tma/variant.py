@@ -18,7 +18,7 @@ import numpy as np
 
 from .....dispatch import Need, Variant, result_of
 from .....dtypes import count_units, int32
-from .....types import Selected, Sym, layout_of, strides_of
+from .....types import Addressed, Selected, Sym, argument_number, layout_of, strides_of
 from ..one_thread import (
     COMPLETION,
     COUNTED,
@@ -181,12 +181,20 @@ def _can_pad(s: CopySite) -> bool | str:
     return s.g.facts.ask("aligned", s.array.buffer.arg, 32) or "the array's address is not a multiple of 32 bytes"
 
 
+def _has_map(s: CopySite) -> bool:
+    """Whether the launch can encode a map of the array, with its bounds."""
+    return s.array.buffer.narrowed is None and not isinstance(s.array.buffer.arg, Addressed)
+
+
 def _bounds(s: CopySite) -> bool | str:
+    if isinstance(s.array.buffer.arg, Addressed):
+        return ("those of an array made from an address, which the launch does not know; the kernel may bind a map "
+                "to it (tile.tensor_map(x, slot=...).rebind(array))")
     return s.array.buffer.narrowed is None or "those of a window, or of a mask that ends before the array"
 
 
 def _strides(s: CopySite) -> bool | str:
-    if s.array.buffer.narrowed is not None:
+    if not _has_map(s):
         return True  # the need `_bounds` has failed already
     for d, (size, stride) in enumerate(zip(s.array.buffer.shape, strides_of(s.array.buffer))):
         if isinstance(stride, int):
@@ -313,7 +321,7 @@ def tensor_map(site: CopySite, found: Boxes, steps: tuple[int, ...], walk: Im2co
     """The tensor map that the launch encodes for the boxes of a site; `steps` are its element strides."""
     promotion = L2_PROMOTION[site.options.get("l2_promotion", 128)]
     made = TensorMap(
-        argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize,
+        argument=argument_number(site.array.buffer), base_offset=found.base_offset + site.base_offset * site.itemsize,
         dtype=_dtype(site, found.unit), global_dim=found.dims, global_strides=found.strides, box=found.box,
         element_strides=steps, interleave=0, swizzle=result_of(view(site)).swizzle,
         l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"), im2col=walk)
