@@ -40,7 +40,7 @@ from .testing import Verification
 from .tuning import Tuned
 
 if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
-    from . import kernels as kernels, testing as testing, tuning as tuning
+    from . import jax as jax, kernels as kernels, testing as testing, tuning as tuning
 
 __version__: str
 __all__ = [
@@ -516,6 +516,21 @@ class Kernel(Generic[_P, _R]):
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
         for all copies whose source line contains that name. Otherwise compiling fails from now on, and also if
         `argument` is not a parameter and has no copies.
+        """
+    def as_torch_op(
+        self, name: str, *specs: Any, grid: _Grid, out: dict[str, Any] | None = None,
+        backward: Callable[..., Any] | None = None, **constants: Any
+    ) -> Any:
+        """Make an operator of ``torch.library`` called `name` ("mine::scale"), which torch.compile takes whole, and
+        return it. It launches on CUDA tensors, and runs on the simulator for CPU tensors.
+
+        `specs` are arguments as for `compile`, which show what is an array and what a number; the graph tells which
+        arrays are written, and the operator declares that it mutates them. Those in `out` it makes and returns
+        instead: ``{"y": "x"}`` makes y like x, ``{"y": lambda given: ...}`` what a function of the dict of arguments
+        returns. `grid` is a grid as of a launch; constexprs and options are `constants`, where a plain function is
+        called with the dict of arguments. ``backward(given, *gradients)`` gets the dict of arguments and results, and
+        the gradient of each result, and returns the gradients of the arguments as a dict, or of the only array alone;
+        without it, differentiating raises torch's error. Raises LaunchError, CompilationError and torch's errors.
         """
     def export(
         self, path: str | PathLike[str], specs: Sequence[Any], *, targets: str | Sequence[str] | None = None,

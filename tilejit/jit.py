@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from .compiled import CompiledKernel
 from .concurrency import not_while_forking
@@ -41,6 +43,7 @@ R = TypeVar("R")
 compiler = Lazy("tilejit.compile")  # a process that finds its kernels in the cache does not need it
 building = Lazy("tilejit.frontend.building")
 exporting = Lazy("tilejit.export.exporting")
+torch_operator = Lazy("tilejit.interop.torch_operator")
 
 
 def jit(function: Any = None, *, source: str | None = None, **options: Any) -> Any:
@@ -119,6 +122,10 @@ def _hide_own_frames(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+_numbers = count()
+KERNELS: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # by their `number`, for graphs of other libraries
+
+
 class Kernel:
     """A function decorated with ``@tile.jit``.
 
@@ -142,6 +149,8 @@ class Kernel:
         self.versions: dict[tuple[Any, ...], list[Version]] = {}
         self.expectations: list[tuple[str, str]] = []
         self.warm = Warm()
+        self.number = next(_numbers)
+        KERNELS[self.number] = self
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
@@ -357,6 +366,22 @@ class Kernel:
         """
         made: tuple[Path, Path, Path] = exporting.export(self, path, specs, targets, kwargs)
         return made
+
+    @_hide_own_frames
+    def as_torch_op(self, name: str, *specs: Any, grid: Any, out: dict[str, Any] | None = None,
+                    backward: Callable[..., Any] | None = None, **constants: Any) -> Any:
+        """Make an operator of ``torch.library`` called `name` ("mine::scale"), which torch.compile takes whole, and
+        return it. It launches on CUDA tensors, and runs on the simulator for CPU tensors.
+
+        `specs` are arguments as for `compile`, which show what is an array and what a number; the graph tells which
+        arrays are written, and the operator declares that it mutates them. Those in `out` it makes and returns
+        instead: ``{"y": "x"}`` makes y like x, ``{"y": lambda given: ...}`` what a function of the dict of arguments
+        returns. `grid` is a grid as of a launch; constexprs and options are `constants`, where a plain function is
+        called with the dict of arguments. ``backward(given, *gradients)`` gets the dict of arguments and results, and
+        the gradient of each result, and returns the gradients of the arguments as a dict, or of the only array alone;
+        without it, differentiating raises torch's error. Raises LaunchError, CompilationError and torch's errors.
+        """
+        return torch_operator.as_torch_op(self, name, specs, grid, out, backward, constants)
 
     @_hide_own_frames
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,

@@ -169,7 +169,7 @@ FAMILIES = (
         "Verification, tuning, and ready-made kernels.",
         (
             "testing verify testing.Verification testing.Difference tuning autotune tuning.Tuned kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention jax jax.call"
         ),
     ),
     Family(

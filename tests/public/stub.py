@@ -352,6 +352,7 @@ KERNEL_METHODS = {
     "compile": {"specs": "Any", "kwargs": "Any"},
     "simulate": {"grid": "_Grid", "args": "Any", "kwargs": "Any", "return": "Report"},
     "assert_variant": {},
+    "as_torch_op": {"specs": "Any", "grid": "_Grid", "constants": "Any"},
     "export": {"path": "str | PathLike[str]", "specs": "Sequence[Any]", "targets": "str | Sequence[str] | None", "kwargs": "Any",
                "return": "tuple[Path, Path, Path]"},
 }

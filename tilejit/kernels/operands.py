@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from itertools import combinations
 from math import gcd
@@ -19,6 +18,7 @@ from ..runtime.element_types import fits_float32
 from .matmul.blackwell.config import BlackwellConfig
 from .matmul.config import Config
 from .matmul.config_rules import check_fields
+from .traced import needs_gradient, no_gradient
 
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16",
            "float8_e5m2": "bfloat16", "int8": "int32", "uint8": "int32"}  # dtype of the operands -> dtype of the result
@@ -28,11 +28,11 @@ HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
 EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}
 
 
-def check_no_gradient(kernel: str, *arrays: Any) -> None:
-    """LaunchError if torch would have to compute gradients of the arrays, which the kernel would drop."""
-    if any(getattr(x, "requires_grad", False) for x in arrays) and sys.modules["torch"].is_grad_enabled():
-        raise LaunchError(f"{kernel} has no backward, and an operand requires a gradient: call it under "
-                          "torch.no_grad(), or with the operands' .detach()")
+def check_no_gradient(kernel: str, *arrays: Any, missing: str = "") -> None:
+    """LaunchError if torch would have to compute gradients of the arrays, which the kernel would drop. `missing` says
+    of which calls it has none."""
+    if needs_gradient(*arrays):
+        raise LaunchError(no_gradient(kernel, missing))
 
 
 def result_dtype(operands: str, scaled: tuple) -> str:

@@ -13,8 +13,9 @@ from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
 from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_no_gradient, check_number, seen_as
+from ..traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
 from .config import Config
-from .launch import Launch
+from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
 from .problem import MOST, Request
 
@@ -58,11 +59,16 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
-    time. LaunchError says what does not fit."""
-    check_no_gradient("attention", q, k, v)
+    time. There is no backward; torch.compile takes a call whole. LaunchError says what does not fit."""
+    if is_traced(q, k, v, out):
+        return call_operator(OPERATORS["attention"], dict(
+            q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
+            arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
+            config=config))
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
         _check_number_of(arguments, mask, score)
+    check_no_gradient("attention", q, k, v, sinks, *arguments)
     options = dict(causal=bool(causal), window=_checked_window(window), mask=mask, score=score, extras=len(arguments),
                    lse=bool(lse))
     shape = tuple(getattr(q, "shape", ()))
@@ -165,5 +171,41 @@ def _check_number_of(arguments, mask, score) -> None:
         raise LaunchError(f"mask and score take up to {len(NOTHING)} arguments, not {len(arguments)}; pass more values "
                           "in one array")
 
+
+# -- in torch ----------------------------------------------------------------------------------------------------------
+
+def _new_results(given: dict[str, Any]) -> list[Any]:
+    """The arrays of the result, in the memory order of Q, and with `lse` of the sums, not computed yet."""
+    q, v = given["q"], given["v"]
+    *batch, heads, rows, _ = q.shape
+    dtype, columns = name_of_dtype(q), v.shape[-1]
+    if ordered_by_rows(q.shape, q.stride()):
+        made = [new_tensor(q, (*batch, rows, heads, columns), dtype).transpose(-2, -3)]
+    else:
+        made = [new_tensor(q, (*batch, heads, rows, columns), dtype)]
+    return [*made, new_tensor(q, (*batch, heads, rows), "float32")] if given["lse"] else made
+
+
+def _compute(into: Sequence[Any], given: dict[str, Any]) -> None:
+    made = attention(**given, out=into[0])
+    if given["lse"]:
+        into[1].copy_(made[1])
+
+
+def _map(given: dict[str, Any], axes: dict[str, int | None], size: int) -> dict[str, Any]:
+    """The calls of heads [heads, rows, D] as one with a batch."""
+    if set(axes) - {"q", "k", "v"} or len(given["q"].shape) - (axes["q"] is not None) != 3:
+        raise LaunchError("attention has a batched form for torch.vmap of q, k and v without a batch of their own, and "
+                          "without other arrays: write the leading dimension")
+    mapped = dict(given)
+    for name, axis in axes.items():
+        x = given[name]
+        mapped[name] = x.expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+    return mapped
+
+
+OPERATORS["attention"] = Traced("attention", _new_results, _compute,
+                                lambda made, given: tuple(made) if given["lse"] else made[0],
+                                lambda given: "yet", mapped=_map)
 
 __all__ = ["attention"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tilejit as tile
 
 from ...concurrency import cached_property
-from ...runtime.arrays import ArrayView
 from ..matmul.workspace import zeros
 from ..operands import NOTHING
 from ..views import new_array, swap_axes, temporary
@@ -83,9 +83,9 @@ def page_rows(x, rows_first: bool):
     return (swap_axes(x, -2, -3) if rows_first else x).reshape((-1, x.shape[-1]))
 
 
-def ordered_by_rows(view: ArrayView) -> bool:
+def ordered_by_rows(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the rows of Q lie before its heads in memory."""
-    return view.strides[-2] > view.strides[-3] and view.shape[-3] > 1 and view.shape[-2] > 1
+    return strides[-2] > strides[-3] and shape[-3] > 1 and shape[-2] > 1
 
 
 __all__ = ["Launch", "ordered_by_rows"]

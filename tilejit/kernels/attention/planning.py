@@ -39,7 +39,8 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
         raise LaunchError("sequences with lengths, and keys that CTAs share, need a kernel without roles: config.roles "
                           "must be False")
     check_config(config, target, problem.d, problem.dv)
-    how: dict[str, Any] = dict(by_rows=ordered_by_rows(request.q), bounds=(problem.left, problem.right),
+    by_rows = ordered_by_rows(request.q.shape, request.q.strides)
+    how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right),
                                spans=tuple(map(span, (request.q, request.k, request.v, problem.out))))
     shape, dtype = problem.shape, request.q.dtype
     if 0 in shape:

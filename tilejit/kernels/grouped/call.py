@@ -34,11 +34,13 @@ from ..operands import (
     dtype_of_sums,
     extents_of,
     lines,
+    result_dtype,
     seen_as,
     span,
     stored_by_tma,
 )
 from ..pack import copy_readable, is_readable, pack
+from ..traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
 from ..views import hold_if_captured, new_array, temporary, transpose
 from . import kernel as hopper
 from .choice import choose_grouped
@@ -75,14 +77,18 @@ def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., A
     results have rows a multiple of 16 bytes apart. Given results, which may all be column-major, are copied
     afterwards if TMA cannot store to them in place. Nothing waits for the GPU. The same call gives the same bits each
     time. LaunchError says what does not fit."""
+    first = a if offs is not None or not isinstance(a, (list, tuple)) or not a else a[0]
+    if is_traced(first, offs):
+        return call_operator(OPERATORS["grouped_matmul"], dict(
+            a=a, b=b, out=out, epilogue=epilogue, arguments=arguments, offs=offs, precision=precision, config=config))
     if epilogue is not None or arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
         check_epilogue(epilogue, arguments, ())
     if offs is not None:
-        check_no_gradient("grouped_matmul", a, b)
+        check_no_gradient("grouped_matmul", a, b, *arguments)
         return _multiply_stacked(a, b, out, offs, precision, config, epilogue, arguments)
     _check_lists(a, b, out)
-    check_no_gradient("grouped_matmul", *a, *b)
+    check_no_gradient("grouped_matmul", *a, *b, *arguments)
     found = [seen_as((f"{name}[{g}]" for g in range(len(some))),
                      some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
@@ -335,7 +341,7 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     storage, results = _copy_into_one_storage(plan, matrix_of, table) if first.device == "host" else (0, ())
     _run(plan, A, B, C, _on_device(table, A, first), storage, arguments)
     for g, result in zip(plan.order, results):
-        lists[2][g][...] = result[:, :plan.results[g][1]]
+        describe(lists[2][g]).numpy()[...] = result[:, :plan.results[g][1]]  # of torch too
     for (side, at), x in copies.items() if not results else ():
         if side == 2:
             pack(x, lists[2][plan.order[at]])
@@ -461,5 +467,30 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     constants = _constants(config, across, sums, width, epilogue, extras)
     return Stacked((rows, n), z.dtype, grid, copies, constants, spans)
 
+
+# -- in torch ----------------------------------------------------------------------------------------------------------
+
+def _new_arrays(given: dict[str, Any]) -> list[Any]:
+    """The arrays of the results, not computed yet; rows of a list's are a multiple of 16 bytes apart."""
+    a, b = given["a"], given["b"]
+    if given["offs"] is not None:
+        return [new_tensor(a, (a.shape[0], b.shape[-1]), result_dtype(name_of_dtype(a), ()))]
+    made = []
+    for x, y in zip(a, b):
+        dtype, n = result_dtype(name_of_dtype(x), ()), y.shape[-1]
+        unit = 16 // ELEMENT_TYPES[dtype].nbytes
+        wide = -(-n // unit) * unit
+        z = new_tensor(x, (x.shape[0], wide), dtype)
+        made.append(z if wide == n else z[:, :n])
+    return made
+
+
+def _compute(into: Sequence[Any], given: dict[str, Any]) -> None:
+    grouped_matmul(**given, out=list(into) if given["offs"] is None else into[0])
+
+
+OPERATORS["grouped_matmul"] = Traced(
+    "grouped_matmul", _new_arrays, _compute, lambda made, given: list(made) if given["offs"] is None else made[0],
+    lambda given: "yet")
 
 __all__ = ["grouped_matmul"]

@@ -18,12 +18,22 @@ from ..operands import (
     check_arguments,
     check_epilogue,
     check_listed,
-    check_no_gradient,
     check_parameters,
     extents_of,
     places_of,
     result_dtype,
     seen_as,
+)
+from ..traced import (
+    OPERATORS,
+    Traced,
+    call_operator,
+    is_tensor,
+    is_traced,
+    name_of_dtype,
+    needs_gradient,
+    new_tensor,
+    no_gradient,
 )
 from ..views import fold_batches, folded_row, new_array
 from .blackwell.config import BlackwellConfig
@@ -77,17 +87,23 @@ def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | No
     four arguments and tiles together. A TileWarning says where an epilogue has more values at once than there are
     registers. One that begins by casting its sums to 16 bits, and computes in that dtype, costs the least.
 
+    In torch, plain products of float16, bfloat16 and float32 differentiate, also by numbers as scales; other calls with
+    an operand that requires a gradient raise LaunchError. torch.compile takes a call whole.
+
     The same call gives the same bits each time. `out` may not overlap the operands; a tile may be the result itself,
     so that the sums are added to it. LaunchError says what does not fit.
 
     The kernel is that of the arrays' GPU; for NumPy arrays the setting ``TILEJIT_TARGET`` decides (sm_90a by
     default). The kernels for Blackwell have run on the simulator and been assembled, but not run on a GPU."""
+    if is_traced(a, b, out) or needs_gradient(a, b, tiles, arguments, scale_a, scale_b):
+        given = dict(a=a, b=b, out=out, epilogue=epilogue, arguments=arguments, tiles=tiles, scale_a=scale_a,
+                     scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
+        return _call_operator(given)
     return _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accum, precision, config)
 
 
 def _multiply(a, b, out, epilogue, arguments, tiles, scale_a, scale_b, fast_accum, precision, config):
     """`matmul`, by its parameters in their order."""
-    check_no_gradient("matmul", a, b, *tiles)
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     if epilogue is not None or arguments.__class__ is not tuple or tiles.__class__ is not tuple or arguments or tiles:
         check_listed(arguments=arguments, tiles=tiles)
@@ -155,5 +171,93 @@ def folded_tiles(tiles, z: ArrayView) -> tuple:
     return tuple(folded_row(t) if axes == "zn" else fold_batches(t, "tiles")
                  for t, axes in zip(tiles, axes_of([describe(t) for t in tiles], z)))
 
+
+# -- in torch ----------------------------------------------------------------------------------------------------------
+
+FLOATS = "float16", "bfloat16", "float32"  # operands whose products differentiate
+BESIDES = "epilogue", "arguments", "tiles"
+
+
+def _call_operator(given: dict[str, Any]) -> Any:
+    """`matmul` as an operator of torch, which traces it, maps it, or differentiates it."""
+    if not is_traced(given["a"], given["b"], given["out"]):
+        missing = _without_backward(given)
+        if missing or not is_tensor(given["a"]):
+            raise LaunchError(no_gradient("matmul", missing))
+    return call_operator(OPERATORS["matmul"], given)
+
+
+def _without_backward(given: dict[str, Any]) -> str:
+    """Why a call has no backward, in words; "" if it has one."""
+    a, b = given["a"], given["b"]
+    if given.get("out") is not None:
+        return "with out="
+    for name in BESIDES:
+        if given[name] is not None and given[name] != ():
+            return f"with {name}="
+    if not all(x is None or isinstance(x, (int, float)) for x in (given["scale_a"], given["scale_b"])):
+        return "with arrays as scales"
+    if getattr(a, "dtype", None) != getattr(b, "dtype", None) or name_of_dtype(a) not in FLOATS:
+        return f"of {a.dtype} and {b.dtype}"
+    return ""
+
+
+def _new_result(given: dict[str, Any]) -> list[Any]:
+    """The result's array, not computed yet."""
+    a, b = given["a"], given["b"]
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        raise LaunchError(f"a and b are matrices, or batches of them, not of shapes {tuple(a.shape)} and "
+                          f"{tuple(b.shape)}")
+    if a.shape[-1] != b.shape[-2]:
+        raise LaunchError(f"a is [{a.shape[-2]}, {a.shape[-1]}] and b is [{b.shape[-2]}, {b.shape[-1]}]: "
+                          "their inner extents differ")
+    scaled = tuple(x for x in (given["scale_a"], given["scale_b"]) if x is not None)
+    dtype = result_dtype(name_of_dtype(a), scaled)
+    return [new_tensor(a, (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype)]
+
+
+def _gradients(given: dict[str, Any], g: Any) -> dict[str, Any]:
+    """The gradients of a plain product: two products, summed over the leading extents that one operand lacks."""
+    a, b = given["a"], given["b"]
+    how = {name: given[name] for name in ("scale_a", "scale_b", "fast_accum", "precision")}
+    found = {}
+    if a.requires_grad:
+        if len(a.shape) == 2 < len(g.shape):  # as one product over all columns
+            found["a"] = matmul(_place_side_by_side(g), _place_side_by_side(b).transpose(0, 1), **how)
+        else:
+            found["a"] = matmul(g, b.transpose(-1, -2), **how)
+    if b.requires_grad:
+        if len(b.shape) == 2 < len(g.shape):
+            found["b"] = matmul(a.reshape(-1, a.shape[-1]).transpose(0, 1), g.reshape(-1, g.shape[-1]), **how)
+        else:
+            found["b"] = matmul(a.transpose(-1, -2), g, **how)
+    return found
+
+
+def _place_side_by_side(x: Any) -> Any:
+    """The matrices [..., M, N] of a batch beside each other, as one."""
+    x = x.reshape(-1, *x.shape[-2:])
+    return x.permute(1, 0, 2).reshape(x.shape[1], -1)
+
+
+def _map(given: dict[str, Any], axes: dict[str, int | None], size: int) -> dict[str, Any]:
+    """The call with a first axis of `size` in both operands, unless one is a matrix that all share."""
+    if set(axes) - {"a", "b"} or given["epilogue"] is not None or given["arguments"] or given["tiles"]:
+        raise LaunchError("matmul has no batched form of a call with an epilogue, arguments, tiles or arrays as scales "
+                          "for torch.vmap: write the leading dimension")
+    operands = {name: given[name] if axes[name] is None else given[name].movedim(axes[name], 0) for name in ("a", "b")}
+    ranks = {name: len(x.shape) - (axes[name] is not None) for name, x in operands.items()}
+    lead = next((operands[n].shape[int(axes[n] is not None):-2] for n in ranks if ranks[n] > 2), ())
+    for name, x in operands.items():
+        m, n = x.shape[-2:]
+        if axes[name] is not None and ranks[name] == 2 and lead:
+            operands[name] = x.reshape(size, *(1 for _ in lead), m, n).expand(size, *lead, m, n)
+        elif axes[name] is None and ranks[name] > 2:
+            operands[name] = x.expand(size, *lead, m, n)
+    return {**given, **operands}
+
+
+OPERATORS["matmul"] = Traced("matmul", _new_result, lambda into, given: matmul(**given, out=into[0]),
+                             lambda made, given: made[0], _without_backward, _gradients, _map)
 
 __all__ = ["matmul"]

@@ -1,0 +1,1 @@
+"""Kernels as operators of other libraries, which are loaded at their first use."""
