@@ -90,11 +90,14 @@ def places(case: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def fewer_examples(items: Iterable[Any]) -> None:
-    """Property tests draw a part of their examples. Hypothesis reads this attribute when a test runs."""
+    """Property tests draw a part of their examples, the same in every run unless it takes all cases. Hypothesis reads this attribute when a
+    test runs."""
     tests = {getattr(item, "function", None) for item in items}
     for test in (test for test in tests if getattr(test, "is_hypothesis_test", False)):
         named = test._hypothesis_internal_use_settings
-        test._hypothesis_internal_use_settings = settings(named, max_examples=examples(named.max_examples))
+        drawn_anew = all_cases()
+        test._hypothesis_internal_use_settings = settings(named, max_examples=examples(named.max_examples), derandomize=not drawn_anew,
+                                                          **({} if drawn_anew else {"database": None}))
 
 
 def examples(named: int) -> int:

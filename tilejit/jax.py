@@ -39,8 +39,8 @@ def call(kernel: tile.Kernel[..., Any], grid: Any, *, out: dict[str, Any], vmap_
     simulator, whose findings are errors. `vmap_method` is that of ``jax.ffi.ffi_call``; it has no derivative, for which
     there is ``jax.custom_vjp``. Raises LaunchError and CompilationError.
     """
-    return _function(kernel, grid, checked_out(kernel, out, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)), vmap_method,
-                     constants)
+    results = checked_out(kernel, out, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
+    return _function(kernel, grid, results, vmap_method, constants)
 
 
 def _function(kernel: Any, grid: Any, results: dict[str, Any], vmap_method: str | None,

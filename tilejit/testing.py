@@ -90,12 +90,7 @@ class Verification:
     __repr__ = __str__
 
 
-def _check_request(kernel: Any, reference: Any, rtol: Any, atol: Any) -> None:
-    if not isinstance(kernel, Kernel):
-        of_tuned = ""
-        if hasattr(kernel, "configs"):
-            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
-        raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
+def _check_reference(reference: Any, rtol: float | None, atol: float | None) -> None:
     if not callable(reference):
         raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
     for name, value in (("rtol", rtol), ("atol", atol)):
@@ -116,7 +111,12 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     subnormal number, and float8_e8m0fnu must be equal. The reference gets ``tile.Packed`` arguments as such; their
     elements are compared. The arrays in `args` are not changed.
     """
-    _check_request(kernel, reference, rtol, atol)
+    if not isinstance(kernel, Kernel):
+        of_tuned = ""
+        if hasattr(kernel, "configs"):
+            of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords"
+        raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
+    _check_reference(reference, rtol, atol)
     bound, options = kernel.bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
         if any(isinstance(bound.values.get(part), ArraySpec) for part in bound.parts((name,))):
