@@ -275,7 +275,7 @@ class Kernels:
 
 @cache
 def form_key(form: str, target: str) -> str:
-    return f"{target}:{blake2b(form.encode(), digest_size=10).hexdigest()}"
+    return f"{target}:{blake2b(form.encode(errors='backslashreplace'), digest_size=10).hexdigest()}"
 
 
 def _text(sighting: Sighting) -> str:

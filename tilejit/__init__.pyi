@@ -1086,9 +1086,12 @@ def device_assert(condition: _Value, message: str = '') -> None:
     """
 
 def device_print(text: str, *values: Any) -> None:
-    """Print a line from each thread: `text`, followed by the scalars `values`.
+    """Print a line: `text`, followed by the scalars `values`. Each tile among the values is printed after it.
 
-    The GPU prints its lines when the host next synchronises; the simulator prints at once, with the CTA and thread.
+    A line begins with the number of the CTA. If all threads of the scope have the same scalars, it is printed once;
+    otherwise each thread prints its own and its id in the CTA. A tile is printed as NumPy prints it; on the GPU each
+    line has at most 8 elements, after their indices. The GPU prints when the host next synchronises, at most what its
+    buffer of 1 MB holds, and lines of CTAs mix; the simulator prints at once.
     """
 
 def dot(

@@ -8,7 +8,7 @@ from .frontend.ranges import pipelined, range_ as range, static_range
 from .frontend.scopes import each_warp, each_warpgroup, elect, thread, warp, warpgroup
 from .frontend.static import static_assert, static_print
 from .ops.language.creation import arange, fragment_index, full, ones, zeros
-from .ops.ptx.escape import asm, device_print
+from .ops.ptx.escape import asm
 from .ops.language.expect_variant import expect_variant
 from .ops.language.clocks import clock, globaltimer
 from .ops.language.float_parts import copysign, frexp, ldexp, nextafter
@@ -39,6 +39,7 @@ from .ops.order.histogram import histogram
 from .ops.order.sort import argsort, sort, topk
 from .ops.ptx.exchange import (ballot, match, shuffle, shuffle_down, shuffle_up, shuffle_xor, warp_all,
                                   warp_any, warp_reduce)
+from .ops.ptx.printing import device_print
 from .ops.reduce.reductions import BUILTINS as _REDUCTIONS
 from .ops.reduce.scan import BUILTINS as _SCANS
 from .ops.structure.alloc import alloc

@@ -1,4 +1,4 @@
-"""Inline PTX and printing."""
+"""Inline PTX."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,6 @@ def with_asm(x, out, N: tile.constexpr):
 @tile.jit(num_warps=1)
 def without_meaning(x, out, N: tile.constexpr):
     tile.store(out[0:N], tile.asm("neg.f32 $0, $1;", tile.float32, tile.load(x[0:N])))
-
-
-@tile.jit(num_warps=1)
-def printing(x):
-    if tile.thread_id() < 2:
-        tile.device_print("element", tile.thread_id(), tile.load(x[tile.thread_id()]))
 
 
 @tile.jit(num_warps=1)
@@ -78,13 +72,3 @@ def test_a_substitute_may_return_one_number_or_a_list():
 def test_an_unknown_operand_is_named():
     with pytest.raises(tile.CompilationError, match=r"\$2 names no operand"):
         wrong_operand.compile(tile.ArraySpec((8,), "float32"))
-
-
-def test_printing_prints_a_line_for_each_active_thread(capfd):
-    printing[(1,)](np.array([3.5, 4.5, 5.5], np.float32))
-    assert capfd.readouterr().out.splitlines() == ["cta 0 thread 0: element 0 3.5", "cta 0 thread 1: element 1 4.5"]
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
-def test_printing_assembles(target):
-    assert "vprintf" in printing.compile(tile.ArraySpec((3,), "float32"), target=target).ptx

@@ -15,6 +15,7 @@ CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32
 _LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": ".L1::evict_first",
                "evict_last": ".L1::evict_last", "no_allocate": ".L1::no_allocate"}
 _STORE_CACHE = _LOAD_CACHE | {"ca": ""}
+_FORMATS = {"int32": "%d", "uint32": "%u", "int64": "%lld", "uint64": "%llu", "float64": "%g"}  # of vprintf
 
 
 def _result_type(types: Sequence[str]) -> str:
@@ -71,11 +72,12 @@ class InstructionMixin(NarrowFloats):
         self.declare(f"declare {dtype.llvm} @{function}({', '.join(v.dtype.llvm for v in values)})")
         return self.ins(f"call {dtype.llvm} @{function}({', '.join(v.typed_text for v in values)})", dtype)
 
-    def vprintf(self, text: str, values: list[V]) -> None:
-        """``vprintf(format, values)`` (CUDA C++ Programming Guide, "Formatted Output")."""
-        codes = {"double": "%g", "i64": "%lld", "i32": "%d"}
-        data = (text.replace("%", "%%") + "".join(" " + codes[v.dtype.llvm] for v in values)
-                + "\n\0").encode(errors="backslashreplace")
+    def vprintf(self, parts: Sequence[str | int | V]) -> None:
+        """Print a line of texts, numbers and values by ``vprintf(format, values)`` (CUDA C++ Programming Guide,
+        "Formatted Output")."""
+        values = [part for part in parts if isinstance(part, V)]
+        shown = [_FORMATS[part.dtype.name] if isinstance(part, V) else str(part).replace("%", "%%") for part in parts]
+        data = ("".join(shown) + "\n\0").encode(errors="backslashreplace")
         name = f"@text{len(self.globals)}"
         quoted = "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data)
         self.globals.append(f'{name} = private unnamed_addr addrspace(1) constant [{len(data)} x i8] '

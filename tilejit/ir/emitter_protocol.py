@@ -402,8 +402,9 @@ class Emitter(Protocol):
         """``a * b + c`` with one rounding."""
     def libdevice(self, function: str, dtype: DType, *values: Emitted) -> Emitted:
         """A call of libdevice's function of the dtype."""
-    def vprintf(self, text: str, values: list[Emitted]) -> None:
-        """``vprintf(format, values)`` (CUDA C++ Programming Guide, "Formatted Output")."""
+    def vprintf(self, parts: Sequence[str | int | Emitted]) -> None:
+        """Print a line of texts, numbers and values by ``vprintf(format, values)`` (CUDA C++ Programming Guide,
+        "Formatted Output")."""
     def f32(self, x: Emitted) -> Emitted:
         """A value of a narrower float type as float32."""
     def cast(self, x: Emitted, target: DType) -> Emitted:

@@ -362,8 +362,10 @@ class Machine(Protocol):
     def assertion(self, message: str, failed: Array) -> None:
         """Report that something the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,) is
         true."""
-    def print(self, text: str, values: tuple[Any, ...]) -> None:
-        """Print a line for each active thread of each CTA:"""
+    def print(self, text: str, values: tuple[Any, ...], once: bool) -> None:
+        """Print a line for each active thread of each CTA, or with `once` for the first one:"""
+    def print_tile(self, text: str, value: Array) -> None:
+        """Print `text` and a tile for each CTA, as NumPy prints it, without leaving any element out."""
     def alloc_shared(self, value: Any, type_: Buffer | None = None, byte_offset: int | None = None) -> SimBuffer:
         """The buffer of an allocation in shared memory, at the graph's offset for it unless `byte_offset` is given."""
     def make_region(self, type_: Region, buffer: SimBuffer, starts: tuple[Any, ...]) -> SimRegion:

@@ -259,13 +259,35 @@ class Machine:
         failed = np.asarray(failed).reshape(-1)
         self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
-    def print(self, text: str, values: tuple) -> None:
-        """Print a line for each active thread of each CTA: `text` and the thread's values of the scalars `values`."""
+    def print(self, text: str, values: tuple, once: bool) -> None:
+        """Print a line for each active thread of each CTA, or with `once` for the first one: `text` and the thread's
+        values of the scalars `values`."""
         columns = [np.broadcast_to(v, (self.batch, self.threads)) for v in values]
+        for b, threads in self._active_threads():
+            for t in threads[:1] if once else threads:
+                shown = "".join(f" {c[b, t]}" for c in columns)
+                print_text(f"{self._prefix(b, None if once else t)}: {text}{shown}")
+
+    def print_tile(self, text: str, value: np.ndarray) -> None:
+        """Print `text` and a tile for each CTA, as NumPy prints it, without leaving any element out."""
+        for b, _ in self._active_threads():
+            shown = np.array2string(value[b % len(value)], threshold=value.size + 1)
+            print_text(f"{self._prefix(b, None)}: {text}\n{shown}")
+
+    def _active_threads(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The CTAs of the batch in which threads are active, with the places of these in the scope."""
         active = np.broadcast_to(self.active, (self.batch, self.threads))
-        for b, t in zip(*np.nonzero(active)):
-            shown = "".join(f" {c[b, t]}" for c in columns)
-            print_text(f"cta {int(self.ctas[b])} thread {int(self.thread_ids()[0, t])}: {text}{shown}")
+        for b in range(self.batch):
+            if active[b].any():
+                yield b, np.flatnonzero(active[b])
+
+    def _prefix(self, b: int, t: int | None) -> str:
+        """The CTA at `b` in the batch and thread `t` of the scope, for a printed line. For None it is what the whole
+        scope prints: its first thread is named if it is narrower than the CTA."""
+        cta = f"cta {int(self.ctas[b])}"
+        if t is None and self.threads == self.sim.graph.launch.threads:
+            return cta
+        return f"{cta} thread {self.low + int(t or 0)}"
 
     # -- values --------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Escape hatches: inline PTX, and printing from a kernel."""
+"""The escape hatch: inline PTX."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 
-from ...dtypes import DType, dtype_of, float32, float64, int32, int64
+from ...dtypes import DType, dtype_of
 from ...errors import SimulationError
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers
-from ...types import Scalar, Tile
+from ...types import Scalar
 from ..language.promotion import broadcast_shape, convert, number, spread
 from ..sync.proxies import ANYWHERE
 from ..tiles.elementwise import result_type
@@ -22,8 +22,6 @@ BY_THREADS = r"\b(ld|st|atom|red|cp\.async)\.(?!async|bulk)[\w.:]*shared|ldmatri
 # PTX that accesses it in the async proxy
 BY_ENGINES = r"\b(cp\.(reduce\.)?async\.bulk|wgmma\.mma|tcgen05\.(mma|cp))"
 
-
-# -- inline PTX --------------------------------------------------------------------------------------------------------
 
 @op("syncs", attrs=("text", "dtypes", "simulate"))
 def asm_(*operands: Registers, text, dtypes, simulate):
@@ -108,50 +106,3 @@ def asm(g: Builder, text, result, *operands, simulate=None):
     if several:
         return results
     return results[0] if dtypes else None
-
-
-# -- printing ----------------------------------------------------------------------------------------------------------
-
-@op("syncs", attrs=("text",))
-def print_(*values: Registers, text):
-    """Print a line from every active thread of the scope."""
-
-
-@print_.infer
-def _(g, *values, text):
-    return None
-
-
-@print_.simulate
-def _(m, call, *values):
-    m.print(call.attrs["text"], values)
-
-
-def _promoted_dtype(dtype: DType) -> DType:
-    """The dtype to which C promotes a variadic argument: integers to 32 or 64 bits, floats to double."""
-    if dtype.is_float:
-        return float64
-    return int64 if dtype.bits == 64 else int32
-
-
-@print_.emit
-def _(e, call, *values):
-    """Call ``vprintf``, which the driver links, with the format and a pointer to the packed, aligned values."""
-    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _promoted_dtype(v.dtype))
-            for v in values]
-    e.vprintf(call.attrs["text"], wide)
-
-
-@builtin
-def device_print(g: Builder, text, *values):
-    """Print a line from each thread: `text`, followed by the scalars `values`.
-
-    The GPU prints its lines when the host next synchronises; the simulator prints at once, with the CTA and thread.
-    """
-    if not isinstance(text, str):
-        raise g.error(f"device_print starts with a plain string, not {describe(text)}")
-    for v in values:
-        if isinstance(type_of(v), Tile):
-            raise g.error("device_print prints scalars; reduce a tile first, or look at it on the simulator")
-    operands = [convert(g, v, number(g, v).dtype) for v in values]
-    g.call(print_, *operands, text=text)
