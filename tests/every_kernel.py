@@ -314,13 +314,13 @@ def says_what_is_missing(message: str, target: str) -> bool:
 
 
 def of_the_tests_own(found: Lowered) -> bool:
-    """Whether a graph has ops that a test defines for the simulator only (`tests/sim/engine_ops.py`)."""
+    """Whether a graph has ops for the simulator only: `print`, `breakpoint`, or those of `tests/sim/engine_ops.py`."""
     return any(map(_of_the_simulator_alone, {call.op for call in walk(found.graph.body) if isinstance(call, Call)}))
 
 
 @cache
 def _of_the_simulator_alone(op) -> bool:
-    return op.rules.emit is None and Path(op.rules.infer.__code__.co_filename).is_relative_to(TESTS)
+    return op.traits.simulated or op.rules.emit is None and Path(op.rules.infer.__code__.co_filename).is_relative_to(TESTS)
 
 
 # -- the kernels in the files of tests -------------------------------------------------------------------------------------

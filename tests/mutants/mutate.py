@@ -13,7 +13,7 @@ from tilejit.ops.tiles.elementwise import bit_xor, sub
 
 BYTES = "mbarrier_arrive_expect_tx", "mbarrier_expect_tx"
 ARRIVALS = "mbarrier_arrive", "mbarrier_arrive_expect_tx", "ring_release", "arrive_on_copies_"
-KEPT = "mbarrier_init", "print", "print_tile", "assert", "assumed", "first_turn"  # no fault, or another kernel without them
+KEPT = "mbarrier_init", "print", "print_tile", "host_print", "breakpoint", "assert", "assumed", "first_turn"  # no fault, or another kernel without them
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ from typing import Any
 from ..dtypes import DType, bool_, float32, int32
 from ..ir.builder import describe, type_of
 from ..ir.builtin import apply, member
-from ..ir.graph import Const
+from ..ir.graph import Const, Value
 from ..ops.language import pointwise, promotion
-from ..types import Buffer, Points, Region, Tile
+from ..ops.ptx import on_simulator
+from ..types import Buffer, Points, Region, Scalar, Tile
 from . import joins
 from .containers import Lambda, make_set, put_item, sequence
 from .expressions import by_python, fold, operator
+from .names import EXITS, Undefined
 from .ranges import range_
 from .walker import Rule, Walker, runtime
 
@@ -85,9 +87,49 @@ def _(w: Walker, x: Any, y: Any, /) -> tuple[Any, ...]:
 
 
 @python(print)
-def _(w: Walker, *args: Any, **kwargs: Any) -> None:
-    raise w.error("print what the kernel computes with tile.device_print(...), and what is known while compiling "
-                  "with tile.static_print(...)")
+def _(w: Walker, *values: Any, sep: str = " ") -> None:
+    operands: list[Value] = []
+    parts = tuple(_show(w, x, operands) for x in values)
+    for x, part in zip(values, parts):
+        if part is _HIDDEN:
+            raise w.error(f"print shows scalars, register tiles, and buffers in global and shared memory, "
+                          f"not {describe(x)}")
+    w.g.call(on_simulator.host_print, *operands, parts=parts, sep=str(sep))
+
+
+@python(breakpoint)
+def _(w: Walker) -> None:
+    operands: list[Value] = []
+    names = []
+    for name, entry in w.frame.env.items():
+        known = len(operands)
+        shown = _HIDDEN if isinstance(entry.value, Undefined) else _show(w, entry.value, operands)
+        if shown is _HIDDEN or not str(name).isidentifier() or name in EXITS or not w.enters(name, entry):
+            del operands[known:]
+        else:
+            names.append((name, shown))
+    w.g.call(on_simulator.breakpoint_, *operands, names=tuple(names))
+
+
+_HIDDEN = object()  # what the host cannot be shown
+
+
+def _show(w: Walker, x: Any, operands: list[Value]) -> Any:
+    """`x` for the host, with its run-time values among `operands`; `_HIDDEN` for what it cannot be shown."""
+    t = type_of(x)
+    if isinstance(x, Value):
+        buffer = t.buffer if isinstance(t, (Region, Points)) else t
+        visible = (isinstance(t, (Scalar, Tile)) or isinstance(buffer, Buffer) and buffer.scope in ("global", "shared"))
+        if not visible or isinstance(t, Tile) and w.g.scope.partial is not None:
+            return _HIDDEN
+        operands.append(x)
+        return on_simulator.Shown(len(operands) - 1)
+    if isinstance(x, Const):
+        return x.value
+    if isinstance(x, (tuple, list)):
+        parts = tuple(_show(w, part, operands) for part in x)
+        return _HIDDEN if _HIDDEN in parts else parts
+    return x if x is None or isinstance(x, (bool, int, float, str, DType)) else _HIDDEN
 
 
 def _conversion(kind: type, dtype: DType) -> Callable[..., Any]:

@@ -354,6 +354,15 @@ class Walker:
             self.captured[key] = Capture(*key, token(value)), value
         return self.captured[key][1]
 
+    def enters(self, name: str, entry: Entry) -> bool:
+        """Whether the value of a name can be used in the current scope."""
+        try:
+            if entry.home is not self.home:
+                self._check_enters(name, entry)
+        except CompilationError:
+            return False
+        return True
+
     def _check_enters(self, name: str, entry: Entry) -> None:
         """CompilationError if a value of an enclosing scope cannot be used in this one. Uniform scalars, buffers,
         barriers and tokens can; register tiles belong to the scope that made them."""

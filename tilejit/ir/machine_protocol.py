@@ -281,6 +281,16 @@ class TensorProducts(Protocol):
         """Issue all instructions of a plan as one operation of the thread, on its CTA or its pair."""
 
 
+class Host(Protocol):
+    """Calls of Python's own functions, with NumPy arrays of what the kernel holds."""
+
+    def print(self, call: Any, values: tuple[Any, ...], text: Callable[[tuple[Any, ...]], str]) -> None:
+        """Print what `text` makes of the operands, for each CTA."""
+    def stop(self, call: Any, values: tuple[Any, ...], names: Callable[[tuple[Any, ...]], dict[str, Any]]) -> None:
+        """Call ``breakpoint()`` for each CTA, from code that has the place of the call in the kernel and the names that
+        `names` makes of the operands."""
+
+
 class Machine(Protocol):
     """One scope instance of a batch of CTAs, as `simulate` rules see it. `sim.machine.Machine` implements it."""
 
@@ -332,6 +342,8 @@ class Machine(Protocol):
     def pair_operations(self) -> PairOperations: ...
     @property
     def tensor_products(self) -> TensorProducts: ...
+    @property
+    def host(self) -> Host: ...
     @property
     def active(self) -> Array:
         """The threads that take part, (B or 1, T)."""

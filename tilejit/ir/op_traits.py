@@ -27,6 +27,7 @@ class Traits:
     atomic: bool = False        # other threads see each element of the access as a whole, and may wait for it
     instruction: bool = False   # one instruction of the PTX table, the one that the attribute `form` names
     waits: bool = False         # a thread stays at the call until others, or operations that it has issued, are done
+    simulated: bool = False     # it runs on the simulator only: code for a GPU is refused
     accesses: int = 1           # how often a call accesses each of its buffers, at least
 
     # -- layouts of register tiles (passes/layouts)

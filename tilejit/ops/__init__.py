@@ -10,7 +10,7 @@ from .mma import dot, dot_scaled  # noqa: F401
 from .moves import copy, copy_async, load_store, remote  # noqa: F401
 from .moves.copy_async.tma import map_edits, selections, tensor_map  # noqa: F401
 from .order import histogram, sort  # noqa: F401
-from .ptx import escape, exchange, printing  # noqa: F401
+from .ptx import escape, exchange, on_simulator, printing  # noqa: F401
 from .ptx.meanings import barriers as _barriers, bits, copies, floats, lanes, maps, memory as _memory  # noqa: F401
 from .reduce import combine, reduce as _reduce, reductions, scan  # noqa: F401
 from .structure import alloc, array, buffer_views, ring, subscripts  # noqa: F401

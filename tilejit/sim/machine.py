@@ -17,6 +17,7 @@ from .bulk import BulkCopies
 from .commits import Commits
 from .engines import Engines
 from .global_access import GlobalAccess
+from .host import Host
 from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
@@ -31,7 +32,7 @@ from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies
 from .traffic import Traffic
-from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
+from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap, coordinates_of
 from .world import World
 
 
@@ -61,6 +62,7 @@ class Machine:
     tensor_products = cached_property(TensorProducts)
     commits = cached_property(Commits)
     traffic = cached_property(Traffic)
+    host = cached_property(Host)
 
     def __init__(self, fiber):
         self.fiber = fiber
@@ -263,25 +265,25 @@ class Machine:
         """Print a line for each active thread of each CTA, or with `once` for the first one: `text` and the thread's
         values of the scalars `values`."""
         columns = [np.broadcast_to(v, (self.batch, self.threads)) for v in values]
-        for b, threads in self._active_threads():
+        for b, threads in self.active_threads():
             for t in threads[:1] if once else threads:
                 shown = "".join(f" {c[b, t]}" for c in columns)
-                print_text(f"{self._prefix(b, None if once else t)}: {text}{shown}")
+                print_text(f"{self.prefix(b, None if once else t)}: {text}{shown}")
 
     def print_tile(self, text: str, value: np.ndarray) -> None:
         """Print `text` and a tile for each CTA, as NumPy prints it, without leaving any element out."""
-        for b, _ in self._active_threads():
+        for b, _ in self.active_threads():
             shown = np.array2string(value[b % len(value)], threshold=value.size + 1)
-            print_text(f"{self._prefix(b, None)}: {text}\n{shown}")
+            print_text(f"{self.prefix(b, None)}: {text}\n{shown}")
 
-    def _active_threads(self) -> Iterator[tuple[int, np.ndarray]]:
+    def active_threads(self) -> Iterator[tuple[int, np.ndarray]]:
         """The CTAs of the batch in which threads are active, with the places of these in the scope."""
         active = np.broadcast_to(self.active, (self.batch, self.threads))
         for b in range(self.batch):
             if active[b].any():
                 yield b, np.flatnonzero(active[b])
 
-    def _prefix(self, b: int, t: int | None) -> str:
+    def prefix(self, b: int, t: int | None) -> str:
         """The CTA at `b` in the batch and thread `t` of the scope, for a printed line. For None it is what the whole
         scope prints: its first thread is named if it is narrower than the CTA."""
         cta = f"cta {int(self.ctas[b])}"
@@ -358,7 +360,7 @@ class Machine:
         an element reads it.
         """
         if coords is None:
-            coords = _region_coords(region)
+            coords = coordinates_of(region)
         if buffer.memory.scope == "global":
             return self.global_memory.read(buffer, coords, mask, other, owner, bounds, region, atomic)
         return self.shared.read(buffer, coords, mask, other, owner, region, atomic, tile)
@@ -373,7 +375,7 @@ class Machine:
         if np.ndim(values) == 1:
             values = np.reshape(values, (-1, 1))
         if coords is None:
-            coords = _region_coords(region)
+            coords = coordinates_of(region)
         if buffer.memory.scope == "global":
             self.global_memory.write(buffer, coords, values, mask, owner, bounds, region, atomic)
         else:
@@ -383,27 +385,6 @@ class Machine:
 _OPERATIONS: dict[str, Callable[..., int]] = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add,
                                               "sub": operator.sub, "min": min, "max": max}
 
-
-def _region_coords(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ...]:
-    """The coordinates of the elements of a region or of points, one array per dimension of the buffer."""
-    assert region is not None  # required where there are no coordinates
-    if isinstance(region, SimPoints):
-        rank = len(region.type.shape)
-        return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank)
-                     for i in region.indices)
-    t = region.type
-    assert isinstance(t, Region)
-    rank = len(t.shape)
-    if not t.kept:
-        return tuple(s.astype(np.int64) for s in region.starts)
-    coords = []
-    for d, start in enumerate(region.starts):
-        start = start[:, 0].astype(np.int64).reshape(-1, *(1,) * rank)
-        if d in t.kept:
-            axis = t.kept.index(d)
-            start = start + np.arange(t.extents[d]).reshape(1, *(t.extents[d] if k == axis else 1 for k in range(rank)))
-        coords.append(start)
-    return tuple(coords)
 
 
 if TYPE_CHECKING:

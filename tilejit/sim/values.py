@@ -118,6 +118,28 @@ class SimPoints(Batched):
     indices: tuple[np.ndarray, ...]
 
 
+def coordinates_of(region: SimRegion | SimPoints | None) -> tuple[np.ndarray, ...]:
+    """The coordinates of the elements of a region or of points, one array per dimension of the buffer."""
+    assert region is not None  # required where there are no coordinates
+    if isinstance(region, SimPoints):
+        rank = len(region.type.shape)
+        return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank)
+                     for i in region.indices)
+    t = region.type
+    assert isinstance(t, Region)
+    rank = len(t.shape)
+    if not t.kept:
+        return tuple(s.astype(np.int64) for s in region.starts)
+    coords = []
+    for d, start in enumerate(region.starts):
+        start = start[:, 0].astype(np.int64).reshape(-1, *(1,) * rank)
+        if d in t.kept:
+            axis = t.kept.index(d)
+            start = start + np.arange(t.extents[d]).reshape(1, *(t.extents[d] if k == axis else 1 for k in range(rank)))
+        coords.append(start)
+    return tuple(coords)
+
+
 @dataclass(frozen=True, eq=False)
 class SimBarrier(Batched):
     """One or several mbarriers: `first` is the number of the first one in its CTA, `index` (B or 1, 1) selects one of

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import DType, bool_, float32, float64, int32, uint32
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.op_traits import Registers
@@ -89,7 +89,12 @@ def _(g, value, text):
     return Scalar(int32, Uniformity.GRID)
 
 
-print_tile.rules.scratch = lambda call: call.args[0].type.size * call.args[0].type.dtype.nbytes
+def _scratch(call) -> int:
+    t = type_of(call.args[0])
+    return t.size * t.dtype.nbytes
+
+
+print_tile.rules.scratch = _scratch
 
 
 @print_tile.simulate
@@ -157,7 +162,7 @@ def device_print(g: Builder, text, *values):
     scalars = [v for v in operands if isinstance(type_of(v), Scalar)]
     if scalars or not tiles:
         least = g.scope.uniformity
-        same = g.scope.partial is None and all(type_of(v).uniform >= least for v in scalars)
+        same = g.scope.partial is None and all(type_as(v, Scalar).uniform >= least for v in scalars)
         g.call(print_, *scalars, text=text, once=same or g.scope.threads == 1)
     for tile in tiles:
         g.call(print_tile, tile, text=text)

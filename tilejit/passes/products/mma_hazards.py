@@ -13,6 +13,7 @@ from ...errors import CompilationError, Loc, line_of
 from ...ir.builder import Facts, type_of
 from ...ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, walk
 from ...ops.mma import mma_commit, mma_wait
+from ...ops.ptx.on_simulator import breakpoint_
 from ...ops.tmem.ldst import tmem_load
 from ...ops.tmem.order import tcgen05_wait
 from ...types import Tile
@@ -119,7 +120,7 @@ class _HazardChecker:
                     del table[v]
         elif call.op is tcgen05_wait and call.attrs["what"] == "ld":
             state.moves.clear()
-        else:
+        elif call.op is not breakpoint_:  # that shows all names, those of results in flight too
             self.read(call.args, state, call)
             if _moves(call):
                 state.moves[call.result] = call
