@@ -250,6 +250,13 @@ def _functions_by_name(calls: Any) -> dict[str, list[Callable[..., Any]]]:
     if not lists or not all(functions and all(map(callable, functions)) for functions in lists.values()):
         raise LaunchError("bench takes a function without arguments, or a list or dict of them, as in "
                           "tile.bench(lambda: kernel[grid](x, y))")
+    for name, functions in lists.items():
+        for function in functions:
+            needed = [p.name for p in _parameters(function) if p.default is p.empty and p.name != "stream"
+                      and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+            if needed:
+                raise LaunchError(f"bench calls functions without arguments, and {name} needs {', '.join(needed)}: "
+                                  "give it with its arguments, as in lambda: kernel[grid](x, y)")
     return lists
 
 
@@ -267,11 +274,15 @@ def _current_device() -> int:
 
 def _on(function: Callable[..., Any], stream: int) -> Callable[[], Any]:
     """The function with the stream that it asks for, if it does."""
-    try:
-        asks = "stream" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # functions in C may have no signature
-        asks = False
+    asks = any(p.name == "stream" for p in _parameters(function))
     return partial(function, stream=stream) if asks else function
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # functions in C may have no signature
+        return []
 
 
 def _first_calls(functions: Sequence[Callable[..., Any]]) -> Any:

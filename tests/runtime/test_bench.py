@@ -1,7 +1,10 @@
 """`tile.bench`: the order of what it times, its statistics, and what it counts."""
 
 import json
+import sys
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,6 +110,9 @@ def test_bad_arguments_of_bench_are_errors(gpu):
     for warmup in (-1, "x", float("inf"), float("nan")):
         with pytest.raises(tile.LaunchError, match="warmup_ms are milliseconds from 0"):
             tile.bench(lambda: None, warmup_ms=warmup)
+    for call in (lambda x, stream, y=1: None, add_one):
+        with pytest.raises(tile.LaunchError, match="bench calls functions without arguments, and f needs x: give it with its arguments, as in lambda"):
+            tile.bench({"f": call})
     with pytest.raises(ZeroDivisionError):
         tile.bench(lambda: 1 / 0)
     assert gpu.live == []
@@ -143,6 +149,31 @@ def test_a_launch_on_the_simulator_is_not_timed(gpu):
     assert gpu.live == [] and not x.any()
     add_one[1](x)
     assert x.all()
+
+
+def test_torch_and_cupy_work_on_the_stream_that_is_timed(gpu, monkeypatch):
+    """And afterwards on theirs again. Calls that cannot be captured work on the default stream."""
+    current = {"torch": [5], "cupy": [6]}
+
+    class Working:
+        def __init__(self, library, stream):
+            self.library, self.stream = library, stream
+
+        def __enter__(self):
+            current[self.library].append(self.stream)
+
+        def __exit__(self, *error):
+            current[self.library].pop()
+    cuda = SimpleNamespace(is_available=lambda: True, current_device=lambda: 1, default_stream=lambda device: 0,
+                           ExternalStream=lambda handle, device: handle, stream=partial(Working, "torch"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    streams = SimpleNamespace(Device=lambda device: nullcontext(), ExternalStream=lambda handle, device: Working("cupy", handle),
+                              Stream=SimpleNamespace(null=Working("cupy", 0)))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=streams))
+    result = tile.bench({"torch": lambda: gpu.work(current["torch"][-1], "a", 1.0), "cupy": lambda: gpu.work(current["cupy"][-1], "b", 1.0),
+                         "refuses": lambda: gpu.work(0, "c", 1.0)}, rounds=2)
+    assert [t.captured for t in result.timings] == [True, True, False]
+    assert current == {"torch": [5], "cupy": [6]}
 
 
 # -- what is counted -----------------------------------------------------------------------------------------------------
