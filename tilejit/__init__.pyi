@@ -944,8 +944,8 @@ def bench(
 
     GB/s and TFLOP/s are those of `nbytes` and `flops`, if given for a call. Otherwise, for calls that launch kernels
     under ``@tile.jit``: of the arrays that a kernel reads, and those that it writes, each counted once; and of its
-    matrix products. `device` is torch's current device, or 0. Raises LaunchError if there is no GPU, and what a call
-    raises.
+    products of tiles, padding included. `device` is torch's current device, or 0. Raises LaunchError if there is no
+    GPU, and what a call raises.
     """
 
 def bitcast(x: _Value, dtype: _DTypeLike) -> _Tile:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from .ir.builder import type_as
-from .ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, blocks, walk, written_values
+from .ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, blocks, walk, written_values
 from .jit import Kernel, SeenLaunch
 from .runtime.arguments import ArraySpec, Bound
 from .types import MEMORY_TYPES, Buffer, Scalar, Sym
 
-TRIPS_AT_MOST = 4096  # of a loop whose body is counted trip by trip
+AT_MOST = 200_000  # calls that are looked at, some of them in each trip of a loop: about a second
+CTAS_A_CALL = 1000  # as many CTAs take about as long as one
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def total_work(launches: Iterable[SeenLaunch]) -> Work:
 def work_of(kernel: Kernel, bound: Bound, options: dict[str, Any], grid: Sequence[int], target: str) -> Work:
     """The work of one launch. Products are counted in the graph before the passes, in the trips that each CTA runs;
     `flops` is 0 without products, and None where loops or conditions around them depend on data."""
-    body = kernel.build(bound.without_data(), options, target).graph.body
-    return Work(_bytes(body, bound), _Products(bound, grid).count(body))
+    graph = kernel.build(bound.without_data(), options, target).graph
+    return Work(_bytes(graph.body, bound), _Products(graph, bound, grid).count())
 
 
 def _bytes(body: Block, bound: Bound) -> int | None:
@@ -77,11 +78,14 @@ class _Products:
 
     active = np.ones((1, 1), bool)
 
-    def __init__(self, bound: Bound, grid: Sequence[int]):
-        self.bound, self.grid = bound, tuple(grid)
+    def __init__(self, graph: Graph, bound: Bound, grid: Sequence[int]):
+        self.body, self.bound, self.grid = graph.body, bound, tuple(grid)
         self.ids = [axis.reshape(-1, 1).astype(np.int32)
                     for axis in np.unravel_index(np.arange(prod(self.grid)), self.grid[::-1])[::-1]]
-        self.known: dict[Value, Any] = {}
+        self.known: dict[Value, Any] = {
+            param: np.full((1, 1), value, param.type.dtype.np) for param, value in zip(graph.params, bound.runtime)
+            if isinstance(param.type, Scalar)}
+        self.left = AT_MOST / max(1, prod(self.grid) / CTAS_A_CALL)
 
     def program_id(self, axis: int) -> Any:
         """The index of each CTA along an axis of the grid."""
@@ -94,20 +98,28 @@ class _Products:
         spec = self.bound.runtime[n.arg]  # type: ignore[index]  # not of an array made in the kernel, which raises
         return int((spec.shape if n.kind == "size" else spec.strides)[n.dim])
 
-    def count(self, body: Block) -> int | None:
-        """The operations of all CTAs; None if unknown."""
+    def count(self) -> int | None:
+        """The operations of all CTAs; None if unknown, or if counting would take long."""
+        if all(_operations(call) == 0 for call in walk(self.body) if isinstance(call, Call)):
+            return 0
         with np.errstate(all="ignore"):
-            each = self._block(body)
+            each = self._block(self.body)
         return None if each is None else int(np.broadcast_to(each, (prod(self.grid), 1)).sum())
 
     def _block(self, block: Block) -> Any:
         """The operations of each CTA in one run of a block, as an array; None if unknown."""
         total: Any = np.zeros((1, 1), np.int64)
         for node in block.nodes:
+            if self.left < 0:
+                return None
             if isinstance(node, Call):
+                self.left -= 1
                 self._evaluate(node)
                 each = _operations(node)
+            elif isinstance(node, If):
+                each = self._branch(node)
             elif not any(_operations(c) != 0 for c in _calls_in(node)):
+                self._forget(node)
                 each = 0
             else:
                 each = self._structure(node)
@@ -117,16 +129,27 @@ class _Products:
         return total
 
     def _structure(self, node: Node) -> Any:
-        """The operations of a node with products in it."""
+        """The operations of a loop or scope with products in it."""
         if isinstance(node, Scope):
             return None if self._value(node.first) is None else self._block(node.body)
-        if isinstance(node, For):
-            return self._loop(node)
-        if isinstance(node, If):
-            test, then, orelse = self._value(node.test), self._block(node.then), self._block(node.orelse)
-            known = not any(part is None for part in (test, then, orelse))
-            return np.where(test, then, orelse) if known else None
-        return None
+        return self._loop(node) if isinstance(node, For) else None
+
+    def _forget(self, node: Node) -> None:
+        """What a loop carries out of it is unknown."""
+        for carry in node.carried if isinstance(node, (For, While)) else ():
+            self.known.pop(carry.result, None)
+
+    def _branch(self, node: If) -> Any:
+        test = self._value(node.test)
+        ends = [(self._block(block), [self._value(x) for x in block.yields]) for block in (node.then, node.orelse)]
+        (then, values), (orelse, others) = ends
+        for result, one, other in zip(node.results, values, others):
+            self._remember(result, None if any(x is None for x in (test, one, other)) else np.where(test, one, other))
+        if any(x is None for x in (then, orelse)):
+            return None
+        if test is None:
+            return then if np.array_equal(then, orelse) else None
+        return np.where(test, then, orelse)
 
     def _loop(self, loop: For) -> Any:
         ends = [self._value(x) for x in (loop.start, loop.stop, loop.step)]
@@ -134,20 +157,36 @@ class _Products:
             return None
         start, stop, step = (np.asarray(end, np.int64) for end in ends)
         trips = np.maximum(-((start - stop) // step), 0)
-        self.known.pop(loop.index, None)
+        for value in (loop.index, *(carry.inner for carry in loop.carried)):
+            self.known.pop(value, None)
+        self._forget(loop)
         once = self._block(loop.body)
-        if once is not None:
-            return trips * once
-        most, total = int(trips.max()), np.zeros((1, 1), np.int64)
-        if most > TRIPS_AT_MOST:
-            return None
-        for trip in range(most):  # what the body does depends on the index
+        return trips * once if once is not None else self._trips(loop, start, step, trips)
+
+    def _trips(self, loop: For, start: Any, step: Any, trips: Any) -> Any:
+        """The operations of a loop whose body depends on its index or on what it carries, trip by trip."""
+        total: Any = np.zeros((1, 1), np.int64)
+        carried = [self._value(carry.init) for carry in loop.carried]
+        for trip in range(int(trips.max())):
+            runs = trip < trips
             self.known[loop.index] = (start + trip * step).astype(type_as(loop.index, Scalar).dtype.np)
+            for carry, value in zip(loop.carried, carried):
+                self._remember(carry.inner, value)
             each = self._block(loop.body)
             if each is None:
                 return None
-            total = total + np.where(trip < trips, each, 0)
+            total = total + np.where(runs, each, 0)
+            after = [self._value(x) for x in loop.body.yields]
+            carried = [None if x is None or y is None else np.where(runs, x, y) for x, y in zip(after, carried)]
+        for carry, value in zip(loop.carried, carried):
+            self._remember(carry.result, value)
         return total
+
+    def _remember(self, value: Value, array: Any) -> None:
+        """Note what a scalar is; None: that it is unknown."""
+        self.known.pop(value, None)
+        if array is not None and isinstance(value.type, Scalar):
+            self.known[value] = array
 
     def _value(self, operand: Operand) -> Any:
         """A scalar as an array; None if it is unknown."""
@@ -158,7 +197,7 @@ class _Products:
     def _evaluate(self, call: Call) -> None:
         """Remember the scalar that a call computes, or forget the one of another trip."""
         for result in call.results:
-            self.known.pop(result, None)
+            self._remember(result, None)
         rule = call.op.rules.simulate
         is_scalar = len(call.results) == 1 and isinstance(call.result.type, Scalar)
         if not is_scalar or call.op.effect != "pure" or rule is None:

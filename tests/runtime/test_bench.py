@@ -215,6 +215,23 @@ def test_products_are_counted_in_loops_and_conditions_that_depend_on_the_cta_and
 
 
 @tile.jit
+def in_roles(x, y, steps, B: tile.constexpr):
+    acc = tile.zeros((64, 64), tile.float32)
+    left = 7
+    for t in range(2):
+        n = steps if t == 0 else left
+        for _ in range(n):
+            with tile.each_warpgroup(range(2)):
+                tile.store(y[0:64, 0:64], tile.dot(tile.load(x[0:64, 0:16]), tile.load(x[0:64, 0:16]), trans_b=True))
+        left = left - n
+
+
+def test_products_are_counted_by_arguments_carried_values_and_each_warpgroup_s():
+    x, y = tile.ArraySpec((64, 16), "float16"), tile.ArraySpec((64, 64), "float32")
+    assert counted(in_roles, (3, 1, 1), x, y, 5, B=1, num_warps=8).flops == 3 * (5 + 2) * 2 * 2 * 64 * 64 * 16
+
+
+@tile.jit
 def by_data(n, x, y):
     acc = tile.zeros((16, 16), tile.float32)
     for _ in range(tile.load(n[0])):
