@@ -21,7 +21,7 @@ from typing import Any
 
 from hypothesis import settings
 
-FEWEST = 12  # examples that a property test draws at least, if it may draw so many
+FEWEST = 8  # examples that a property test draws at least, if it may draw so many
 PART = 3     # it draws one in so many of those that it draws in a run of every case
 
 

@@ -214,7 +214,7 @@ class Kernels:
             return True
         if sighting.calls is None:
             sighting.calls = graph_forms.forms(next(iter(sighting.met.values())).graph)
-        new = self._claim(*(form_key(form, f"calls {target}".replace(" ", "-")) for form in sighting.calls))
+        new = self._claim(*(form_key(form, f"calls-{target}") for form in sighting.calls))
         self.count[target, "of new calls" if new else "of known calls"] += 1
         return bool(new)
 
@@ -275,7 +275,7 @@ class Kernels:
 
 @cache
 def form_key(form: str, target: str) -> str:
-    return f"{target}:{blake2b(form.encode(), digest_size=10).hexdigest()}"
+    return f"{target}:{blake2b(form.encode(errors='surrogatepass'), digest_size=10).hexdigest()}"
 
 
 def _text(sighting: Sighting) -> str:

@@ -347,7 +347,7 @@ def test_a_warm_call_launches_the_parts_and_another_form_is_looked_up(monkeypatc
     def cold(self, grid, args, kwargs):
         bound, options, _ = self.bind(args, kwargs)
         version = self.version(bound, options, "sm_90a")
-        self._remember(partial(launcher, len(bound.names)), bound, (args, kwargs), version)
+        self.warm.remember(self.names, partial(launcher, len(bound.names)), bound, (args, kwargs), version.captured)
         sent.append("cold")
 
     monkeypatch.setattr(Kernel, "launch", cold)

@@ -55,7 +55,7 @@ def added(a, b, x):
 def test_epilogue_arrays_broadcast_to_the_result_in_every_kernel(target, config, batch, shapes):
     """All forms in the kernels that are chosen, a third of them in each of the others."""
     a, b = operands(batch)
-    forms = part(ONCE[batch], turn=config.bm + config.splits + config.bn // 32) if config else shapes
+    forms = part(ONCE[batch], turn=config.splits + config.bn // 32 + config.swapped) if config else shapes
     with multiplying_on(target):
         for seed, shape in enumerate(forms):
             x = small_integers(seed, *shape).astype(np.float16 if seed % 2 else np.float32)

@@ -2,26 +2,24 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import tilejit
 from tilejit.dispatch import Need, Site, Variant, choose, conditions, names
 from tilejit.errors import DispatchError
 from tilejit.ir.op import OPS
 
-ROOT = Path(tilejit.__file__).parent
-FILES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+from tests.package_trees import ROOT, nodes_of, trees
 
 
-def calls(tree: ast.AST, name: str) -> list[ast.Call]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
+def calls(path: str, name: str) -> list[ast.Call]:
+    """The calls in a file of a function with this name."""
+    return [node for node in nodes_of(ROOT / path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name]
 
 
 def declarations() -> Iterator[tuple[str, ast.Module, ast.Call]]:
     """Each ``Variant(…)`` of the package, with its file and that file's tree."""
-    for path, tree in FILES.items():
-        yield from ((path, tree, call) for call in calls(tree, "Variant"))
+    for path, tree in trees().items():
+        yield from ((path, tree, call) for call in calls(path, "Variant"))
 
 
 def variants() -> list[Variant]:
@@ -45,7 +43,7 @@ def test_every_op_with_variants_has_one_ordered_tuple_of_them():
     for op in with_variants:
         assert isinstance(op.variants, tuple) and all(isinstance(v, Variant) for v in op.variants), op
         assert len(set(map(id, op.variants))) == len(op.variants), op
-    assigned = [ast.unparse(node.targets[0]) for tree in FILES.values() for node in ast.walk(tree)
+    assigned = [ast.unparse(node.targets[0]) for path in trees() for node in nodes_of(ROOT / path)
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(".variants")]
     assert len(assigned) == len(set(assigned)), "two tuples of one op"
 
@@ -74,8 +72,8 @@ def test_every_need_of_a_variant_is_listed_in_the_file_that_declares_the_variant
 def test_no_variant_is_made_by_rewriting_another():
     """`replace` of a dataclass never sets a field that only variants have."""
     own = {"needs", "emit", "simulate", "takes", "same_dtype", "wider"}
-    for path, tree in FILES.items():
-        for call in calls(tree, "replace"):
+    for path in trees():
+        for call in calls(path, "replace"):
             assert not own & {k.arg for k in call.keywords}, f"{path}:{call.lineno}: {ast.unparse(call)}"
 
 
