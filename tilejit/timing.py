@@ -201,8 +201,8 @@ def bench(calls: Callable[..., Any] | Sequence[Any] | Mapping[str, Any], *, roun
 
     GB/s and TFLOP/s are those of `nbytes` and `flops`, if given for a call. Otherwise, for calls that launch kernels
     under ``@tile.jit``: of the arrays that a kernel reads, and those that it writes, each counted once; and of its
-    products of tiles, padding included. `device` is torch's current device, or 0. Raises LaunchError if there is no GPU, and what a call
-    raises.
+    products of tiles, padding included. `device` is torch's current device, or 0. Raises LaunchError if there is no
+    GPU, and what a call raises.
     """
     named = _functions_by_name(calls)
     _check(rounds, warmup_ms)

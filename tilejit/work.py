@@ -11,7 +11,22 @@ from typing import Any
 import numpy as np
 
 from .ir.builder import type_as
-from .ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, blocks, walk, written_values
+from .ir.graph import (
+    Block,
+    Call,
+    Const,
+    For,
+    Graph,
+    If,
+    Node,
+    Operand,
+    Scope,
+    Value,
+    While,
+    blocks,
+    walk,
+    written_values,
+)
 from .jit import Kernel, SeenLaunch
 from .runtime.arguments import ArraySpec, Bound
 from .types import MEMORY_TYPES, Buffer, Scalar, Sym
