@@ -1,4 +1,4 @@
-"""The commands that compile a kernel for arguments given as words: explain, inspect and diff."""
+"""The commands that compile a kernel for arguments given as words: explain, inspect and diff; and bench, which times calls."""
 
 import json
 import re
@@ -6,6 +6,8 @@ import re
 import pytest
 import tilejit as tile
 from tilejit.cli import main
+
+from tests.runtime.fakes import FakeGpu
 
 FILE = '''import tilejit as tile
 
@@ -158,3 +160,46 @@ def test_an_error_in_the_kernel_is_shown_with_its_line(call, tmp_path):
     (tmp_path / "wrong.py").write_text("import tilejit as tile\n@tile.jit\ndef k(x):\n    tile.store(x[0:8], y)\n")
     status, _, err = call("explain wrong.py --arg x=float32[8]")
     assert status == 1 and err.startswith("tilejit: CompilationError: ") and "tile.store(x[0:8], y)" in err
+
+
+CALLS = """print("the file is executed")
+def add(stream):
+    work(stream, "add", 0.5)
+both = {"one": lambda stream: work(stream, "one", 1.0), "two": lambda: work(0, "two", 2.0)}
+wants = lambda x: None
+"""
+
+
+@pytest.fixture
+def timed(tmp_path, monkeypatch, capsys):
+    """Run ``tilejit bench`` with words, in which ``@`` is a file, on a fake GPU: (status, stdout, stderr)."""
+    monkeypatch.setattr("builtins.work", FakeGpu(monkeypatch).work, raising=False)
+    (tmp_path / "speed.py").write_text(CALLS)
+    monkeypatch.chdir(tmp_path)
+
+    def run(words):
+        return main(["bench", *words.replace("@", "speed.py").split()]), *capsys.readouterr()
+    return run
+
+
+def test_bench_prints_a_table_of_the_calls_and_json_their_samples(timed):
+    status, out, err = timed("@:add @:both --rounds 2 --bytes 1000000")
+    assert (status, err) == (0, "the file is executed\n"), "it is executed once"
+    assert out.splitlines() == [
+        "call  median us      p20      p80  ratio  GB/s  TFLOP/s  timed as",
+        "add      500.00   500.00   500.00  1.000     2        -  graph",
+        "one     1000.00  1000.00  1000.00  2.000     1        -  graph",
+        "two     2000.00  2000.00  2000.00  4.000     0        -  launches",
+        "Fake GPU; 2 rounds in turns after 25 ms each, L2 flushed before each"]
+    data = json.loads(timed("@:add --rounds 3 --warm --no-graph --warmup-ms 1 --flops 8 --json")[1])
+    (add,) = data["timings"]
+    assert (data["cache"], data["warmup_ms"], add["samples"], add["captured"], add["flops"]) == ("warm", 1.0, [0.5] * 3, False, 8)
+
+
+def test_bench_says_in_one_line_what_it_cannot_time(timed, monkeypatch):
+    for words, text in (("@:ad", "speed.py has nothing named ad (did you mean 'add'?)"), ("@", "name a function without arguments, or a dict of such"),
+                        ("@:add @:add", "two calls are named add"), ("@:wants", "wants needs x"), ("gone.py:f", "there is no file gone.py")):
+        status, out, err = timed(words)
+        assert status == 1 and not out and text in err.splitlines()[-1], err
+    monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
+    assert "no CUDA driver or no GPU was found" in timed("@:add")[2]

@@ -8,7 +8,7 @@ Kernels are compiled for each kind of call, and run on a simulator where there i
 # pyright: reportIncompatibleMethodOverride=false, reportOverlappingOverload=false, reportSelfClsParameterName=false
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import EllipsisType
@@ -37,10 +37,11 @@ from .runtime.device_array import DeviceArray as DeviceArray
 from .runtime.packed import Packed as Packed
 from .sim.report import Report
 from .testing import Verification
+from .timing import Comparison
 from .tuning import Tuned
 
 if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
-    from . import jax as jax, kernels as kernels, testing as testing, tuning as tuning
+    from . import jax as jax, kernels as kernels, testing as testing, timing as timing, tuning as tuning
 
 __version__: str
 __all__ = [
@@ -49,26 +50,26 @@ __all__ = [
     "TileLayout", "TileWarning", "ToolchainError", "VerificationError", "acos", "acosh", "address_of", "address_table",
     "alloc", "arange", "argmax", "argmin", "argsort", "array", "asin", "asinh", "asm", "assume", "atan", "atan2",
     "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max",
-    "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot", "bfloat16", "bitcast", "bool_",
-    "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock", "cluster_arrive",
-    "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async", "copysign", "cos",
-    "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert", "device_print", "dot",
-    "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv", "exp", "exp10", "exp2",
-    "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async", "fence_proxy_tensormap",
-    "flip", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn",
-    "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full", "gather", "globaltimer",
-    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32",
-    "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log",
-    "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit",
-    "mma_wait", "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox",
-    "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn", "reduce",
-    "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up",
-    "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert", "static_print",
-    "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence",
-    "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at",
-    "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns", "uint16", "uint32", "uint64",
-    "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id",
-    "where", "window", "zeros",
+    "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot", "bench", "bfloat16", "bitcast",
+    "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock",
+    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
+    "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
+    "device_print", "dot", "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv",
+    "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async",
+    "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn",
+    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full",
+    "gather", "globaltimer", "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col",
+    "int16", "int32", "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load",
+    "load_kernel", "log", "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma",
+    "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack",
+    "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn",
+    "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down",
+    "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert",
+    "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit",
+    "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id",
+    "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns",
+    "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id",
+    "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -920,6 +921,31 @@ def ballot(condition: _Value, mask: _Value | None = None) -> _Tile:
 
     All lanes of the warp take part; or those whose bits are set in `mask`, the thread's own one among them, also in a
     branch that only they take. PTX ISA, "vote.sync.ballot".
+    """
+
+def bench(
+    calls: Callable[..., Any] | Sequence[Any] | Mapping[str, Any], *, rounds: int = 50, warmup_ms: float = 25.0,
+    flush: bool | None = None, graph: bool = True, nbytes: int | None = None, flops: int | None = None,
+    device: int | None = None
+) -> Comparison:
+    """Time functions without arguments that work on the GPU: one, a list, or a dict by name. Returns a `Comparison`,
+    which prints as a table.
+
+    Each call first runs until it has kept the GPU busy for `warmup_ms`. Then `rounds` rounds alternate over the calls,
+    each timed between two events. Before each timing a buffer of twice the L2 cache is written (``flush=True``, the
+    default); with ``flush=False`` a timing is the mean of about 1 ms of calls in a row, which find their operands in L2
+    if they fit. A sequence of functions instead of one, which do the same on other operands, is called in turns,
+    and nothing is flushed unless it is asked for. The operands are not restored.
+
+    A call is captured in a CUDA graph (unless ``graph=False``). It works on the current stream of torch or CuPy, which
+    `bench` sets, or has a parameter `stream`, through which it gets the handle of a stream: ``lambda stream:
+    add[grid](x, y, out, stream=stream)``. What cannot be captured, such as a launch on arrays of `to_device` without
+    a stream, is launched by the host on the legacy default stream.
+
+    GB/s and TFLOP/s are those of `nbytes` and `flops`, if given for a call. Otherwise, for calls that launch kernels
+    under ``@tile.jit``: of the arrays that a kernel reads, and those that it writes, each counted once; and of its
+    products of tiles, padding included. `device` is torch's current device, or 0. Raises LaunchError if there is no
+    GPU, and what a call raises.
     """
 
 def bitcast(x: _Value, dtype: _DTypeLike) -> _Tile:

@@ -54,6 +54,7 @@ from .ops.tmem.order import tcgen05_commit, tcgen05_fence, tcgen05_wait
 from .plan import BufferSpec, plan_copy
 from .schedule import next_tile, tile_at, tile_order
 from .testing import verify
+from .timing import bench
 from .tuning import autotune
 
 globals().update(_MATH | _REDUCTIONS | _SCANS | _ATOMICS)

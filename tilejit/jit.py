@@ -6,13 +6,14 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from .compiled import CompiledKernel
@@ -124,6 +125,21 @@ def _hide_own_frames(method: Callable[P, R]) -> Callable[P, R]:
 
 _numbers = count()
 KERNELS: WeakValueDictionary[int, Kernel] = WeakValueDictionary()  # by their `number`, for graphs of other libraries
+
+
+class SeenLaunch(NamedTuple):
+    """A launch on a device: what `bench` counts the work of."""
+
+    kernel: Kernel
+    bound: Bound
+    options: dict[str, Any]
+    grid: tuple[int, ...]
+    target: str
+
+
+# A list to which launches on devices are added, but for those that take the fast path, and with which launches on the
+# simulator are errors; None outside of `bench`.
+launches_seen: ContextVar[list[SeenLaunch] | None] = ContextVar("launches_seen", default=None)
 
 
 class Kernel:
@@ -434,6 +450,9 @@ class Kernel:
         if 0 in grid:  # nothing to run, so nothing is compiled
             return
         if backend == "sim":
+            if launches_seen.get() is not None:
+                raise LaunchError(f"bench times calls on the GPU, and this launch of {self.name} is for the simulator: "
+                                  "pass device arrays")
             _say_once_that_a_gpu_is_there()
             self._simulate(bound, options, grid, max_steps=call.get("max_steps")).raise_first()
             return
@@ -447,6 +466,9 @@ class Kernel:
         device = device_of(bound, call)
         there, copies = on_device(bound, device)
         compiled = self.compiled(there, options, driver.target(device))
+        seen = launches_seen.get()
+        if seen is not None:
+            seen.append(SeenLaunch(self, there, options, grid, compiled.target))
         launcher = run(self.name, compiled, bound, there, copies, device, grid, call)
         if not copies and not call:
             version = self._versions(there, options, compiled.target)[1]

@@ -30,6 +30,7 @@ from .runtime.arguments import ArraySpec, Bound, is_host
 from .runtime.groups import parts_of
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
+from .timing import time_launches
 from .toolchain.installed import tools
 
 if TYPE_CHECKING:
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
 futures = Lazy("concurrent.futures")
 launching = Lazy("tilejit.runtime.launch")
 
-ROUNDS = 5          # timings of each configuration, alternating with the others
-BURST_MS = 1.0      # approximate duration of the launches between two events
-LOST = 1.5          # a configuration this many times slower than the best in a first timing is not timed again
-LAUNCHES_AT_MOST = 200
 RECENT = 4096       # size of the table of choices by the signatures of calls (`_looks`)
 
 
@@ -240,38 +237,6 @@ class Tuned:
         parts = (package(), tools(), what, repr(self.configs), repr(sorted(self.kernel.options.items())), repr(kind),
                  device)
         return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-def time_launches(launches: dict[int, Callable[[], Any]], stream: int,
-                  device: int) -> tuple[dict[int, float], dict[int, TileError]]:
-    """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the
-    errors of launches that fail."""
-    def burst(launch: Callable[[], Any], count: int) -> float:
-        start, end = driver.Event(device), driver.Event(device)
-        start.record(stream)
-        for _ in range(count):
-            launch()
-        end.record(stream).wait()
-        return end.milliseconds_since(start) / count
-
-    counts: dict[int, int] = {}
-    times: dict[int, list[float]] = {}
-    failed: dict[int, TileError] = {}
-    for i, launch in launches.items():
-        try:
-            burst(launch, 1)
-            # the second launch compiles the launcher to machine code, while the GPU waits
-            once = min(burst(launch, 2) for _ in range(3))
-        except LaunchError as error:
-            failed[i] = error
-            continue
-        counts[i] = max(1, min(LAUNCHES_AT_MOST, int(BURST_MS / max(once, 1e-3))))
-        times[i] = [once]
-    near = {i for i in times if times[i][0] <= LOST * min(t[0] for t in times.values())}
-    for _ in range(ROUNDS):
-        for i in near:
-            times[i].append(burst(launches[i], counts[i]))
-    return {i: sorted(t[1:] or t)[len(t[1:] or t) // 2] for i, t in times.items()}, failed
 
 
 def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

@@ -166,9 +166,10 @@ FAMILIES = (
     Family(
         "tools",
         "Tools",
-        "Verification, tuning, and ready-made kernels.",
+        "Verification, timing, tuning, and ready-made kernels.",
         (
-            "testing verify testing.Verification testing.Difference tuning autotune tuning.Tuned kernels "
+            "testing verify testing.Verification testing.Difference timing bench timing.Comparison timing.Timing "
+            "tuning autotune tuning.Tuned kernels "
             "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention jax jax.call"
         ),
     ),

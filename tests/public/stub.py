@@ -32,7 +32,7 @@ HEAD = '''"""{doc}"""
 # pyright: reportIncompatibleMethodOverride=false, reportOverlappingOverload=false, reportSelfClsParameterName=false
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import EllipsisType
@@ -50,6 +50,7 @@ UNNAMED = {
     "layout.auto": ("Auto",),
     "sim.report": ("Report",),
     "testing": ("Verification",),
+    "timing": ("Comparison",),
     "tuning": ("Tuned",),
 }
 

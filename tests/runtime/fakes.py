@@ -6,10 +6,12 @@ import ctypes
 import math
 import struct
 import types
+from contextlib import nullcontext
 from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 
-from tilejit.runtime import dlpack
+from tilejit.errors import LaunchError
+from tilejit.runtime import dlpack, driver
 from tilejit.runtime.driver import EntryPoints
 from tilejit.runtime.launcher import Launcher, Link
 from tilejit.runtime.recipe import Recipe
@@ -190,3 +192,102 @@ def make_recipe(**changes):
 
 def tensor(torch, pointer=4096, shape=(6, 8), strides=(16, 1), dtype="float32", device=0):
     return torch.Tensor(pointer, shape, strides, getattr(torch, dtype), device)
+
+
+# -- a GPU with a clock ------------------------------------------------------------------------------------------------------
+
+class FakeGpu:
+    """A driver whose work takes a stated time: streams, events, graphs, memory. `log` has what ran, as (stream, what), in order."""
+
+    L2 = 1000
+
+    def __init__(self, monkeypatch):
+        self.now, self.log, self.live = 0.0, [], []
+        self.capturing: int | None = None
+        self.captured: list = []
+        self.graphs: dict[int, list] = {}
+        self.events: dict[int, float] = {}
+        self.handles = iter(range(100, 1_000_000))
+        monkeypatch.setattr(driver, "available", lambda: True)
+        monkeypatch.setattr(driver, "name", lambda device=0: "Fake GPU")
+        monkeypatch.setattr(driver, "attribute", lambda name, device=0: {"L2_CACHE_SIZE": self.L2}[name])
+        monkeypatch.setattr(driver, "in_context", lambda device=0: nullcontext())
+        monkeypatch.setattr(driver, "call", lambda name, *args, doing: getattr(self, name)(*args))
+
+    def work(self, stream: int, what: str, milliseconds: float) -> None:
+        """Put work on a stream."""
+        if self.capturing is not None and stream == 0:
+            raise LaunchError("a launch failed: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (906)")
+        if stream == self.capturing:
+            self.captured.append((what, milliseconds))
+        else:
+            self.now += milliseconds
+            self.log.append((stream, what))
+
+    def _made(self, kind: str) -> int:
+        self.live.append((kind, handle := next(self.handles)))
+        return handle
+
+    def cuStreamCreate(self, flags):
+        assert flags == 0, "a blocking stream, on which a launch on the legacy default stream ends a capture"
+        return self._made("stream")
+
+    def cuStreamDestroy(self, stream):
+        self.live.remove(("stream", stream))
+
+    def cuStreamBeginCapture(self, stream, _mode):
+        self.capturing, self.captured = stream, []
+
+    def cuStreamEndCapture(self, _stream, into):
+        self.capturing = None
+        graph = self._made("graph")
+        self.graphs[graph] = self.captured
+        c_uint64.from_address(into).value = graph
+
+    def cuGraphGetNodes(self, graph, _nodes, into):
+        c_uint64.from_address(into).value = len(self.graphs[graph.value])
+
+    def cuGraphInstantiate(self, graph, _flags):
+        made = self._made("executable")
+        self.graphs[made] = self.graphs[graph.value]
+        return made
+
+    def cuGraphDestroy(self, graph):
+        self.live.remove(("graph", graph.value))
+
+    def cuGraphExecDestroy(self, graph):
+        self.live.remove(("executable", graph))
+
+    def cuGraphLaunch(self, graph, stream):
+        for what, milliseconds in self.graphs[graph]:
+            self.work(stream, what, milliseconds)
+
+    def cuEventCreate(self, _flags):
+        return self._made("event")
+
+    def cuEventDestroy(self, event):
+        self.live.remove(("event", event))
+
+    def cuEventRecord(self, event, stream):
+        self.events[event] = self.now
+        self.log.append((stream, "event"))
+
+    def cuEventSynchronize(self, event):
+        assert event in self.events
+
+    def cuEventElapsedTime(self, start, end):
+        return self.events[end] - self.events[start]
+
+    def cuMemAlloc(self, nbytes):
+        self.allocated = nbytes
+        return self._made("memory")
+
+    def cuMemFree(self, address):
+        self.live.remove(("memory", address))
+
+    def cuMemsetD8Async(self, _address, _value, nbytes, stream):
+        assert nbytes == self.allocated
+        self.work(stream, "flush", 7.0)
+
+    def cuCtxSynchronize(self):
+        pass

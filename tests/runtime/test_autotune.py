@@ -10,9 +10,11 @@ import pytest
 import tilejit as tile
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import driver
-from tilejit.tuning import Kept, time_launches
+from tilejit.timing import time_launches
+from tilejit.tuning import Kept
 
 from tests.gpu import in_child, needs_gpu
+from tests.runtime.fakes import FakeGpu
 
 
 @tile.autotune([dict(BLOCK=64, num_warps=1), dict(BLOCK=1024, num_warps=4), dict(BLOCK=4096, num_warps=8)], key=("x", "n"))
@@ -158,30 +160,15 @@ def test_running_out_of_memory_for_copies_of_arrays_leaks_none(monkeypatch):
 
 def test_host_preparation_of_a_launch_is_not_counted_as_kernel_time(monkeypatch):
     """The launcher's machine code is generated at the second launch, which takes milliseconds. Failures are reported."""
-    now, calls = [0.0], {}
-
-    class Event:
-        def __init__(self, device):
-            self.at = None
-
-        def record(self, stream):
-            self.at = now[0]
-            return self
-
-        def wait(self):
-            return self
-
-        def milliseconds_since(self, other):
-            return self.at - other.at
+    gpu, calls = FakeGpu(monkeypatch), {}
 
     def launch(number, milliseconds, prepares):
         calls[number] = calls.get(number, 0) + 1
-        now[0] += milliseconds + (prepares if calls[number] == 2 else 0)
+        gpu.work(0, str(number), milliseconds + (prepares if calls[number] == 2 else 0))
 
     def refused():
         raise LaunchError("no")
 
-    monkeypatch.setattr(driver, "Event", Event)
     times, failed = time_launches({0: partial(launch, 0, 0.5, 20.0), 1: partial(launch, 1, 0.6, 0.0), 2: refused, 3: partial(launch, 3, 2.0, 0.0)}, 0, 0)
     assert {i: round(t, 6) for i, t in times.items()} == {0: 0.5, 1: 0.6, 3: 2.0} and list(failed) == [2]
     assert calls[0] > calls[3] == 7, "one that is much slower runs no rounds"

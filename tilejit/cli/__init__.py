@@ -14,8 +14,8 @@ from ..lazy import Lazy
 
 COMMANDS = {"demo": Lazy("tilejit.cli.demonstration"), "doctor": Lazy("tilejit.cli.doctor"),
             "explain": Lazy("tilejit.cli.explain"), "inspect": Lazy("tilejit.cli.stages"),
-            "diff": Lazy("tilejit.cli.diff"), "cache": Lazy("tilejit.cli.cache"),
-            "ptx": Lazy("tilejit.cli.instruction_table")}
+            "diff": Lazy("tilejit.cli.diff"), "bench": Lazy("tilejit.cli.measurement"),
+            "cache": Lazy("tilejit.cli.cache"), "ptx": Lazy("tilejit.cli.instruction_table")}
 STAGES = ("graph", "llvm", "ptx", "sass")
 
 
@@ -58,12 +58,26 @@ def _make_parser() -> argparse.ArgumentParser:
     diff.add_argument("other", nargs="?", metavar="FILE:KERNEL", help="the second kernel, if it is another")
     diff.add_argument("--stage", choices=STAGES, default="ptx", help="the stage whose text is compared, default ptx")
     _add_build(diff, "--to-", "of the second build: ")
+    _add_timing(command("bench", "calls timed on the GPU, in turns", "the same for programs, with all samples"))
     cache = command("cache", "what the on-disk cache holds, or remove it", "the same for programs")
     cache.add_argument("--clear", action="store_true", help="remove the entries instead: all, or those selected below")
     cache.add_argument("--kernel", metavar="NAME", help="only entries of this kernel")
     cache.add_argument("--older-than", metavar="AGE", help="only entries last used so long ago: 30d, 12h, 45m, 10s")
     command("ptx", "the instruction table", "one object per form: name, one PTX line, targets")
     return parser
+
+
+def _add_timing(parser: argparse.ArgumentParser) -> None:
+    """Add calls and how to time them."""
+    parser.add_argument("calls", nargs="+", metavar="FILE:CALL",
+                        help="a function without arguments, or a dict of such, as in speed.py:add")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds that alternate over the calls, default 50")
+    parser.add_argument("--warmup-ms", type=float, default=25.0, metavar="MS", help="warm-up of each call, default 25")
+    parser.add_argument("--warm", action="store_true", help="do not flush the L2 cache before each timing")
+    parser.add_argument("--no-graph", action="store_true", help="time launches by the host, not CUDA graphs")
+    parser.add_argument("--bytes", type=int, metavar="N", help="the bytes that a call is credited with")
+    parser.add_argument("--flops", type=int, metavar="N", help="the operations that a call is credited with")
+    parser.add_argument("--device", type=int, metavar="N", help="the number of the GPU")
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:

@@ -78,7 +78,7 @@ class Build:
 def find_kernel(text: str) -> Kernel:
     """The kernel of FILE:KERNEL or MODULE:KERNEL; the only one, if no name is given. CompilationError otherwise."""
     place, _, name = text.partition(":")
-    module = _load(place)
+    module = load_module(place)
     found: Any = module
     names = [n for n, value in vars(module).items() if isinstance(value, (Kernel, Tuned))]
     if not name:
@@ -100,7 +100,7 @@ def _list(names: list[str]) -> str:
     return f"; its kernels are {', '.join(names)}" if names else ""
 
 
-def _load(place: str) -> ModuleType:
+def load_module(place: str) -> ModuleType:
     """The module in a file, or of a name. CompilationError if it cannot be executed."""
     is_file = place.endswith(".py") or os.sep in place
     if is_file and not os.path.isfile(place):

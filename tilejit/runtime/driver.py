@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -15,6 +16,7 @@ from numbers import Integral
 from ..errors import LaunchError
 from .libcuda import (
     CAPTURE_ACTIVE,
+    CAPTURE_MODE_RELAXED,
     DEVICE_ATTRIBUTES,
     FUNCTION_ATTRIBUTES,
     GRAPH_USER_OBJECT_MOVE,
@@ -256,10 +258,10 @@ def device_of_pointer(address: int) -> int:
                 doing=f"finding the device of the address {address:#x}")
 
 
-def create_stream(device: int = 0) -> int:
-    """A new stream that does not wait for the legacy default stream."""
+def create_stream(device: int = 0, blocking: bool = False) -> int:
+    """A new stream. Only a `blocking` one and the legacy default stream wait for each other."""
     with in_context(device):
-        return call("cuStreamCreate", 1, doing="creating a stream")
+        return call("cuStreamCreate", 0 if blocking else 1, doing="creating a stream")
 
 
 def destroy_stream(stream: int, device: int = 0) -> None:
@@ -306,6 +308,52 @@ class GraphLife:
     @property
     def has_ended(self) -> bool:
         return ctypes.c_int64.from_address(self._ended).value != 0
+
+
+class WorkGraph:
+    """A CUDA graph of the work that a function puts on a stream, ready to be launched.
+
+    LaunchError if the stream cannot be captured meanwhile, or the function puts nothing on it; and what the function
+    raises. On a blocking stream, work of the function on the legacy default stream is such an error (CUDA C++
+    Programming Guide, "CUDA Graphs", "Prohibited and Unhandled Operations")."""
+
+    def __init__(self, work: Callable[[], object], stream: int, device: int = 0):
+        self.device, self._executable = device, 0
+        graph, nodes = ctypes.c_void_p(), ctypes.c_size_t()
+        with in_context(device):
+            call("cuStreamBeginCapture", stream, CAPTURE_MODE_RELAXED, doing="beginning to capture a stream")
+            try:
+                work()
+            except BaseException:
+                with suppress(LaunchError):  # a capture that an error invalidates ends with that error again
+                    call("cuStreamEndCapture", stream, ctypes.addressof(graph), doing="capturing a stream")
+                self._destroy(graph)
+                raise
+            call("cuStreamEndCapture", stream, ctypes.addressof(graph), doing="capturing a stream")
+            try:
+                call("cuGraphGetNodes", graph, None, ctypes.addressof(nodes), doing="counting a graph's nodes")
+                if not nodes.value:
+                    raise LaunchError("capturing a stream failed: no work was put on it")
+                self._executable = call("cuGraphInstantiate", graph, 0, doing="instantiating a graph")
+            finally:
+                self._destroy(graph)
+
+    def _destroy(self, graph: ctypes.c_void_p) -> None:
+        if graph.value:
+            call("cuGraphDestroy", graph, doing="destroying a graph")
+
+    def launch(self, stream: int) -> None:
+        """Put the work on a stream, which need not be the one that was captured."""
+        with in_context(self.device):
+            call("cuGraphLaunch", self._executable, stream, doing="launching a graph")
+
+    def __del__(self):
+        try:
+            if self._executable:
+                with in_context(self.device):
+                    call("cuGraphExecDestroy", self._executable, doing="destroying a graph")
+        except Exception:  # at interpreter exit, or never made
+            pass
 
 
 def synchronize(device: int = 0, stream: int | None = None) -> None:

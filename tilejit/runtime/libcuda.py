@@ -58,6 +58,13 @@ _FUNCTIONS = {
     "cuStreamSynchronize": ("cuStreamSynchronize", "", "p"),
     "cuStreamGetCaptureInfo": ("cuStreamGetCaptureInfo_v2", "", "pppppp"),
     "cuStreamWaitEvent": ("cuStreamWaitEvent", "", "ppu"),
+    "cuStreamBeginCapture": ("cuStreamBeginCapture_v2", "", "pi"),
+    "cuStreamEndCapture": ("cuStreamEndCapture", "", "pp"),
+    "cuGraphGetNodes": ("cuGraphGetNodes", "", "ppp"),
+    "cuGraphInstantiate": ("cuGraphInstantiateWithFlags", "p", "pq"),
+    "cuGraphLaunch": ("cuGraphLaunch", "", "pp"),
+    "cuGraphDestroy": ("cuGraphDestroy", "", "p"),
+    "cuGraphExecDestroy": ("cuGraphExecDestroy", "", "p"),
     "cuUserObjectCreate": ("cuUserObjectCreate", "p", "ppuu"),
     "cuGraphRetainUserObject": ("cuGraphRetainUserObject", "", "ppuu"),
     "cuEventCreate": ("cuEventCreate", "p", "u"),
@@ -68,11 +75,12 @@ _FUNCTIONS = {
 }
 
 DEVICE_ATTRIBUTES = {"COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR": 76, "MULTIPROCESSOR_COUNT": 16,
-                     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97}
+                     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97, "L2_CACHE_SIZE": 38}
 FUNCTION_ATTRIBUTES = {"NUM_REGS": 4, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8, "REQUIRED_CLUSTER_WIDTH": 11,
                        "REQUIRED_CLUSTER_HEIGHT": 12,
                        "REQUIRED_CLUSTER_DEPTH": 13, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14}
 POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+CAPTURE_MODE_RELAXED = 2
 USER_OBJECT_NO_DESTRUCTOR_SYNC = GRAPH_USER_OBJECT_MOVE = CAPTURE_ACTIVE = 1
 
 

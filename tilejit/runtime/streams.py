@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from ..errors import LaunchError
 from .arrays import LEGACY_STREAM, ArrayView
@@ -29,6 +31,21 @@ def current_stream(view: ArrayView) -> int:
     if cupy is not None and isinstance(owner, cupy.ndarray):
         return cupy.cuda.get_current_stream(view.device).ptr
     return 0
+
+
+@contextmanager
+def made_current(stream: int, device: int) -> Iterator[None]:
+    """A context in which torch and CuPy, where they are loaded, work on a stream; 0 is the legacy default stream."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    with ExitStack() as entered:
+        if torch is not None and torch.cuda.is_available():
+            default = torch.cuda.default_stream(device)
+            entered.enter_context(torch.cuda.stream(
+                torch.cuda.ExternalStream(stream, device=device) if stream else default))
+        if cupy is not None:
+            entered.enter_context(cupy.cuda.Device(device))
+            entered.enter_context(cupy.cuda.ExternalStream(stream, device) if stream else cupy.cuda.Stream.null)
+        yield
 
 
 def choose(handles) -> tuple[int, tuple[int, ...]]:

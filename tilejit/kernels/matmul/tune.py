@@ -19,8 +19,9 @@ from ...manifest import package
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe
 from ...runtime.store import open_store
+from ...timing import time_launches
 from ...toolchain.installed import tools
-from ...tuning import Kept, time_launches
+from ...tuning import Kept
 from ..operands import (
     HOPPER,
     TILES,
