@@ -119,7 +119,7 @@ def _(e, call, value):
         if whole:
             e.control.emit_loop(0, whole, [], lambda n, c: _print_part(e, call, row, n * IN_A_LINE, IN_A_LINE) or c)
         if rest:
-            _print_part(e, call, row, e.as_value(whole * IN_A_LINE, int32), rest)
+            _print_part(e, call, row, whole * IN_A_LINE, rest)
         return carried
 
     e.control.by_first_thread(lambda: e.control.emit_loop(0, prod(outer), [], print_row))
