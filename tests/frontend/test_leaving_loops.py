@@ -1,5 +1,6 @@
 """Loops left early by break, continue and return, and while loops."""
 
+import numpy as np
 import tilejit as tile
 from graphs import body, error, expect
 
@@ -162,3 +163,30 @@ def test_else_of_a_loop_is_an_error():
 
     assert error(with_for).startswith("`for ... else` is not supported; set a flag before `break`")
     assert error(with_while).startswith("`while ... else` is not supported")
+
+
+def test_a_buffer_of_a_scope_may_have_its_name_again_in_later_trips_and_scopes_past_a_break():
+    """The name came out of the scope that ended, so the next scope may assign it: with it, no thread outside sees another value."""
+    @tile.jit
+    def kernel(y, n):
+        for i in tile.static_range(4):
+            if i == n:
+                break
+            with tile.elect():
+                for j in range(1, 3):
+                    s = tile.alloc((2,), tile.int32)
+                    tile.store(s[0:2], i * 10 + j)
+                    tile.store(y[i, 0:2], tile.load(s))
+            tile.sync()
+        for i in range(n):
+            with tile.elect():
+                s = tile.alloc((2,), tile.int32)
+                tile.store(s[0:2], i)
+        with tile.elect():
+            s = tile.alloc((2,), tile.int32)
+            tile.store(s[0:2], 7)
+            tile.store(y[4, 0:2], tile.load(s))
+
+    y = np.zeros((5, 2), np.int32)
+    kernel.simulate(1, y, 3).raise_first()
+    np.testing.assert_array_equal(y[:, 0], [2, 12, 22, 0, 7])

@@ -141,7 +141,8 @@ def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
         results += values
         a, b = then.env.get(name), orelse.env.get(name)
         lacks = dict([pair for e in (a, b) if e is not None for pair in e.lacks] + list(found.lacks))
-        w.put(name, joins.rebuild(found.plan, iter(values)), _home(w, a, b), tuple(lacks.items()))
+        came_out = all(e.came_out or isinstance(e.value, Undefined) for e in (a, b) if e is not None)
+        w.put(name, joins.rebuild(found.plan, iter(values)), _home(w, a, b), tuple(lacks.items()), came_out)
     w.frame.gone = then.gone | orelse.gone if then.gone and orelse.gone else frozenset()
     w.g.append(If(test, Block(tuple(then.nodes), then_yields), Block(tuple(orelse.nodes), else_yields), tuple(results),
                   w.g.loc))

@@ -233,7 +233,7 @@ def _headers(w: Walker, plans: dict[Any, joins.Join],
     for name, plan in plans.items():
         inner[name] = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
         entry = before[name]
-        headers[name] = Entry(joins.rebuild(plan, iter(inner[name])), entry.loc, entry.home)
+        headers[name] = Entry(joins.rebuild(plan, iter(inner[name])), entry.loc, entry.home, came_out=entry.came_out)
     return headers, inner
 
 
@@ -302,7 +302,9 @@ def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...],
 
     for name, plan in settled.plans.items():
         value, end = carry(name, plan, before[name].value, settled.inner[name]), after[name].value_past("break")
-        w.put(name, end if isinstance(end, Undefined) else value, before[name].home, _returns(after[name]))
+        came_out = before[name].came_out and after[name].came_out
+        w.put(name, end if isinstance(end, Undefined) else value,
+              after[name].home if before[name].came_out else before[name].home, _returns(after[name]), came_out)
     for name, entry in after.items():
         if name in settled.lost:
             w.put(name, Undefined(settled.lost[name]))
@@ -312,7 +314,7 @@ def carries(w: Walker, settled: Attempt, ends: Ends) -> tuple[tuple[Carry, ...],
                 w.put(name, Undefined(plan.why))
             else:
                 inner = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
-                w.put(name, carry(name, plan, joins.filler(plan), inner), lacks=_returns(entry))
+                w.put(name, carry(name, plan, joins.filler(plan), inner), None, _returns(entry), entry.came_out)
     return tuple(carried), tuple(yields)
 
 

@@ -231,7 +231,7 @@ class Walker:
                 self.put(name, False)
             for name, entry in self.frame.env.items():
                 if entry.lacks:
-                    self.put(name, entry.value_past(ONWARD), entry.home)
+                    self.put(name, entry.value_past(ONWARD), entry.home, came_out=entry.came_out)
             rest()
 
         def leave() -> None:
@@ -297,9 +297,10 @@ class Walker:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def put(self, name: Any, value: Any, home: Home | None = None, lacks: tuple[Any, ...] = ()) -> None:
+    def put(self, name: Any, value: Any, home: Home | None = None, lacks: tuple[Any, ...] = (),
+            came_out: bool = False) -> None:
         """Bind `name` to `value`, without checks."""
-        self.frame.env[name] = Entry(value, self.g.loc, home or self.home, lacks=lacks)
+        self.frame.env[name] = Entry(value, self.g.loc, home or self.home, lacks=lacks, came_out=came_out)
 
     def assign(self, name: str, value: Any) -> None:
         """``name = value`` in the kernel's code. CompilationError if the name belongs to an
