@@ -149,7 +149,7 @@ def test_an_operand_without_factors_may_have_16_bits(target):
     ("tile.dot_scaled(a, s.to(tile.float8_e4m3fn), b, s)", "the factors of float8_e4m3fn are float8_e8m0fnu, and scale_a is float8_e4m3fn"),
     ("tile.dot_scaled(a, s.to(tile.float32), b, s)", "and scale_a is float32"),
     ("tile.dot_scaled(a.to(tile.float16), s, b, s)", "a with factors has floats of 4, 6 or 8 bits, not float16"),
-    ("tile.dot_scaled(a.to(tile.int8), None, b, s)", "a has floats of 4 to 8 bits, or without factors of 16, not int8"),
+    ("tile.dot_scaled(a.to(tile.int8), None, b, s)", "a holds floats of 4 to 8 bits, or of 16 bits without factors, not int8"),
     ("tile.dot_scaled(a, s, b, s, block=8)", "a factor is for a block of 16 or 32 elements, not the number 8"),
     ("tile.dot_scaled(a, s, b, s, scale_layout='blocked')", r"scale_a in the blocked layout has 1 by 1 units of 512 factors, not \[64, 1\]"),
     ("tile.dot_scaled(a, s, b, s, scale_layout='rows')", "scale_layout is 'plain' or 'blocked', not 'rows'"),

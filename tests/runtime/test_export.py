@@ -115,6 +115,14 @@ def test_a_loaded_kernel_launches_as_the_kernel_does(folder, device):
     assert struct.pack("<i", 5) in call.params and struct.pack("<Q", 65536) in call.params
 
 
+def test_a_grid_function_sees_the_constants_that_need_not_be_given_at_every_launch(folder, device):
+    loaded = tile.load_kernel(folder / "by_map.tile")
+    x, y = FakeArray(4096, (64, 64), typestr="<f2"), FakeArray(65536, (64, 64), typestr="<f2")
+    for turn in range(3):  # the second call takes the fast path
+        loaded[lambda given: given["BLOCK"]](x, y, 5)
+        assert device.launches[turn].grid == (8, 1, 1)
+
+
 def test_constants_and_none_choose_the_version(folder, device):
     loaded = tile.load_kernel(folder / "add_row.tile")
     x = FakeArray(4096, (64, 64))

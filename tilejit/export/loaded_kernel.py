@@ -37,6 +37,7 @@ class LoadedKernel:
             Param(name, Parameter.POSITIONAL_OR_KEYWORD, constant, Parameter.empty if data is None else from_json(data))
             for name, constant, data in archive.parameters)
         self.names = [p.name for p in self.parameters]
+        self.defaults = {p.name: p.default for p in self.parameters if p.default is not Parameter.empty}
         self.warm = Warm()
 
     def __repr__(self) -> str:
@@ -52,7 +53,9 @@ class LoadedKernel:
 
         def launch(*args: Any, **kwargs: Any) -> None:
             for launcher in self.warm.find(form_of(kwargs)):
-                place = call_grid(grid, dict(zip(self.names, args)) | kwargs) if callable(grid) else grid
+                place = grid
+                if callable(grid):
+                    place = call_grid(grid, {**self.defaults, **dict(zip(self.names, args)), **kwargs})
                 if launcher(place, None, args):
                     return
             self._launch(grid, args, kwargs)

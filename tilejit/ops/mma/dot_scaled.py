@@ -67,7 +67,7 @@ def times_factors(g: Builder, name: str, x: Value, scale, k_first: bool, block: 
     narrow = dtype.is_float and dtype.bits <= 8 and dtype != float8_e8m0fnu
     if scale is None:
         if not narrow and dtype.name not in WIDE:
-            raise g.error(f"{name} has floats of 4 to 8 bits, or without factors of 16, not {dtype}")
+            raise g.error(f"{name} holds floats of 4 to 8 bits, or of 16 bits without factors, not {dtype}")
         return x if dtype.name in WIDE else as_value(convert(g, x, bfloat16))
     if not narrow:
         raise g.error(f"{name} with factors has floats of 4, 6 or 8 bits, not {dtype}")
