@@ -197,9 +197,11 @@ class Kernels:
             for_all = first and n in ((0, len(same) - 1) if all_cases() else (0,))
             asked = False
             for target in TARGETS if for_all else (*TARGETS[turn:], *TARGETS[:turn]):
-                if target not in sighting.met and not self._has_new_calls(sighting, target):
+                unknown = self._unknown_calls(sighting, target)
+                if unknown == ():
                     continue
                 found = self._asked(sighting, target, test)
+                self._learn_calls(unknown, target, found is not None)
                 problems += found or []
                 asked = asked or found is not None
                 if asked and not for_all:
@@ -208,15 +210,24 @@ class Kernels:
                 problems += self._asked(sighting, next(iter(sighting.met)), test) or []
         return problems
 
-    def _has_new_calls(self, sighting: Sighting, target: str) -> bool:
-        """Whether the graph that the test lowered has calls of a form that no kernel had that was lowered for the target."""
-        if all_cases() or not sighting.met:
-            return True
+    def _unknown_calls(self, sighting: Sighting, target: str) -> tuple[str, ...] | None:
+        """The keys of the forms of calls, in the graph that the test lowered, that no kernel had that the target accepts; none
+        if a kernel with the same unknown forms was rejected. None if the test lowered it for the target, or all are to be tried."""
+        if all_cases() or not sighting.met or target in sighting.met:
+            return None
         if sighting.calls is None:
             sighting.calls = graph_forms.forms(next(iter(sighting.met.values())).graph)
-        new = self._claim(*(form_key(form, f"calls-{target}") for form in sighting.calls))
-        self.count[target, "of new calls" if new else "of known calls"] += 1
-        return bool(new)
+        self._claim()  # what other processes have learnt
+        keys = sorted(form_key(form, f"calls-{target}") for form in sighting.calls)
+        unknown = tuple(key for key in keys if key not in self.claimed)
+        known = not unknown or _rejection(unknown, target) in self.claimed
+        self.count[target, "of known calls" if known else "of new calls"] += 1
+        return () if known else unknown
+
+    def _learn_calls(self, unknown: tuple[str, ...] | None, target: str, accepted: bool) -> None:
+        """Only a kernel that the target accepts shows what becomes of all its calls."""
+        if unknown:
+            self._claim(*(unknown if accepted else (_rejection(unknown, target),)))
 
     def _asked(self, sighting: Sighting, target: str, test: str) -> list[str] | None:
         """The problems of one version for a target; None if the target rejects it, or has rejected enough that are alike."""
@@ -271,6 +282,10 @@ class Kernels:
             return new
         finally:
             fcntl.flock(self.claims, fcntl.LOCK_UN)
+
+
+def _rejection(unknown: tuple[str, ...], target: str) -> str:
+    return form_key(" ".join(unknown), f"rejected-{target}")
 
 
 @cache

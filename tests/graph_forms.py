@@ -1,8 +1,8 @@
 """The forms of the calls in a kernel's graph, by which a run recognizes kernels that need not be lowered for further targets.
 
 A form is a call without what may be any: an op and its lowering with the kinds of its operands and attributes, what
-encloses it, and which call computed an operand. A target that lowers, or properly rejects, every form does so in other
-kernels too. Numbers are not part of a form, except 0, 1 and 2.
+encloses it, and which call computed an operand. A target that accepts each form in some kernel accepts it in others.
+Numbers are not part of a form, except 0, 1 and 2.
 """
 
 from __future__ import annotations
