@@ -30,7 +30,7 @@ QUICK = {
         "frontend/test_loops.py", "frontend/test_prune.py", "frontend/test_scopes.py", "frontend/test_source.py",
         "frontend/test_unrolled_loops.py",
     ),
-    "interop": ("runtime/test_torch_operator.py::test_the_schema_comes_from_the_signature_and_from_what_the_graph_writes",),
+    "interop": ("runtime/test_operator_results.py",),
     "ir": ("ir/test_check.py", "golden/test_graph_text.py::test_a_kernel_lowers_to_its_golden_graph"),
     "layout": (
         "layout/test_layout_algebra.py", "layout/test_layout_draw.py", "layout/test_layout_fragments.py",
