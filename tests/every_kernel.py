@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import importlib.util
 import os
 import re
 from collections import Counter
@@ -350,10 +351,15 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def defined() -> dict[Place, str]:
-    """The names of the functions decorated with ``@tile.jit`` in the files of `tests/`, by location."""
+    """The names of the functions decorated with ``@tile.jit`` in the files of `tests/`, by location, but for files whose tests need a library
+    that is not installed."""
     found = {}
     for path in TESTS.rglob("*.py"):
-        for node in _functions(ast.parse(path.read_text())):
+        text = path.read_text()
+        library = re.search(r'^pytestmark = needs_module\("(\w+)"\)', text, re.MULTILINE)
+        if library and importlib.util.find_spec(library[1]) is None:
+            continue
+        for node in _functions(ast.parse(text)):
             if any(ast.unparse(d).startswith(("tile.jit", "tilejit.jit", "jit")) for d in node.decorator_list):
                 found[str(path), node.lineno] = node.name
     return found

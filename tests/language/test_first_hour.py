@@ -56,9 +56,10 @@ def test_a_forgotten_constexpr_names_the_parameter(code):
 
 
 def test_a_kernel_is_no_method():
+    kernel = tile.jit
     with pytest.raises(tile.CompilationError) as caught:
         class Model:
-            @tile.jit
+            @kernel
             def forward(self, x):
                 tile.store(x[0], 1.0)
     assert str(caught.value).partition(": ")[2] == (
@@ -89,6 +90,8 @@ def test_a_grid_function_with_a_wrong_name_is_told_the_right_one():
         "arguments by name: x, y, BLOCK")
     assert message(lambda: copied[lambda a: 64 / a["BLOCK"]](x, y, BLOCK=4)) == (
         "a grid is made of integers, not 16.0; // and tile.cdiv divide integers")
+    copied[lambda a: (a["BLOCK"] // 4,)](x, y, BLOCK=4)
+    assert (y[:4] == x[:4]).all()
 
 
 def test_a_launch_inside_a_kernel_is_an_error():

@@ -14,14 +14,9 @@ from tilejit.kernels.operands import check_no_gradient
 Q, K = np.ones((2, 4, 70, 64), np.float16), np.ones((2, 2, 100, 64), np.float16)
 
 
-@tile.jit
-def shifted(s, batch, head, rows, columns, by):
-    return s + by
-
-
-@tile.jit
-def plus(sums, row, column, tile_):
-    return sums + tile_
+# They have the wrong parameters, so no test lowers them.
+shifted = tile.jit(source="def shifted(s, batch, head, rows, columns, by):\n    return s + by\n")
+plus = tile.jit(source="def plus(sums, row, column, tile_):\n    return sums + tile_\n")
 
 
 @tile.jit
