@@ -11,7 +11,7 @@ from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlaps_itself
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
-from .values import SimBuffer, SimPoints, SimRegion
+from .values import SimBuffer, SimPoints, SimRegion, coordinates_of
 
 
 class GlobalAccess(Component):
@@ -25,7 +25,7 @@ class GlobalAccess(Component):
             if whole is not None:
                 self._count_region(buffer, region, owner)
                 return self._read_boxes(buffer, region, whole, other, dtype, owner)
-        index, keep, shape = self.indices(buffer, coords, mask, bounds)
+        index, keep, shape = self.indices(buffer, coordinates_of(region) if coords is None else coords, mask, bounds)
         self._count_requests(memory, index, owner)
         count = index.size if keep is None else int(np.count_nonzero(keep))
         self.count("global -> registers", count * self._repeats(index) * memory.itemsize)
@@ -56,6 +56,7 @@ class GlobalAccess(Component):
                 self._write_boxes(buffer, region, whole, values, dtype, owner)
                 self._note_store(buffer, region, bool(whole))
                 return
+        coords = coordinates_of(region) if coords is None else coords
         index, keep, shape = self.indices(buffer, coords, mask, bounds, values)
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)

@@ -32,7 +32,7 @@ from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies
 from .traffic import Traffic
-from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap, coordinates_of
+from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
@@ -359,8 +359,6 @@ class Machine:
         1). ``atomic`` reads take part in no race. `tile` is the type of the result, if each of the threads that hold
         an element reads it.
         """
-        if coords is None:
-            coords = coordinates_of(region)
         if buffer.memory.scope == "global":
             return self.global_memory.read(buffer, coords, mask, other, owner, bounds, region, atomic)
         return self.shared.read(buffer, coords, mask, other, owner, region, atomic, tile)
@@ -374,8 +372,6 @@ class Machine:
         self.sim.version += 1
         if np.ndim(values) == 1:
             values = np.reshape(values, (-1, 1))
-        if coords is None:
-            coords = coordinates_of(region)
         if buffer.memory.scope == "global":
             self.global_memory.write(buffer, coords, values, mask, owner, bounds, region, atomic)
         else:
