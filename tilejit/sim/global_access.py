@@ -77,10 +77,9 @@ class GlobalAccess(Component):
             self._note_store(buffer, region, index.size > 0)
         if not index.size:
             return
-        if self.m.checks and not atomic:
-            self._check_twice(memory, index, values, owner, shape)
         memory.elements(dtype)[index] = values
         if self.m.checks and not atomic:
+            self._check_twice(memory, index, values, owner, shape)
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
 
     def _note_store(self, buffer: SimBuffer, region: SimRegion | SimPoints | None, reached: bool) -> None:
@@ -320,19 +319,13 @@ class GlobalAccess(Component):
         self.judge(memory, "write" if writing else "read", access(view, ids, self.m.sim.global_clocks, True, who))
 
     def _check_twice(self, memory: GlobalMemory, index, values, owner, shape) -> None:
-        """Report two threads of one CTA that write different values to the same element in one store."""
+        """Report two threads of one CTA that have written different values to the same element in one store: the last
+        one's are there."""
         if owner is None and not (values.ndim == 2 and self.m.threads > 1 and shape[-1] > 1):
             return
-        flat = index.reshape(-1)
-        order = np.arange(flat.size)
-        scratch = self.m.sim.scratch(memory.flat.size)
-        scratch[flat] = order
-        winner = scratch[flat]
-        if (winner == order).all():
-            return
-        data = np.ascontiguousarray(values).reshape(-1)
-        clash = (winner != order) & (data.view(f"V{data.itemsize}") != data[winner].view(f"V{data.itemsize}"))
-        if clash.any():
+        unsigned = f"u{values.itemsize}"
+        kept = memory.elements(values.dtype).view(unsigned)[index]
+        if (kept != np.ascontiguousarray(values).view(unsigned)).any():
             self.m.finding("race",
                            f"two threads write different values to one element of {memory.name} at the same time")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from .host import Host
 from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
+from .networks import run_network
 from .ordered_access import OrderedAccess
 from .remote import RemoteStores
 from .report import Finding
@@ -345,6 +346,10 @@ class Machine:
         """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile
         without a layout."""
         return self.sim.owners(tile)
+
+    def run_network(self, values: list[np.ndarray], steps: Sequence[Any], kept: int) -> list[np.ndarray]:
+        """Sort the last axis of `values` by the `steps` of a network, and keep its lowest ``2**kept`` elements."""
+        return run_network(values, steps, kept)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
