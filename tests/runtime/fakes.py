@@ -21,19 +21,6 @@ def address(function) -> int:
     return ctypes.cast(function, c_void_p).value
 
 
-class ErrorNames:
-    """A stand-in for libcuda that knows the names of some errors."""
-
-    NAMES = {1: b"CUDA_ERROR_INVALID_VALUE", 3: b"CUDA_ERROR_NOT_INITIALIZED", 700: b"CUDA_ERROR_ILLEGAL_ADDRESS",
-             701: b"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}
-
-    def cuGetErrorName(self, code: int, into) -> int:
-        if code not in self.NAMES:
-            return 1
-        into._obj.value = self.NAMES[code]
-        return 0
-
-
 @dataclass
 class Launch:
     """One call of cuLaunchKernelEx."""
