@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import defaultdict
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.ops.order.network import steps
-from tilejit.sim import atomics, compiled, global_races, loops, networks, units
+from tilejit.sim import atomics, compile_loops, element_loops as loops, global_races, networks, shared_units as units
 from tilejit.sim.memory import SharedMemory
 
 INTEGERS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec", "sub")
@@ -140,15 +141,15 @@ def test_a_kernel_on_the_loops_has_the_results_and_findings_of_numpy(by_loops):
 
 def test_numba_compiles_a_loop_when_the_work_pays_for_it(monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(compiled, "_spent", type(compiled._spent)())
-    monkeypatch.setattr(compiled, "_made", {})
+    monkeypatch.setattr(compile_loops, "_spent", defaultdict(float))
+    monkeypatch.setattr(compile_loops, "_made", {})
     monkeypatch.delenv("TILEJIT_NUMBA", raising=False)
-    assert compiled.compiled(loops.exchange_keys, compiled.PAYS / 2) is None
+    assert compile_loops.compiled(loops.exchange_keys, compile_loops.PAYS / 2) is None
     monkeypatch.setenv("TILEJIT_NUMBA", "0")
-    assert compiled.compiled(loops.exchange_keys, compiled.PAYS) is None
+    assert compile_loops.compiled(loops.exchange_keys, compile_loops.PAYS) is None
     monkeypatch.delenv("TILEJIT_NUMBA")
-    sort = compiled.compiled(loops.exchange_keys, compiled.PAYS)
-    assert sort is not None and compiled.compiled(loops.exchange_keys, 0) is sort
+    sort = compile_loops.compiled(loops.exchange_keys, compile_loops.PAYS)
+    assert sort is not None and compile_loops.compiled(loops.exchange_keys, 0) is sort
     rows = np.random.default_rng(0).integers(0, 99, (2, 16)).astype(np.uint32)
     expected = np.sort(rows)
     sort(rows, *networks.step_tables(steps(4, 4), 4))
@@ -157,7 +158,7 @@ def test_numba_compiles_a_loop_when_the_work_pays_for_it(monkeypatch):
 
 def test_without_numba_numpy_does_the_work():
     code = ("import sys; sys.modules['numba'] = None\n"
-            "from tilejit.sim import compiled, loops\n"
-            "print(compiled.compiled(loops.exchange_keys, 99))")
+            "from tilejit.sim import compile_loops, element_loops as loops\n"
+            "print(compile_loops.compiled(loops.exchange_keys, 99))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "None", done.stderr

@@ -93,12 +93,12 @@ def test_cuda_pathfinder_is_asked_after_path(tmp_path, no_wheel):
 
 def test_without_cuda_pathfinder_it_finds_nothing(monkeypatch):
     pytest.importorskip("cuda.pathfinder")
-    pathfinder._found.cache_clear()
+    pathfinder._ask.cache_clear()
     assert os.path.isfile(pathfinder.program("ptxas")) and pathfinder.libdevice().name == "libdevice.10.bc"
-    monkeypatch.setitem(sys.modules, "cuda", None)
-    pathfinder._found.cache_clear()
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    pathfinder._ask.cache_clear()
     assert pathfinder.program("ptxas") is None and pathfinder.libdevice() is None
-    pathfinder._found.cache_clear()
+    pathfinder._ask.cache_clear()
 
 
 def test_the_driver_s_compiler_comes_next_and_keeps_the_ptx(tmp_path, no_wheel):

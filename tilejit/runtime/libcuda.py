@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from ..errors import LaunchError
@@ -32,11 +33,10 @@ def device_files() -> bool:
 def bindings() -> Any:
     """`cuda.bindings.driver`, whether or not there is a driver. LaunchError if the package is not installed."""
     try:
-        from cuda.bindings import driver
+        return import_module("cuda.bindings.driver")
     except ImportError as error:
         raise LaunchError(f"the CUDA driver is reached through cuda.bindings: pip install cuda-bindings "
                           f"({str(error)[:200]})") from None
-    return driver
 
 
 @cache

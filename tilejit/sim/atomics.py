@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import loops
-from .compiled import compiled, plain
+from . import element_loops as loops
+from .compile_loops import as_loops_take_it, compiled
 
 _UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum,
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
@@ -33,13 +33,13 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
 def _by_loops(memory, index, kind, values, compare, seconds: float) -> tuple[np.ndarray, bool] | None:
     """`apply_atomic` by a compiled loop; None if NumPy is to do it, in about `seconds`, or no loop can."""
     dtype, count = memory.dtype, len(index)
-    index, values, old = plain(index), plain(values), np.empty(count, dtype)
+    index, values, old = as_loops_take_it(index), as_loops_take_it(values), np.empty(count, dtype)
     if dtype.kind in "iu" or kind == "exch" and dtype.isbuiltin == 1:
         run, unsigned = compiled(loops.apply_integers, seconds), dtype if dtype.kind in "iu" else f"u{dtype.itemsize}"
         if run is None:
             return None
         data, values, given = (x.view(unsigned) for x in (memory, values, old))
-        compare = values if compare is None else plain(compare).view(unsigned)
+        compare = values if compare is None else as_loops_take_it(compare).view(unsigned)
         return old, bool(run(data, index, loops.KINDS[kind], values, compare, given))
     if kind in EXTREMES:
         run, bits = compiled(loops.apply_extremes, seconds), np.dtype(f"i{dtype.itemsize}")

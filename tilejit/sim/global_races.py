@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import Loc
-from . import loops
-from .compiled import compiled, plain
+from . import element_loops as loops
+from .compile_loops import as_loops_take_it, compiled
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
 from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, find_unknown
 
@@ -237,8 +237,8 @@ class GlobalShadow:
             writer, reader = self._arrays(None), none if self.reader is None else self.reader
         else:
             writer, reader = none if self.writer is None else self.writer, self._readers_array()
-        cells = plain(view.index.reshape(-1))
-        return int(mark(writer, reader, cells, plain(np.broadcast_to(ids, view.index.shape).reshape(-1)), *more))
+        cells = as_loops_take_it(view.index.reshape(-1))
+        return int(mark(writer, reader, cells, as_loops_take_it(np.broadcast_to(ids, view.index.shape).reshape(-1)), *more))
 
     def _readers_array(self) -> np.ndarray:
         if self.reader is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from . import loops
-from .compiled import compiled
+from . import element_loops as loops
+from .compile_loops import compiled
 
 STEP = 1e-8   # seconds that NumPy takes for a step on one element
 
@@ -16,7 +16,7 @@ STEP = 1e-8   # seconds that NumPy takes for a step on one element
 def run_network(values: list[np.ndarray], steps: Sequence[Any], kept: int) -> list[np.ndarray]:
     """The lowest ``2**kept`` elements along the last axis, which `steps` sort. An element is a tuple of one integer of
     each of `values`."""
-    loop = {1: loops.exchange_keys, 2: loops.exchange_pairs}.get(len(values))
+    loop: Callable | None = {1: loops.exchange_keys, 2: loops.exchange_pairs}.get(len(values))
     run = compiled(loop, values[0].size * len(steps) * STEP) if loop is not None else None
     if run is None:
         return run_by_numpy(values, steps, kept)

@@ -14,7 +14,7 @@ from .component import Component
 from .faults import Reporter
 from .memory import TensorMemory
 from .shadow import ANYONE, MANY, Access, Conflict
-from .units import read_units, units_at, write_units
+from .shared_units import read_units, units_at, write_units
 from .values import SimBuffer, SimRegion, coordinates_of
 
 

@@ -12,7 +12,7 @@ from ..ops.mma.descriptor import Derived, Descriptor, encode_descriptor
 from ..types import Tile
 from .component import Component
 from .engines import Operation, Span
-from .units import Elements
+from .shared_units import Elements
 
 ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
 TF32 = np.uint32(0xFFFFE000)

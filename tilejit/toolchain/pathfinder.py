@@ -9,28 +9,31 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..lazy import Lazy
+
+pathfinder = Lazy("cuda.pathfinder")
+
 
 def program(name: str) -> str | None:
     """The path of a program of the toolkit, such as "ptxas"; None if it is not found."""
-    return _found("find_nvidia_binary_utility", name)
+    return _ask("find_nvidia_binary_utility", name)
 
 
 def libdevice() -> Path | None:
     """The path of libdevice.10.bc, or None."""
-    path = _found("find_bitcode_lib", "device")
+    path = _ask("find_bitcode_lib", "device")
     return None if path is None else Path(path)
 
 
 def library(name: str) -> Path | None:
     """The path of a library, such as "nvJitLink", which is loaded; None if it is not found. "cuda" is the driver's."""
-    found = _found("load_nvidia_dynamic_lib", name)
+    found = _ask("load_nvidia_dynamic_lib", name)
     return None if found is None else Path(found.abs_path or name)
 
 
 @lru_cache(maxsize=16)
-def _found(function: str, name: str) -> Any:
+def _ask(function: str, name: str) -> Any:
     """What a function of cuda.pathfinder returns; None where it fails, is missing, or the package is."""
     with suppress(ImportError, AttributeError, RuntimeError, ValueError):
-        from cuda import pathfinder
         return getattr(pathfinder, function)(name)
     return None

@@ -1,4 +1,4 @@
-"""Loops of the simulator over single elements, which `compiled` hands to numba.
+"""Loops of the simulator over single elements, which `compile_loops` hands to numba.
 
 Each does what a function beside its caller does with NumPy, bit for bit. They are plain Python on arrays that are
 contiguous and writeable, so that numba compiles each for few types.

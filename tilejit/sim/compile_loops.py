@@ -6,7 +6,7 @@ kind of work is done by NumPy until it has taken that long in a process, or will
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,16 +15,19 @@ import numpy as np
 
 from ..concurrency import not_while_forking
 from ..config import config
+from ..lazy import Lazy
+
+numba = Lazy("numba")
 
 PAYS = 0.5    # seconds of NumPy's time after which a loop is compiled
 LEAST = 1e-4  # ... of a single piece of work for which a loop is compiled in any case
 
-_spent: Counter[Callable] = Counter()
+_spent: defaultdict[Callable, float] = defaultdict(float)
 _made: dict[Callable, Callable] = {}
 
 
 def compiled(loop: Callable, seconds: float) -> Callable | None:
-    """The compiled form of a function of `loops`; None if NumPy is to do the work, which takes it about `seconds`."""
+    """The compiled form of a function of `element_loops`; None if NumPy is to do the work, in about `seconds`."""
     made = _made.get(loop)
     if made is not None:
         return made
@@ -39,27 +42,26 @@ def compiled(loop: Callable, seconds: float) -> Callable | None:
 
 @not_while_forking
 def _compile(loop: Callable) -> Callable | None:
-    numba = _numba()
-    if numba is None:
+    compiler = _compiler()
+    if compiler is None:
         return None
     try:
-        made = numba.njit(loop, cache=not config().no_cache)
+        made = compiler(loop, cache=not config().no_cache)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        made = numba.njit(loop)
+        made = compiler(loop)
     _made[loop] = not_while_forking(made)  # it is compiled for the types of each first call
     return _made[loop]
 
 
 @cache
-def _numba() -> Any:
-    """The module, None if it is not installed, or for another NumPy."""
+def _compiler() -> Any:
+    """``numba.njit``, None if numba is not installed, or for another NumPy."""
     try:
-        import numba
+        return numba.njit
     except ImportError:
         return None
-    return numba
 
 
-def plain(x: np.ndarray) -> np.ndarray:
+def as_loops_take_it(x: np.ndarray) -> np.ndarray:
     """`x` as the loops take arrays: contiguous and writeable."""
     return x if x.flags.c_contiguous and x.flags.writeable else np.array(x, order="C")

@@ -47,7 +47,7 @@ class Elements:
     def read(self, memory: PerCta, rows: slice | np.ndarray, dtype: np.dtype) -> np.ndarray:
         """The elements in the memory of the CTAs at `rows`, (CTAs, rows, columns)."""
         if self.units is None:
-            return _taken(memory.view(dtype), rows, self.addresses.reshape(-1) // self.itemsize).reshape(
+            return _take(memory.view(dtype), rows, self.addresses.reshape(-1) // self.itemsize).reshape(
                 -1, *self.addresses.shape)
         found = read_units(memory, rows, self.units).view(dtype)
         if self.across:
@@ -57,7 +57,7 @@ class Elements:
 
 def read_units(memory: PerCta, rows: slice | np.ndarray, units: np.ndarray) -> np.ndarray:
     """Units of the memory of the CTAs at `rows`, (CTAs, 16-byte units)."""
-    return _taken(memory.view(_UNITS), rows, units)
+    return _take(memory.view(_UNITS), rows, units)
 
 
 def write_units(memory: PerCta, rows: slice | np.ndarray, units: np.ndarray, values: np.ndarray) -> None:
@@ -70,7 +70,7 @@ def write_units(memory: PerCta, rows: slice | np.ndarray, units: np.ndarray, val
         data[rows[:, None], units] = pieces
 
 
-def _taken(data: np.ndarray, rows: slice | np.ndarray, index: np.ndarray) -> np.ndarray:
+def _take(data: np.ndarray, rows: slice | np.ndarray, index: np.ndarray) -> np.ndarray:
     if isinstance(rows, slice):
         return np.take(data[rows], index, axis=1)
     return data[rows[:, None], index]
