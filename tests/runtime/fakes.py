@@ -225,22 +225,22 @@ class FakeGpu:
     def cuStreamBeginCapture(self, stream, _mode):
         self.capturing, self.captured = stream, []
 
-    def cuStreamEndCapture(self, _stream, into):
+    def cuStreamEndCapture(self, _stream):
         self.capturing = None
         graph = self._made("graph")
         self.graphs[graph] = self.captured
-        c_uint64.from_address(into).value = graph
+        return graph
 
-    def cuGraphGetNodes(self, graph, _nodes, into):
-        c_uint64.from_address(into).value = len(self.graphs[graph.value])
+    def cuGraphGetNodes(self, graph):
+        return [], len(self.graphs[graph])
 
     def cuGraphInstantiate(self, graph, _flags):
         made = self._made("executable")
-        self.graphs[made] = self.graphs[graph.value]
+        self.graphs[made] = self.graphs[graph]
         return made
 
     def cuGraphDestroy(self, graph):
-        self.live.remove(("graph", graph.value))
+        self.live.remove(("graph", graph))
 
     def cuGraphExecDestroy(self, graph):
         self.live.remove(("executable", graph))

@@ -237,8 +237,8 @@ class GlobalShadow:
             writer, reader = self._arrays(None), none if self.reader is None else self.reader
         else:
             writer, reader = none if self.writer is None else self.writer, self._readers_array()
-        cells = as_loops_take_it(view.index.reshape(-1))
-        return int(mark(writer, reader, cells, as_loops_take_it(np.broadcast_to(ids, view.index.shape).reshape(-1)), *more))
+        cells, ids = (as_loops_take_it(x.reshape(-1)) for x in (view.index, np.broadcast_to(ids, view.index.shape)))
+        return int(mark(writer, reader, cells, ids, *more))
 
     def _readers_array(self) -> np.ndarray:
         if self.reader is None:
