@@ -10,14 +10,16 @@ import numpy as np
 from . import element_loops as loops
 from .compile_loops import compiled
 
+LOOPS: dict[int, Callable] = {1: loops.exchange_keys, 2: loops.exchange_pairs}  # by the numbers of an element
 STEP = 1e-8   # seconds that NumPy takes for a step on one element
 
 
 def run_network(values: list[np.ndarray], steps: Sequence[Any], kept: int) -> list[np.ndarray]:
     """The lowest ``2**kept`` elements along the last axis, which `steps` sort. An element is a tuple of one integer of
     each of `values`."""
-    loop: Callable | None = {1: loops.exchange_keys, 2: loops.exchange_pairs}.get(len(values))
-    run = compiled(loop, values[0].size * len(steps) * STEP) if loop is not None else None
+    run = None
+    if len(values) in LOOPS:
+        run = compiled(LOOPS[len(values)], values[0].size * len(steps) * STEP)
     if run is None:
         return run_by_numpy(values, steps, kept)
     rows = [np.ascontiguousarray(v).reshape(-1, v.shape[-1]) for v in values]
