@@ -496,22 +496,24 @@ class Kernel(Generic[_P, _R]):
     @overload
     def simulate(
         self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-        max_steps: int | None = None, **kwargs: Any
+        max_steps: int | None = None, timeline: bool = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
-        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
+        report's `.timeline()` shows who did what when.
 
-        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
+        If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
     @overload
     def simulate(
         self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None, max_steps: Any = None,
-        **kwargs: Any
+        timeline: Any = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
-        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
+        report's `.timeline()` shows who did what when.
 
-        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
+        If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and

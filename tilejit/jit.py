@@ -401,19 +401,21 @@ class Kernel:
 
     @_hide_own_frames
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-                 max_steps: int | None = None, **kwargs: Any) -> Report:
+                 max_steps: int | None = None, timeline: bool = False, **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
-        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
+        report's `.timeline()` shows who did what when.
 
-        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
+        If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
-        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
+        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None),
+                            ("timeline", timeline)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: "
                                   "give that by position")
         bound, options = self.bind_alone("simulate runs on the simulator", args, kwargs)
         return self._simulate(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks,
-                              max_steps=max_steps)
+                              max_steps=max_steps, timeline=timeline)
 
     def _simulate(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], target: str | None = None,
                   **how: Any) -> Report:

@@ -209,7 +209,7 @@ OVERLOADS: dict[str, list[dict[str, str]]] = {
     "verify": [{}, dict.fromkeys(words("rtol atol seed target"), "Any")],  # of ``**blocks``, a dict of ints
     "plan_copy": [{}, dict.fromkeys(words("op scope threads target"), "Any")],
     "Kernel.compile": [{}, {"target": "Any"}],
-    "Kernel.simulate": [{}, dict.fromkeys(words("seed checks target max_steps"), "Any")],
+    "Kernel.simulate": [{}, dict.fromkeys(words("seed checks target max_steps timeline"), "Any")],
     "cdiv": [
         {"a": "int", "b": "int", "return": "int"},
         {},

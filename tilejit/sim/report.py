@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from ..errors import Loc, SimulationError, warn
+from ..errors import LaunchError, Loc, SimulationError, warn
+from ..timeline import Timeline
 
 KINDS = (
     "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
@@ -74,6 +76,7 @@ class Report:
         self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
+        self.recording: Any = None  # a `timed.Recording`, if one was asked for
         # for each line and array that it stores to: the finding that all of it is out of bounds, None if it is not
         self.dropped: dict[tuple[int, str], Finding | None] = {}
         self.stats: dict[str, Any] = {  # counters and numbers
@@ -100,6 +103,17 @@ class Report:
         """What is no fault, and rarely meant: of the kind ``"dropped-store"``, lines whose stores are far out of bounds
         in every CTA. A launch warns of them."""
         return [finding for finding in self.dropped.values() if finding is not None]
+
+    def timeline(self, ctas: Iterable[int] | int | None = None) -> Timeline:
+        """Who did what when: of each CTA in `ctas` (linear numbers in the grid; by default of the first one), a row for
+        the threads of each scope, and one for each agent of asynchronous operations. Time is in steps, not in cycles:
+        an operation of the lowered kernel takes its threads one step, an asynchronous one 20, and a wait ends when what
+        it waits for has happened. Raises LaunchError if ``simulate(..., timeline=True)`` was not asked to record it.
+        """
+        if self.recording is None:
+            raise LaunchError("no timeline was recorded: ask for it with simulate(grid, ..., timeline=True)")
+        recorded: Timeline = self.recording.timeline(ctas)
+        return recorded
 
     def retract(self, kind: str, line: int) -> None:
         """Withdraw a finding that a later one explains better."""
