@@ -18,7 +18,7 @@ KINDS = {
     "compute": ("arithmetic", svg.colour(212, 0.72), "="),
     "memory": ("loads and stores", svg.colour(150, 0.68, 0.45), "m"),
     "sync": ("issues, arrivals, barriers", svg.colour(45, 0.70), "s"),
-    "wait": ("waits", svg.colour(0, 0.88, 0.6), "."),
+    "wait": ("waits", svg.colour(0, 0.88, 0.6), "~"),
     "async": ("asynchronous operations", svg.colour(275, 0.78), "#"),
     "range": ("named ranges", svg.colour(190, 0.75, 0.5), "-"),
 }

@@ -180,7 +180,7 @@ def test_a_picture_is_drawn_and_a_text_is_no_wider_than_asked_for(tmp_path):
     rows = [line for line in timeline.text(width=80).splitlines() if line.endswith("|")]
     assert [row[:26].strip() for row in rows] == ["warps 0-7", "warps 4-7", "thread 0", "TMA", ""]
     assert all(len(line) <= 80 for line in timeline.text(width=80).splitlines())
-    assert all(len(row) == 80 for row in rows) and "#" in rows[3] and "." in rows[1]
+    assert all(len(row) == 80 for row in rows) and "#" in rows[3] and "~" in rows[1]
 
 
 def test_a_timeline_that_was_not_recorded_and_wrong_requests_are_explained(tmp_path):

@@ -183,8 +183,8 @@ class Fiber(Control):
         args = [self.value(a) for a in call.args]
         self.m.deeds += call.op.effect != "pure"
         rule = call.op.rules.simulate
-        stats = self.sim.report.stats["calls"]
-        stats[call.op.name] += self.batch
+        executed = self.sim.report.executed
+        executed[id(call)] += self.batch
         if rule is not None:
             outcome = rule(self.m, call, *args)
         else:
@@ -192,7 +192,7 @@ class Fiber(Control):
             assert choice is not None and choice.lowering is not None  # as the pass has chosen
             outcome = require_rule(choice.lowering.simulate)(self.m, choice.plan, call, *args)
         if isinstance(outcome, Divided):
-            stats[call.op.name] -= self.batch
+            executed[id(call)] -= self.batch
             self.fork(outcome.mask)
             return
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":

@@ -76,6 +76,8 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
             report.writer = last_writer(arguments[watch[0]], watch[1], chunk) or report.writer
         if chunk.stuck:
             break
+    sizes = {n: m.bytes.size for n, m in enumerate(arguments[:len(args)]) if m is not None}
+    report.close(program.nodes, sizes, int(np.prod(grid)))
     return report
 
 
