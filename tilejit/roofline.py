@@ -83,7 +83,7 @@ class Roofline:
     gpu: Gpu
 
     @property
-    def busy(self) -> float:
+    def share(self) -> float:
         """The part of the multiprocessors that the grid can keep busy."""
         return min(1.0, self.counts.ctas / self.gpu.multiprocessors)
 
@@ -95,8 +95,8 @@ class Roofline:
         if nbytes:
             found["memory"] = nbytes / self.gpu.bandwidth
         for unit, flops in self.counts.flops.items():
-            if unit in self.gpu.flops and self.busy:
-                found[unit] = flops / (self.gpu.flops[unit] * self.busy)
+            if unit in self.gpu.flops and self.share:
+                found[unit] = flops / (self.gpu.flops[unit] * self.share)
         return found
 
     @property
@@ -129,11 +129,11 @@ class Roofline:
         lines += [f"  {space}: {nbytes} bytes" for space, nbytes in counts.by_space().items() if space != "global"]
         for unit, flops in counts.flops.items():
             peak = self.gpu.flops.get(unit)
-            rate = f"{_time(times[unit])} at {peak * self.busy / 1e12:.4g} TFLOP/s" if peak else "no peak is known"
+            rate = f"{_time(times[unit])} at {peak * self.share / 1e12:.4g} TFLOP/s" if peak else "no peak is known"
             lines.append(f"  {unit}: {flops} operations; {rate}")
         if self.intensity is not None:
             lines.append(f"  {self.intensity:.3g} operations a byte")
-        if self.busy < 1:
+        if self.share < 1:
             lines.append(f"  {counts.ctas} CTAs occupy at most {counts.ctas} of {self.gpu.multiprocessors} "
                          "multiprocessors")
         return "\n".join(lines)

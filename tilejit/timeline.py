@@ -10,17 +10,17 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from . import svg
 from .errors import LaunchError
+from .svg import CHARACTER, FAINT, cell, colour, label, page
 
 # the kinds of spans: what it is called in the legend, its colour, and its character in text
 KINDS = {
-    "compute": ("arithmetic", svg.colour(212, 0.72), "="),
-    "memory": ("loads and stores", svg.colour(150, 0.68, 0.45), "m"),
-    "sync": ("issues, arrivals, barriers", svg.colour(45, 0.70), "s"),
-    "wait": ("waits", svg.colour(0, 0.88, 0.6), "~"),
-    "async": ("asynchronous operations", svg.colour(275, 0.78), "#"),
-    "range": ("named ranges", svg.colour(190, 0.75, 0.5), "-"),
+    "compute": ("arithmetic", colour(212, 0.72), "="),
+    "memory": ("loads and stores", colour(150, 0.68, 0.45), "m"),
+    "sync": ("issues, arrivals, barriers", colour(45, 0.70), "s"),
+    "wait": ("waits", colour(0, 0.88, 0.6), "~"),
+    "async": ("asynchronous operations", colour(275, 0.78), "#"),
+    "range": ("named ranges", colour(190, 0.75, 0.5), "-"),
 }
 LABEL, ROW, WIDTH, TOP = 190, 18, 1100, 60   # pixels
 MOST_ROWS = 200                              # rows of a picture, and of a text
@@ -60,8 +60,8 @@ class Row:
 
 class Timeline:
     """Spans of several tracks over time, in `unit` ("steps" or "ns"). Prints as text, shows itself in a notebook as a
-    picture, and `.save(path)` writes a trace file that https://ui.perfetto.dev and chrome://tracing open, or, for a path
-    that ends with .svg, the picture. `notes` say what a reader should know."""
+    picture, and `.save(path)` writes a trace file that https://ui.perfetto.dev and chrome://tracing open, or, for a
+    path that ends with .svg, the picture. `notes` say what a reader should know."""
 
     def __init__(self, name: str, spans: Iterable[Span], unit: str, notes: Sequence[str] = ()):
         self.name, self.unit, self.notes = name, unit, tuple(notes)
@@ -82,7 +82,7 @@ class Timeline:
         tracks: dict[tuple[str, str], list[list[Span]]] = {}
         for span in self.spans:
             lanes = tracks.setdefault((span.process, span.track), [])
-            lane = next((lane for lane in lanes if lane[-1].end <= span.start), None)
+            lane = next((lane for lane in lanes if lane[-1].end <= span.start and _share_a_row(lane[-1], span)), None)
             if lane is None:
                 lane = []
                 lanes.append(lane)
@@ -90,7 +90,7 @@ class Timeline:
         order = {process: n for n, process in enumerate(dict.fromkeys(process for process, _ in tracks))}
         rank = {key: (order[key[0]], _is_engine(lanes), n) for n, (key, lanes) in enumerate(tracks.items())}
         return [Row(*key, depth, lane) for key in sorted(tracks, key=rank.__getitem__)
-                for depth, lane in enumerate(tracks[key])]
+                for depth, lane in enumerate(sorted(tracks[key], key=lambda lane: lane[0].kind == "range"))]
 
     def waits(self) -> list[tuple[str, str, int, str, float]]:
         """(process, track, line, name, time) of the waits, those of a line together, longest first."""
@@ -123,8 +123,8 @@ class Timeline:
             if row.process != process:
                 process = row.process
                 lines.append(process)
-            label = f"  {row.track}" if not row.depth else ""
-            lines.append(f"{label[:TEXT_LABEL]:{TEXT_LABEL}}|{_characters(row.spans, start, end, columns)}|")
+            title = f"  {row.track}" if not row.depth else ""
+            lines.append(f"{title[:TEXT_LABEL]:{TEXT_LABEL}}|{_characters(row.spans, start, end, columns)}|")
         if len(rows) > MOST_ROWS:
             lines.append(f"... and {len(rows) - MOST_ROWS} more rows")
         used = {s.kind for s in self.spans}
@@ -133,8 +133,8 @@ class Timeline:
             lines.append(f"  {track} wait {time:g} {self.unit} at line {line}: {name}")
         for name, times in self.ranges().items():
             ordered = sorted(times)
-            lines.append(f"  {name}: {len(times)} times, {ordered[0]:g} to {ordered[-1]:g} {self.unit}, "
-                         f"median {ordered[len(ordered) // 2]:g}")
+            lines.append(f"  {name}: {len(times)} x {ordered[len(ordered) // 2]:g} {self.unit} (median; "
+                         f"{ordered[0]:g} to {ordered[-1]:g})")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -148,22 +148,22 @@ class Timeline:
         """The timeline as an SVG picture. Where the pointer is, browsers say what a span is."""
         rows, start, end = self.rows(), self.start, self.end
         scale = (WIDTH - LABEL - 20) / ((end - start) or 1)
-        parts = [svg.label(6, 16, f"{self.name}: {end - start:g} {self.unit}", "start", size=12),
+        parts = [label(6, 16, f"{self.name}: {end - start:g} {self.unit}", "start", size=12),
                  *_legend({s.kind for s in self.spans}), *_ticks(start, end, scale, self.unit)]
         y, process = TOP, None
         for row in rows[:MOST_ROWS]:
             if row.process != process:
                 process = row.process
-                parts.append(svg.label(6, y + 13, process, "start", size=11))
+                parts.append(label(6, y + 13, process, "start", size=11))
                 y += ROW
             if not row.depth:
-                parts.append(svg.label(LABEL - 6, y + 13, row.track, "end", svg.FAINT))
-            parts += [_bar(together, y, start, scale) for together in _joined(row.spans)]
+                parts.append(label(LABEL - 6, y + 13, row.track, "end", FAINT))
+            parts += [_bar(together, y, start, scale) for together in _runs_of_one_kind(row.spans)]
             y += ROW
         for note in [*self.notes, *([f"and {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else [])]:
-            parts.append(svg.label(6, y + 16, note, "start", svg.FAINT))
+            parts.append(label(6, y + 16, note, "start", FAINT))
             y += 15
-        return svg.page(parts, WIDTH, y + 12)
+        return page(parts, WIDTH, y + 12)
 
     def _repr_svg_(self) -> str:
         return self.svg()
@@ -199,6 +199,11 @@ class Timeline:
         return path
 
 
+def _share_a_row(one: Span, other: Span) -> bool:
+    """Whether two spans may share a row: named ranges have rows of their own."""
+    return (one.kind == "range") == (other.kind == "range")
+
+
 def _is_engine(lanes: list[list[Span]]) -> bool:
     return lanes[0][0].kind == "async"
 
@@ -216,7 +221,7 @@ def _characters(spans: list[Span], start: float, end: float, columns: int) -> st
     return "".join(KINDS[max(s, key=s.__getitem__)][2] if s else " " for s in shares)
 
 
-def _joined(spans: list[Span]) -> list[list[Span]]:
+def _runs_of_one_kind(spans: list[Span]) -> list[list[Span]]:
     """The spans that are drawn as one: those of one kind that follow each other without a gap, but for waits,
     asynchronous operations and ranges, which stand for themselves."""
     joined: list[list[Span]] = []
@@ -233,20 +238,22 @@ def _joined(spans: list[Span]) -> list[list[Span]]:
 def _bar(spans: list[Span], y: float, start: float, scale: float) -> str:
     first, last = spans[0], spans[-1]
     x, width = LABEL + (first.start - start) * scale, max(0.5, (last.end - first.start) * scale)
-    fits = int((width - 4) / svg.CHARACTER)
+    fits = int((width - 4) / CHARACTER)
     text = first.name if len(spans) == 1 else ""
-    title = first.title if len(spans) == 1 else (
-        f"{KINDS[first.kind][0]}, {first.start:g} to {last.end:g}: "
-        + ", ".join(dict.fromkeys(f"{s.name} at line {s.line}" for s in spans)))
-    return svg.cell(x, y + 1, width, ROW - 2, KINDS[first.kind][1], text if len(text) <= fits else "", title[:400])
+    title = first.title
+    if len(spans) > 1:
+        title = (f"{KINDS[first.kind][0]}, {first.start:g} to {last.end:g}: "
+                 + ", ".join(dict.fromkeys(f"{s.name} at line {s.line}" for s in spans)))
+    fill = KINDS[first.kind][1] if first.kind != "range" else colour(47 * sum(first.name.encode()), 0.78, 0.5)
+    return cell(x, y + 1, width, ROW - 2, fill, text if len(text) <= fits else "", title[:400])
 
 
 def _legend(used: set[str]) -> list[str]:
     parts, x = [], LABEL
     for kind, (words, fill, _) in KINDS.items():
         if kind in used:
-            parts += [svg.cell(x, 24, 12, 12, fill), svg.label(x + 17, 34, words, "start", svg.FAINT)]
-            x += int(30 + svg.CHARACTER * len(words))
+            parts += [cell(x, 24, 12, 12, fill), label(x + 17, 34, words, "start", FAINT)]
+            x += int(30 + CHARACTER * len(words))
     return parts
 
 
@@ -257,7 +264,7 @@ def _ticks(start: float, end: float, scale: float, unit: str) -> list[str]:
         step *= 2.5 if str(step).startswith("2") else 2
     parts, at = [], 0.0
     while at <= end - start:
-        parts.append(svg.label(LABEL + at * scale, TOP - 6, f"{at:g}" + (f" {unit}" if not at else ""), "middle",
-                               svg.FAINT))
+        parts.append(label(LABEL + at * scale, TOP - 6, f"{at:g}" + (f" {unit}" if not at else ""), "middle",
+                               FAINT))
         at += step
     return parts

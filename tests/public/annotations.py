@@ -113,7 +113,7 @@ OF: dict[str, dict[str, str]] = {
             "_TensorMap.publish _TensorMap.rebind _TensorMap.seed"
         )
     },
-    **{name: {"return": "_Scope[None]"} for name in words("warp thread elect expect_variant")},
+    **{name: {"return": "_Scope[None]"} for name in words("warp thread elect expect_variant named_range")},
     "warpgroup": {"i": "_Threads", "return": "_Scope[None]"},
     **{
         name: {"over": "builtins.range | Iterable[int]", "return": "_Scope[_Tile]"}

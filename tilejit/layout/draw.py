@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from .. import svg
 from ..errors import CompilationError
+from ..svg import CHARACTER, FAINT, cell, colour, label, page
 from .axes import Axis, as_whole_number, axis
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def draw(layout: TileLayout, shape: Iterable[Any] | None = None, bits: int | Non
     where = {name: numpy.broadcast_to(value, index.shape) for name, value in where.items()}
     found = [_cell({name: int(values[at]) for name, values in where.items()}, layout, bits, run)
              for at in numpy.ndindex(index.shape)]
-    width = max([CELL_WIDTH, *(svg.CHARACTER * len(text) + 8 for text, _ in found)])
+    width = max([CELL_WIDTH, *(CHARACTER * len(text) + 8 for text, _ in found)])
     heads = [_span(run * j, run) for j in range(shown_columns)]
     cells = []
     for (i, j), (text, fill) in zip(numpy.ndindex(index.shape), found):
         title = f"{_element(shape, i, heads[j])}: {text}{_banks(layout, where, (i, j), bits, run)}"
-        cells.append(svg.cell(MARGIN + j * width, MARGIN + i * CELL_HEIGHT, width, CELL_HEIGHT, fill, text, title))
+        cells.append(cell(MARGIN + j * width, MARGIN + i * CELL_HEIGHT, width, CELL_HEIGHT, fill, text, title))
     caption = _caption(layout, (shown_rows, shown_columns * run), (rows, shape[-1]))
     return _page(cells, [str(i) for i in range(shown_rows)], heads, width, caption)
 
@@ -75,15 +75,15 @@ def draw_banks(layout: TileLayout, shape: Iterable[Any] | None = None, bits: int
         byte = _bytes(layout, shape, starts, bits)
     lines = min(int(byte.max()) // (BANKS * BANK_BYTES) + 1, MOST_ROWS) if len(byte) else 0
     order = [k for k in numpy.argsort(byte, kind="stable") if 0 <= byte[k] < lines * BANKS * BANK_BYTES]
-    cells = [svg.cell(MARGIN, MARGIN + i * CELL_HEIGHT, BANKS * CELL_WIDTH, CELL_HEIGHT, "#f6f8fa")
+    cells = [cell(MARGIN, MARGIN + i * CELL_HEIGHT, BANKS * CELL_WIDTH, CELL_HEIGHT, "#f6f8fa")
              for i in range(lines)]
     for bank, together in groupby(order, key=lambda k: int(byte[k]) // BANK_BYTES):
         elements = list(together)
         first, width = int(starts[elements[0]]), max(1, run * bits // (8 * BANK_BYTES))
         row, column = divmod(first, shape[-1])
         name = f"{row},{_span(column, _adjacent([int(starts[k]) for k in elements], run))}"
-        cells.append(svg.cell(MARGIN + bank % BANKS * CELL_WIDTH, MARGIN + bank // BANKS * CELL_HEIGHT,
-                              width * CELL_WIDTH, CELL_HEIGHT, svg.colour(row % 8 * 45, 0.8), name,
+        cells.append(cell(MARGIN + bank % BANKS * CELL_WIDTH, MARGIN + bank // BANKS * CELL_HEIGHT,
+                              width * CELL_WIDTH, CELL_HEIGHT, colour(row % 8 * 45, 0.8), name,
                               f"{_element(shape, row, name.split(',')[1])}: byte {bank * BANK_BYTES}, bank "
                               f"{_span(bank % BANKS, width)}"))
     whole = total <= MOST_ELEMENTS and (not len(byte) or byte.max() < lines * BANKS * BANK_BYTES)
@@ -124,14 +124,14 @@ def _cell(at: dict[Axis, int], layout: TileLayout, bits: int | None, run: int) -
     """(label, colour) of one cell."""
     if axis.laneid in at or axis.warpid in at or axis.tid in at or axis.reg in at:
         thread = at.get(axis.tid, 0) + 32 * at.get(axis.warpid, 0) + 128 * at.get(axis.wgid, 0) + at.get(axis.laneid, 0)
-        return f"T{thread} r{at.get(axis.reg, 0)}", svg.colour(thread % 32 * 360 / 32, 0.88 - 0.06 * (thread // 32 % 4))
+        return f"T{thread} r{at.get(axis.reg, 0)}", colour(thread % 32 * 360 / 32, 0.88 - 0.06 * (thread // 32 % 4))
     if axis.TLane in at or axis.TCol in at:
         lane = at.get(axis.TLane, 0)
-        return f"{lane}, {at.get(axis.TCol, 0)}", svg.colour(lane * 360 / 128, 0.84)
+        return f"{lane}, {at.get(axis.TCol, 0)}", colour(lane * 360 / 128, 0.84)
     offset = at.get(axis.m, 0)
     if bits:
-        return _span(offset, run), svg.colour(offset * bits // 8 // BANK_BYTES % BANKS * 360 / BANKS, 0.82)
-    return str(offset), svg.colour(200, 0.95 - 0.45 * offset / max(layout.span(axis.m), 1))
+        return _span(offset, run), colour(offset * bits // 8 // BANK_BYTES % BANKS * 360 / BANKS, 0.82)
+    return str(offset), colour(200, 0.95 - 0.45 * offset / max(layout.span(axis.m), 1))
 
 
 def _banks(layout: TileLayout, where: dict[Axis, Any], at: tuple[int, int], bits: int | None, run: int) -> str:
@@ -175,10 +175,10 @@ def _caption(layout: TileLayout, shown: tuple[int, int], whole: tuple[int, int])
 
 def _page(cells: list[str], lines: list[str], heads: list[str], cell_width: float, caption: str) -> str:
     width, height = MARGIN + len(heads) * cell_width + 4, MARGIN + len(lines) * CELL_HEIGHT + 4
-    width = max(width, 8 + svg.CHARACTER * 1.1 * len(caption))
-    parts = [svg.label(4, 14, caption, "start", size=11)]
-    parts += [svg.label(MARGIN + (j + 0.5) * cell_width, MARGIN - 5, head, fill=svg.FAINT)
+    width = max(width, 8 + CHARACTER * 1.1 * len(caption))
+    parts = [label(4, 14, caption, "start", size=11)]
+    parts += [label(MARGIN + (j + 0.5) * cell_width, MARGIN - 5, head, fill=FAINT)
               for j, head in enumerate(heads)]
-    parts += [svg.label(MARGIN - 5, MARGIN + i * CELL_HEIGHT + 14, line, "end", svg.FAINT)
+    parts += [label(MARGIN - 5, MARGIN + i * CELL_HEIGHT + 14, line, "end", FAINT)
               for i, line in enumerate(lines)]
-    return svg.page([f"<g>{''.join(parts)}</g>", *cells], width, height)
+    return page([f"<g>{''.join(parts)}</g>", *cells], width, height)

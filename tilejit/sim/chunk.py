@@ -118,7 +118,8 @@ class Chunk(Flight, Verdicts):
         self.asked = False
         for rank in range(self.ranks):
             rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
-            self.add(self.FIBER(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
+            body = Frame(program.code(self.graph.body))
+            self.add(self.FIBER(self, rank, rows, 0, program.threads, dict(env), [body]))
 
     def _number(self, which: range) -> None:
         """Compute the linear and per-axis ids of each row's CTA."""
@@ -245,10 +246,13 @@ class Chunk(Flight, Verdicts):
             self._map_faults[key] = map_, describe(map_)
         return self._map_faults[key][1]
 
-    # -- what a chunk with a clock notes ------------------------------------------------------------------------------
+    # -- what a chunk with a clock notes -------------------------------------------------------------------------------
 
     def note_arrival(self, world: World, key: tuple, number: int) -> None:
         """Something has arrived for completion `number` of a barrier: see `timed.TimedChunk`."""
+
+    def mark_range(self, fiber: Fiber, name: str, begins: bool) -> None:
+        """A named range of a fiber begins or ends: see `timed.TimedChunk`."""
 
     def note_issue(self, op: AsyncOp) -> None:
         """An operation joins those in flight: see `timed.TimedChunk`."""

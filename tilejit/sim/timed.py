@@ -2,7 +2,8 @@
 
 The clock counts steps, not cycles. An operation of the lowered graph takes the threads that run it one step; an
 asynchronous one is over STEPS_IN_FLIGHT steps after its issue, those of one pipe in turn; a wait ends when what it
-waits for has happened. So each scope instance has a clock of its own, and barriers carry the time of their last arrival.
+waits for has happened. So each scope instance has a clock of its own, and barriers carry the time of their last
+arrival.
 """
 
 from __future__ import annotations
@@ -70,13 +71,14 @@ class Recording:
     def timeline(self, ctas: Iterable[int] | int | None) -> Timeline:
         """The timeline of some CTAs, by default of the first one. LaunchError for CTAs of which nothing is recorded."""
         known = self.ctas()
-        chosen = known[:1] if ctas is None else [ctas] if isinstance(ctas, Integral) else list(ctas)
+        wanted: Any = known[:1] if ctas is None else ctas
+        chosen = [wanted] if isinstance(wanted, Integral) else list(wanted)
         for cta in chosen:
             if cta not in known:
                 raise LaunchError(f"timeline shows CTAs by their linear number in the grid, "
                                   f"{known[0] if known else 0} to {known[-1] if known else 0} here, not {cta!r}")
-        notes = ["Steps of the simulator, not cycles: an operation of the lowered kernel is one step of its threads, an "
-                 f"asynchronous one takes {STEPS_IN_FLIGHT}."]
+        notes = ["Steps of the simulator, not cycles: an operation of the lowered kernel is one step of its threads, "
+                 f"an asynchronous one takes {STEPS_IN_FLIGHT}."]
         if self.left_out:
             notes.append(f"Only the first {MOST_SPANS} spans are recorded; {self.left_out} are left out.")
         return Timeline(f"{self.kernel} on {self.grid}", self.of(chosen), "steps", notes)
@@ -103,6 +105,8 @@ class TimedFiber(Fiber):
     now = 0.0
     resuming = False  # whether the call whose results are stored has waited, so that its step is over
     reason = ""       # what the current wait is for, in words
+    # name, time and location of the beginning of the named ranges that it is in
+    ranges: tuple[tuple[str, float, Loc | None], ...] = ()
 
     @property
     def track(self) -> str:
@@ -123,6 +127,8 @@ class TimedFiber(Fiber):
 
     def _step(self, call: Call) -> None:
         """A call has run: it took a step, and as long as what it has waited for."""
+        if "range_name" in call.attrs:
+            return
         self._record(call, self.now, self.now + 1, KIND_OF_EFFECT[call.op.effect])
         self.now += 1
         if self.sim.reached > self.now:
@@ -130,8 +136,9 @@ class TimedFiber(Fiber):
             self.now = self.sim.reached
 
     def _record(self, node: Any, start: float, end: float, kind: str, note: str = "") -> None:
-        other = "end of the kernel" if node is None else "spin"
-        name = node.op.name.rstrip("_") if isinstance(node, Call) else other
+        name = "end of the kernel" if node is None else "spin"
+        if isinstance(node, Call):
+            name = node.op.traits.shown or str(node.op.name).rstrip("_")
         self.sim.recording.add(Recorded(self.m.ctas, self.track, name, getattr(node, "loc", None), start, end, kind,
                                         note))
 
@@ -154,7 +161,7 @@ class TimedFiber(Fiber):
 
     def fork(self, mask: np.ndarray) -> Fiber:
         new: Any = super().fork(mask)
-        new.now = self.now
+        new.now, new.ranges = self.now, self.ranges
         return new
 
     def _meet(self, join: Join) -> None:
@@ -223,6 +230,18 @@ class TimedChunk(Chunk):
         """When an operation is over: after those ahead of it in its pipe, and, for a commit, those that it covers."""
         issue, end = self.issued[op.number]
         return max([end, *(self.issued[n][1] for n in op.covers)]) if op.covers else end
+
+    def mark_range(self, fiber: Fiber, name: str, begins: bool) -> None:
+        """A named range of a fiber begins or ends. Marks take no time."""
+        assert isinstance(fiber, TimedFiber)
+        if begins:
+            fiber.ranges += (name, fiber.now, fiber.m.loc),
+            return
+        at = max((i for i, (own, _, _) in enumerate(fiber.ranges) if own == name), default=None)
+        if at is not None:
+            _, start, loc = fiber.ranges[at]
+            fiber.ranges = fiber.ranges[:at] + fiber.ranges[at + 1:]
+            self.recording.add(Recorded(fiber.m.ctas, fiber.track, name, loc, start, fiber.now, "range"))
 
     def note_issue(self, op: AsyncOp) -> None:
         """An operation joins a pipe."""
