@@ -1,11 +1,14 @@
 """`tile.profile`: the times of named ranges."""
 
+import ctypes
 import re
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit import profiling
+from tilejit.jit import profiler
 from tilejit.profiling import RECORD_TYPE, decode
 
 from tests.gpu import in_child, needs_gpu
@@ -165,3 +168,69 @@ def test_the_gpu_gives_the_ranges_of_each_warp_in_nanoseconds():
     assert {name: len(t) for name, t in timeline.ranges().items()} == {"load": 32, "all": 32, "store": 128}
     assert 0 < timeline.end - timeline.start < 1e7 and not timeline.notes
     assert {s.track for s in timeline.spans} == {"warp 0", "warp 4", "warp 5", "warp 6", "warp 7"}
+
+
+class HostMemory:
+    """The driver's memory functions, on host memory."""
+
+    def __init__(self, monkeypatch):
+        self.live = {}
+        for name in ("allocate", "free", "fill", "copy_to_device", "copy_to_host"):
+            monkeypatch.setattr(f"tilejit.runtime.driver.{name}", getattr(self, name))
+        monkeypatch.setattr("tilejit.runtime.driver.synchronize", lambda device: None)
+
+    def allocate(self, nbytes, device=0):
+        block = np.full(nbytes, 0xAB, np.uint8)
+        self.live[block.ctypes.data] = block
+        return block.ctypes.data
+
+    def free(self, address, device=0):
+        del self.live[address]
+
+    def fill(self, address, value, nbytes, device=0):
+        ctypes.memset(address, value, nbytes)
+
+    def copy_to_device(self, to, source, nbytes, device=0):
+        ctypes.memmove(to, source, nbytes)
+
+    copy_to_host = copy_to_device
+
+
+class FakeKernel:
+    """A compiled kernel of two warps with the range "r", whose launch fills the buffer that the variable names."""
+
+    recipe = {"ranges": ["r"], "threads": 64}
+
+    def __init__(self):
+        self.variable = np.zeros(2, np.uint64)
+        self.profile = self.variable.ctypes.data
+
+    def launcher(self, device):
+        return self
+
+    def run(self):
+        buffer, sizes = int(self.variable[0]), self.variable[1:].view(np.uint32)
+        records, ctas = map(int, sizes)
+        log = np.frombuffer((ctypes.c_char * (ctas * 2 * records * 16)).from_address(buffer), RECORD_TYPE)
+        log = log.reshape(ctas, 2, records)
+        assert not log["tag"].any()
+        for cta in range(ctas):
+            log[cta, 1, :2] = [(5000 + 10 * cta, 1, cta + 7), (5064 + 10 * cta, 2, cta + 7)]
+        return "launched"
+
+
+def test_a_launch_gets_a_buffer_for_its_marks_and_gives_it_back(monkeypatch):
+    memory, kernel = HostMemory(monkeypatch), FakeKernel()
+    with profiling._context(records=4, ctas=3) as seen:
+        assert seen.launch("k", kernel, 0, (5, 2, 1), kernel.run) == "launched"
+    timeline = seen.timeline()
+    assert [(s.process, s.track, s.name, s.start, s.end) for s in timeline.spans] == [
+        (f"CTA {n} on SM {n + 7}", "warp 1", "r", 10 * n, 10 * n + 64) for n in range(3)]
+    assert not memory.live and not kernel.variable.any()
+
+
+def test_a_launch_that_fails_leaves_no_buffer_behind(monkeypatch):
+    memory, kernel = HostMemory(monkeypatch), FakeKernel()
+    with pytest.raises(tile.LaunchError, match="no"), profiling._context(records=4, ctas=None) as seen:
+        seen.launch("k", kernel, 0, (1, 1, 1), lambda: (_ for _ in ()).throw(tile.LaunchError("no")))
+    assert not memory.live and not kernel.variable.any() and profiler.get() is None
