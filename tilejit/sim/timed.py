@@ -72,7 +72,7 @@ class Recording:
         """The timeline of some CTAs, by default of the first one. LaunchError for CTAs of which nothing is recorded."""
         known = self.ctas()
         wanted: Any = known[:1] if ctas is None else ctas
-        chosen: list[int] = [wanted] if isinstance(wanted, Integral) else list(wanted)
+        chosen = [int(wanted)] if isinstance(wanted, Integral) else list(wanted)
         for cta in chosen:
             if cta not in known:
                 raise LaunchError(f"timeline shows CTAs by their linear number in the grid, "
