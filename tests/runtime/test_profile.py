@@ -234,3 +234,25 @@ def test_a_launch_that_fails_leaves_no_buffer_behind(monkeypatch):
     with pytest.raises(tile.LaunchError, match="no"), profiling._context(records=4, ctas=None) as seen:
         seen.launch("k", kernel, 0, (1, 1, 1), lambda: (_ for _ in ()).throw(tile.LaunchError("no")))
     assert not memory.live and not kernel.variable.any() and profiler.get() is None
+
+
+@tile.jit(num_warps=1)
+def left_early(x, y, N: tile.constexpr):
+    for i in range(N):
+        with tile.named_range("trip"):
+            if i == 2:
+                break
+            tile.store(y[i, 0:32], tile.load(x[i, 0:32]))
+    with tile.named_range("rest"):
+        if tile.program_id(0) == 1:
+            return
+        with tile.named_range("last"):
+            tile.store(y[N, 0:32], tile.load(x[N, 0:32]))
+
+
+def test_a_range_ends_where_a_loop_or_the_kernel_is_left():
+    x, y = np.ones((6, 32), np.float32), np.zeros((6, 32), np.float32)
+    report = left_early.simulate((2,), x, y, N=5, checks=False, timeline=True)      # both CTAs store the same
+    for cta, names in ((0, ["trip", "trip", "trip", "rest", "last"]), (1, ["trip", "trip", "trip", "rest"])):
+        assert [s.name for s in report.timeline(cta).spans if s.kind == "range"] == names
+    assert y[:, 0].tolist() == [1, 1, 0, 0, 0, 1]
