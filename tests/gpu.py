@@ -85,6 +85,15 @@ def _environment() -> dict[str, str]:
     return dict(os.environ, PYTHONPATH=os.pathsep.join([*filter(None, sys.path), os.getcwd(), str(ROOT)]))
 
 
+def note_failure(report: pytest.TestReport) -> None:
+    """Append a failed test's name and the end of its output, with that of its child, to the file that TILEJIT_FAILURES
+    names: it is there at once, also if the run is cut off before pytest prints it."""
+    path = os.environ.get("TILEJIT_FAILURES")
+    if path and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:  # the main process has the workers' reports
+        with open(path, "a") as file:
+            file.write(f"== {report.nodeid} ({report.when}, {report.duration:.0f} s)\n{report.longreprtext[-4000:]}\n\n")
+
+
 def in_child(timeout: float = 60.0):
     """Decorator: the test's body is run by `run_child`. Its arguments (from parametrize) must be JSON-serializable."""
     def decorate(function):
