@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib.util
 import inspect
 import json
@@ -22,7 +21,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilejit.jit import Kernel
+from tilejit.jit import KERNELS
 
 from tests.sanitizer import under_tool
 
@@ -47,7 +46,7 @@ def jitter_seeds():
         return
     for seed in range(int(first), int(first) + number):
         os.environ["TILEJIT_JITTER"] = str(seed)
-        for kernel in [found for found in gc.get_objects() if isinstance(found, Kernel)]:
+        for kernel in list(KERNELS.values()):
             kernel.warm.clear()
         yield seed
 

@@ -7,7 +7,7 @@
 Each child counts the kernels that it launches. `LOG/<tool>.txt` has a line per child: kernels launched, how many of them use
 shared memory, errors. `LOG/<tool>-failed.txt` gets the name of each failing test, and the end of its output, as soon as it fails.
 The run fails on any error, on a child that launched nothing or whose report is missing, on a failing test, and if the tool does
-not find a fault that is planted first. Tests marked `unsanitized` (they fail on purpose, or launch nothing) are excluded. racecheck
+not find a fault that is planted first. Tests marked `unsanitized` (they fail on purpose, launch nothing or compare times) are excluded. racecheck
 also excludes those marked `misread`, because it does not model the order of threads that only arrive at a barrier (`bar.arrive`, in
 turns in a loop), nor that an mbarrier arrival also orders the accesses of threads that the arriving thread synchronised with before;
 it reports hazards there in textbook CUDA C too (version 2025.3.1). The run first checks that this is still so, and otherwise asks to
