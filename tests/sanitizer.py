@@ -69,11 +69,14 @@ def count_launches() -> None:
             counts["shared"] += bool(self.recipe.shared)
         return done
 
-    def write():
-        Path(os.environ["TILEJIT_LAUNCHES"]).write_text(json.dumps({"test": os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0], **counts}))
-
     Launcher.__call__ = counted
-    atexit.register(write)
+    atexit.register(lambda: write_counts(os.environ["TILEJIT_LAUNCHES"], **counts))
+
+
+def write_counts(path: str, launches: int = 0, shared: int = 0) -> None:
+    """Write the counts of the current test's child. The parent writes zeros first: those of a child that does not reach its end."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    Path(path).write_text(json.dumps({"test": test, "launches": launches, "shared": shared}))
 
 
 def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
@@ -83,6 +86,7 @@ def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
         return command
     name = Path(environment["TILEJIT_SANITIZER_LOG"]) / f"{time.time_ns()}-{os.getpid()}"
     environment["TILEJIT_LAUNCHES"] = f"{name}.json"
+    write_counts(f"{name}.json")
     python, flag, program, *rest = command
     return [*json.loads(tool), "--log-file", f"{name}.%p.log", python, flag, f"import tests.sanitizer as s; s.count_launches()\n{program}", *rest]
 

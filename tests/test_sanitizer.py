@@ -44,7 +44,12 @@ def nothing():
     pass
 
 
-@pytest.mark.parametrize("work, count, shared", [(launches, 3, 2), (nothing, 0, 0)])
+def dying():
+    launches()
+    os._exit(0)  # as if it was killed, but for the exit status
+
+
+@pytest.mark.parametrize("work, count, shared", [(launches, 3, 2), (nothing, 0, 0), (dying, 0, 0)])
 def test_a_child_under_the_tool_reports_how_many_kernels_it_launched(tool, tmp_path, monkeypatch, work, count, shared):
     log = tmp_path / "log"
     log.mkdir()
