@@ -202,6 +202,22 @@ def test_no_two_test_files_have_the_same_name():
     assert sorted(names) == sorted(set(names))
 
 
+def test_gpu_tests_are_skipped_where_a_library_that_they_import_is_not_installed():
+    """An import that a test may do without stands in a `try`."""
+    unmarked = []
+    for path in (ROOT.parent / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        if "needs_gpu" not in text:
+            continue
+        marked = re.search(r"^pytestmark = .*needs_module", text, re.MULTILINE)
+        for test in tree_of(path).body:
+            if isinstance(test, ast.FunctionDef) and "needs_gpu" in (marks := " ".join(map(ast.unparse, test.decorator_list))):
+                names = {a.name.split(".")[0] for node in test.body if isinstance(node, ast.Import) for a in node.names}
+                if names & {"torch", "cupy", "numba", "jax"} and not marked and "needs_module" not in marks:
+                    unmarked.append(f"{path.name}: {test.name}")
+    assert not unmarked
+
+
 def test_importing_the_package_loads_no_llvm_no_driver_and_no_numba():
     """`import tilejit` works on a machine without a GPU, and is fast."""
     code = "import sys, tilejit; print([m for m in ('llvmlite', 'cuda', 'cuda.bindings', 'numba', 'torch') if m in sys.modules])"
