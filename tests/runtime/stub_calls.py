@@ -35,7 +35,9 @@ def memory():
 
 
 def modules():
-    function = driver.get_function(driver.load_module(b"\x7fELF" + bytes(60)), "k")
+    module = driver.load_module(b"\x7fELF" + bytes(60))
+    function = driver.get_function(module, "k")
+    assert driver.global_address(module, "variable") == 0x2000000000000008
     print(hex(function), driver.function_attribute(function, "NUM_REGS"), driver.required_cluster(function),
           driver.active_ctas(function, 128, 5), driver.active_clusters(function, 128, 7, (2, 1, 3)))
     driver.set_max_dynamic_shared(function, 100000)

@@ -61,6 +61,13 @@ int cuEventRecord(void *event, void *s) { (void)event; (void)s; return 0; }
 int cuEventSynchronize(void *event) { (void)event; return 0; }
 int cuEventElapsedTime(float *ms, void *a, void *b) { (void)a; (void)b; *ms = 1.5f; return 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name) { (void)module; (void)name; *function = (void *)0x4000000000000001; return 0; }
+int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, void *module, const char *name) {
+    (void)module;
+    (void)name;
+    if (at) *at = 0x2000000000000008;
+    if (bytes) *bytes = 24;
+    return 0;
+}
 int cuFuncGetAttribute(int *value, int attribute, void *function) { (void)function; *value = attribute == 4 ? 24 : 0; return 0; }
 int cuFuncSetAttribute(void *function, int attribute, int value) { (void)function; printf("attribute %d %d\n", attribute, value); fflush(stdout); return 0; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, void *f, int threads, size_t shared) { (void)f; *count = threads + (int)shared; return 0; }

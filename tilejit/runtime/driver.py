@@ -147,6 +147,13 @@ def get_function(module: int, name: str, device: int = 0) -> int:
         return call("cuModuleGetFunction", module, name.encode(), doing=f"finding the kernel {name}")
 
 
+def global_address(module: int, name: str, device: int = 0) -> int:
+    """The address of the variable called `name` in a module."""
+    with in_context(device):
+        address, _ = call("cuModuleGetGlobal", module, name.encode(), doing=f"finding the variable {name}")
+    return address
+
+
 def function_attribute(function: int, name: str, device: int = 0) -> int:
     """A function attribute by the driver's name without its prefix, such as "NUM_REGS"."""
     with in_context(device):
