@@ -12,12 +12,13 @@ from ...errors import LaunchError, SharedMemoryError
 from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
-from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_no_gradient, check_number, seen_as
+from ..operands import check_apart, check_arguments, check_listed, check_no_gradient, seen_as
 from ..traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
+from .checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
 from .config import Config
 from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
-from .problem import MOST, Request
+from .problem import Request
 
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
@@ -67,13 +68,13 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
             config=config))
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
-        _check_number_of(arguments, mask, score)
+        check_number_of(arguments, mask, score)
     check_no_gradient("attention", q, k, v, sinks, *arguments)
-    options = dict(causal=bool(causal), window=_checked_window(window), mask=mask, score=score, extras=len(arguments),
+    options = dict(causal=bool(causal), window=checked_window(window), mask=mask, score=score, extras=len(arguments),
                    lse=bool(lse))
     shape = tuple(getattr(q, "shape", ()))
-    return _attend((q, k, v, out, sinks, *_checked_lengths(lengths, block_table, len(shape))), options,
-                   _checked_scale(scale, shape), _checked_softcap(softcap), tuple(arguments), config)
+    return _attend((q, k, v, out, sinks, *checked_lengths(lengths, block_table, len(shape))), options,
+                   checked_scale(scale, shape), checked_softcap(softcap), tuple(arguments), config)
 
 
 # for functions of the user's whose layouts need scratch memory, which only compiling tells
@@ -115,61 +116,6 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if known is None:
         remember(PLANS, key, launch)
     return (made, sums) if options["lse"] else made
-
-
-def _checked_lengths(lengths: Any, block_table: Any, rank: int) -> tuple:
-    """The lengths of rows and of keys, and the pages; None for those that do not matter."""
-    rows, keys = lengths if isinstance(lengths, (tuple, list)) and len(lengths) == 2 else (None, lengths)
-    if isinstance(keys, (tuple, list)) or (rows is None) != (keys is None) and isinstance(lengths, (tuple, list)):
-        raise LaunchError("lengths is an array, or a pair of arrays: the rows of each sequence in q, and in k and v")
-    return keys if rows is None and rank == 3 else rows, keys, block_table
-
-
-def _checked_scale(scale: Any, shape: tuple[int, ...]) -> float:
-    if scale is None:
-        return float(shape[-1]) ** -0.5 if shape and shape[-1] else 1.0
-    return _number("scale", scale)
-
-
-def _checked_softcap(softcap: Any) -> float:
-    """The bound of the scores, or 0 for none."""
-    if softcap is None:
-        return 0.0
-    bound = _number("softcap", softcap)
-    if not bound > 0:
-        raise LaunchError(f"softcap bounds the scores: it must be positive, not {softcap}; None is no bound")
-    return bound
-
-
-def _number(name: str, x: Any) -> float:
-    try:
-        value = float(x)
-    except (TypeError, ValueError):
-        raise LaunchError(f"{name} is a number, not {x!r}") from None
-    if value != value or value in (float("inf"), -float("inf")):
-        raise LaunchError(f"{name} must be finite, not {x}")
-    check_number(name, value)
-    return value
-
-
-def _checked_window(window: Any) -> tuple[int | None, int | None]:
-    """(left, right), each None or at most `MOST`."""
-    if window is None:
-        return None, None
-    pair = tuple(window) if isinstance(window, (tuple, list)) else ()
-    if len(pair) != 2 or not all(n is None or isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in pair):
-        raise LaunchError("window is (keys to the left of a row's position, keys to its right), each at least 0, or "
-                          f"None for no bound, not {window!r}")
-    left, right = (None if n is None else min(n, MOST) for n in pair)
-    return left, right
-
-
-def _check_number_of(arguments, mask, score) -> None:
-    if mask is None and score is None and arguments:
-        raise LaunchError("arguments are passed to mask and score, and none of these is given")
-    if len(arguments) > len(NOTHING):
-        raise LaunchError(f"mask and score take up to {len(NOTHING)} arguments, not {len(arguments)}; pass more values "
-                          "in one array")
 
 
 # -- in torch ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,39 @@
+"""What the other kernels of the backward need of each row."""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+from ..pipelined import part
+from ..scores import LOG2_E
+
+ROWS = 64
+
+
+@tile.jit
+def line_of(X, batch, head, row, ROWS: tile.constexpr = ROWS):
+    """The numbers of ROWS rows of a head of X [batch, heads, rows], or [heads, rows]."""
+    if len(X.shape) == 2:
+        return X[head, row:row + ROWS]
+    return X[batch, head, row:row + ROWS]
+
+
+@tile.jit(num_warps=4)
+def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, D: tile.constexpr, DV: tile.constexpr):
+    """For each row, in SUMS [batch, heads, rows] its sum's logarithm L to base 2, and in DELTA the sum of OUT * DO, less
+    the gradient DL of L if there is one. A row that sees no key, and rows beyond the last, have the logarithm inf, so
+    that all their probabilities are 0. DQ, where gradients are added up, becomes 0; it may be None."""
+    row, head, batch = tile.program_id(0) * ROWS, tile.program_id(1), tile.program_id(2)
+    out = tile.cast(tile.load(part(OUT, batch, head, row, ROWS, DV)), tile.float32)
+    delta = tile.sum(out * tile.cast(tile.load(part(DO, batch, head, row, ROWS, DV)), tile.float32), axis=1)
+    if DL is not None:
+        delta = delta - tile.cast(tile.load(line_of(DL, batch, head, row)), tile.float32)
+    sums = tile.load(line_of(L, batch, head, row), other=-float("inf")) * LOG2_E
+    none = sums == -float("inf")
+    tile.store(line_of(SUMS, batch, head, row), tile.where(none, float("inf"), sums))
+    tile.store(line_of(DELTA, batch, head, row), tile.where(none, 0.0, delta))
+    if DQ is not None:
+        tile.store(part(DQ, batch, head, row, ROWS, D), tile.zeros((ROWS, D)))
+
+
+__all__ = ["ROWS", "line_of", "prepare"]
