@@ -13,7 +13,7 @@ def seen_by_mask(place, rows, columns, rules, SCORES: tile.constexpr):
     ROWS: tile.constexpr = rows.shape[0]
     COLUMNS: tile.constexpr = columns.shape[0]
     given = SCORES.mask(place.batch, place.head, rows[:, None], columns[None, :], *rules.extra)
-    return tile.permute(tile.broadcast_to(given, (ROWS, COLUMNS)), (1, 0))
+    return tile.transpose(tile.broadcast_to(given, (ROWS, COLUMNS)), (1, 0))
 
 
 @tile.jit
