@@ -12,11 +12,11 @@ LINES = 256
 
 
 @tile.jit(num_warps=4)
-def finish(SUMMED, DQ, D: tile.constexpr):
-    """DQ: the sums of `add`, rounded."""
+def finish(SUMMED, DQ, scale, D: tile.constexpr):
+    """DQ: the sums of `add`, scaled and rounded."""
     row, head, batch = tile.program_id(0) * ROWS, tile.program_id(1), tile.program_id(2)
     given = tile.load(part(SUMMED, batch, head, row, ROWS, D))
-    tile.store(part(DQ, batch, head, row, ROWS, D), tile.cast(given, DQ.dtype))
+    tile.store(part(DQ, batch, head, row, ROWS, D), tile.cast(given * scale, DQ.dtype))
 
 
 @tile.jit(num_warps=4)

@@ -9,6 +9,7 @@ from typing import Any
 import tilejit as tile
 
 from ....concurrency import cached_property
+from ...matmul.workspace import zeros
 from ...operands import NOTHING
 from ...views import new_array, swap_axes, temporary
 
@@ -32,7 +33,8 @@ class BackwardLaunch:
     """What a call with such extents, strides and dtypes runs; steps that it does not need are None. `shapes`: those of
     Q, K, V and the sinks, which the gradients have; `by_rows`: whether new ones have the rows of all heads beside each
     other; `lines`, `summed`: the shapes of the workspaces of rows, and of dQ, with rows up to a whole block. `bounds`:
-    how many columns a row sees to each side of its position. `clears`: what fills each gradient with zeros."""
+    how many columns a row sees to each side of its position. `lengths`: the main kernel takes lengths of sequences;
+    `group`: it takes blocks of keys from a counter, those of so many heads together, or 0. `clears`: what fills each gradient with zeros."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
@@ -41,6 +43,7 @@ class BackwardLaunch:
     summed: tuple[int, ...]
     bounds: tuple[int, int]
     lengths: bool
+    group: int
     clears: tuple[Step | None, ...]
     prepare: Step | None = None
     main: Step | None = None
@@ -66,14 +69,15 @@ class BackwardLaunch:
         summed = temporary(q, self.summed, "float32") if self.finish is not None else None
         self.prepare.run(out, do, lse, dlse, sums, delta, summed)
         scale, cap = numbers
-        rest = (*(sequences if self.lengths else (0, 0)), scale, *self.bounds, cap, *arguments,
-                *NOTHING[len(arguments):])
+        rest = scale, *self.bounds, cap, *arguments, *NOTHING[len(arguments):]
+        lengths = sequences if self.lengths else (0, 0)
+        taken = (zeros(q, (1,), "uint32"), self.group) if self.group else lengths
         if self.main is not None:
-            self.main.run(do, q, k, v, sums, delta, 0 if summed is None else summed, made[1], made[2], *rest)
+            self.main.run(do, q, k, v, sums, delta, 0 if summed is None else summed, made[1], made[2], *taken, *rest)
         if self.queries is not None:
-            self.queries.run(do, q, k, v, sums, delta, made[0], *rest)
+            self.queries.run(do, q, k, v, sums, delta, made[0], *lengths, *rest)
         if self.finish is not None:
-            self.finish.run(summed, made[0])
+            self.finish.run(summed, made[0], scale)
         if self.sinks is not None:
             self.sinks.run(sinks, sums, delta, made[3])
         return made

@@ -47,16 +47,14 @@ def walk(dk, dv, blocks, arrays, place, column, begin, end, rules, EDGE: tile.co
         sums = tile.load(line_of(SUMS, place.batch, place.head, m, BM), other=float("inf"))
         delta = tile.load(line_of(DELTA, place.batch, place.head, m, BM), other=0.0)
         here = Place(place.batch, place.head, m, place.rows, place.keys)
-        p, slope = powers_of(tile.dot(k, q.T), sums, here, column, rules, EDGE, PLAN.scores)
-        ds = p * (tile.dot(v, do.T) - delta[None, :])
-        if slope is not None:
-            ds = ds * slope
+        p, weights = powers_of(tile.dot(k, q.T), sums, here, column, rules, EDGE, PLAN.scores)
+        ds = weights * (tile.dot(v, do.T) - delta[None, :])
         dv = tile.dot(p.to(Q.dtype), do, dv)
         ds = ds.to(Q.dtype)
         dk = tile.dot(ds, q, dk)
         if PLAN.add:
             dq = tile.dot(ds, k, trans_a=True)
-            tile.atomic_add(part(DQ, place.batch, place.head, m, BM, PLAN.d), dq * rules.scale)
+            tile.atomic_add(part(DQ, place.batch, place.head, m, BM, PLAN.d), dq)
     return dk, dv
 
 

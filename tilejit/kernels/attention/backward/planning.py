@@ -6,21 +6,25 @@ import math
 from typing import Any
 
 from ....errors import LaunchError
+from ....runtime import driver
 from ....runtime.arrays import ArrayView
 from ..launch import ordered_by_rows
-from ..planning import loaded_by_threads
+from ..planning import loaded_by_threads, loaded_by_tma
 from ..problem import Attention
 from .config import BARRIERS, SHARED, BackwardConfig, check_config
-from .constants import BackwardConstants
+from .constants import BackwardConstants, HopperBackwardConstants
 from .finish import ROWS as FINISHED_ROWS, clear, finish, sink_gradient
+from .hopper import hopper
 from .launch import BackwardLaunch, Step
-from .model import choose, nbytes
+from .model import choose, fits_roles, heads_at_once, nbytes
 from .pipelined import pipelined
 from .prepare import ROWS, prepare
 from .problem import BackwardRequest, check_backward
 from .queries import queries
 
 ANY = 1 << 20      # bytes that a kernel may spill without the compiler's warning, as for the forward
+REGISTERS = 24, 240  # of a thread of the producer and of a consumer
+TILE = 64           # rows of a tile where dQ is computed by itself
 ROUNDED = 128      # rows that workspaces are rounded up to: the most of a block
 
 
@@ -29,9 +33,14 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
     problem = check_backward(request)
     forward = request.forward
     given = [x for x in (forward.q, forward.k, forward.v, forward.sinks) if x is not None]
+    processors = 4 if forward.q.device == "host" else driver.multiprocessors(forward.q.ordinal)
+    by_tma = all(map(loaded_by_tma, (forward.q, forward.k, forward.v, request.do)))
     if config is None:
-        config = choose(problem, request, target)
+        config = choose(problem, target, by_tma)
     check_config(config, target)
+    if config.roles and not fits_roles(problem, by_tma):
+        raise LaunchError("the kernel with roles is for D of 64 and 128 in q, k and v, arrays that TMA can load, and "
+                          "neither mask nor lengths: config.roles must be False")
     lead, rows = problem.shape[:-2], -(-problem.rows // ROUNDED) * ROUNDED
     heads = problem.heads, problem.batches
     missing = problem.rows == 0 or problem.keys == 0 or forward.packed and not forward.sequences
@@ -39,7 +48,7 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
         shapes=tuple(x.shape for x in given), dtypes=tuple(x.dtype for x in given),
         by_rows=tuple(len(x.shape) > 1 and ordered_by_rows(x.shape, x.strides) for x in given),
         lines=(*lead, rows), summed=(*lead, rows, problem.d), bounds=(problem.left, problem.right),
-        lengths=forward.key_lengths is not None,
+        lengths=forward.key_lengths is not None, group=heads_at_once(problem) if config.roles else 0,
         clears=tuple(_clear(x) if missing or forward.packed or 0 in problem.shape else None for x in given))
     if 0 in problem.shape:
         return BackwardLaunch(**how)
@@ -49,29 +58,35 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
         how["sinks"] = Step(sink_gradient, (problem.heads,))
     if missing:
         return BackwardLaunch(**how)
-    return BackwardLaunch(**how, **_steps(problem, request, config, target))
+    return BackwardLaunch(**how, **_steps(problem, request, config, target, processors))
 
 
-def _steps(problem: Attention, request: BackwardRequest, config: BackwardConfig, target: str) -> dict[str, Step]:
+def _steps(problem: Attention, request: BackwardRequest, config: BackwardConfig, target: str,
+           processors: int) -> dict[str, Step]:
     """The launches that compute gradients."""
     forward, add = request.forward, not request.deterministic
     ahead = all(map(loaded_by_threads, (forward.q, forward.k, forward.v, request.do)))
     check_memory(config, target, problem)
     common: dict[str, Any] = dict(d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, add=add,
                                   scores=problem.scores, lengths=forward.key_lengths is not None, packed=forward.packed)
-    heads, sequences = (problem.kv_heads, problem.batches), forward.sequences if forward.packed else 0
-    plan = BackwardConstants(bm=config.bm, bn=config.bn, **common)
-    # a sequence may end with a part of a tile
-    grid = -(-problem.keys // config.bn) + sequences, *heads
-    options = dict(num_warps=config.warps, spills=ANY)
-    found = dict(main=Step(pipelined, grid, dict(PLAN=plan, **options)))
+    sequences = forward.sequences if forward.packed else 0
+    tiles = -(-problem.keys // config.bn)
+    if config.roles:
+        plan = HopperBackwardConstants(bm=config.bm, bn=config.bn, regs=REGISTERS, **common)
+        found = dict(main=Step(hopper, (min(processors, tiles * problem.kv_heads * problem.batches),),
+                               dict(PLAN=plan, num_warps=12, spills=ANY)))
+    else:
+        # a sequence may end with a part of a tile
+        plan = BackwardConstants(bm=config.bm, bn=config.bn, **common)
+        found = dict(main=Step(pipelined, (tiles + sequences, problem.kv_heads, problem.batches),
+                               dict(PLAN=plan, num_warps=config.warps, spills=ANY)))
     if add:
         tiles = -(-problem.rows // FINISHED_ROWS)
         found["finish"] = Step(finish, (tiles, problem.heads, problem.batches), dict(D=problem.d))
     else:
-        tiles = -(-problem.rows // config.bm) + sequences
-        plan = BackwardConstants(bm=config.bm, bn=config.keys, **common)
-        found["queries"] = Step(queries, (tiles, problem.heads, problem.batches), dict(PLAN=plan, **options))
+        tiles = -(-problem.rows // TILE) + sequences
+        plan = BackwardConstants(bm=TILE, bn=config.keys, **common)
+        found["queries"] = Step(queries, (tiles, problem.heads, problem.batches), dict(PLAN=plan, num_warps=4, spills=ANY))
     return found
 
 

@@ -21,10 +21,8 @@ def walk(dq, blocks, lines, K, V, place, head, begin, end, rules, EDGE: tile.con
     for i in tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end):
         k = tile.load(part(K, place.batch, head, i * BN, BN, PLAN.d))
         v = tile.load(part(V, place.batch, head, i * BN, BN, PLAN.dv))
-        p, slope = powers_of(tile.dot(k, q, trans_b=True), sums, place, i * BN, rules, EDGE, PLAN.scores)
-        ds = p * (tile.dot(v, do, trans_b=True) - delta[None, :])
-        if slope is not None:
-            ds = ds * slope
+        p, weights = powers_of(tile.dot(k, q, trans_b=True), sums, place, i * BN, rules, EDGE, PLAN.scores)
+        ds = weights * (tile.dot(v, do, trans_b=True) - delta[None, :])
         dq = tile.dot(ds.to(K.dtype), k, dq, trans_a=True)
     return dq
 

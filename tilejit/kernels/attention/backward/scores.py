@@ -18,13 +18,11 @@ def seen_by_mask(place, rows, columns, rules, SCORES: tile.constexpr):
 
 @tile.jit
 def powers_of(s, sums, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr):
-    """(The probabilities, the derivative of the scores by the products) of a block of products `s` [columns, rows] of
-    the columns from `column` on, and the rows from `place.row` on. `sums` has the logarithms to base 2 of the rows'
-    sums. The derivative lacks the scale, and is None if it is 1. Without `EDGE` the place alone hides no column."""
-    slope = None
+    """(The probabilities, what gradients of probabilities are multiplied by to be those of products, up to the scale)
+    of a block of products `s` [columns, rows] of the columns from `column` on, and the rows from `place.row` on. `sums`
+    has the logarithms to base 2 of the rows' sums. Without `EDGE` the place alone hides no column."""
     if SCORES.softcap:
         bent = tile.tanh(s * (rules.scale / rules.cap), fast=True)
-        slope = 1.0 - bent * bent
         p = tile.exp2(bent * (rules.cap * LOG2_E) - sums[None, :], fast=True)
     else:
         p = tile.exp2(s * (rules.scale * LOG2_E) - sums[None, :], fast=True)
@@ -38,7 +36,7 @@ def powers_of(s, sums, place, column, rules, EDGE: tile.constexpr, SCORES: tile.
         p = tile.where(seen, p, 0.0)
     if SCORES.mask is not None:
         p = tile.where(seen_by_mask(place, rows, columns, rules, SCORES), p, 0.0)
-    return p, slope
+    return p, p * (1.0 - bent * bent) if SCORES.softcap else p
 
 
 @tile.jit
