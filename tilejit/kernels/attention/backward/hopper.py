@@ -83,6 +83,7 @@ def walk(state, blocks, rings, shared, DQ, place, column, begin, end, w, rules, 
     HALF: tile.constexpr = PLAN.d // 2
     k, v = blocks.K[w * 64:w * 64 + 64, :], blocks.V[w * 64:w * 64 + 64, :]
     for i in range(begin, end):
+        tile.assume((side >= 0) & (side < 2))
         with queries.consume() as block:
             s = tile.mma_async(None, k, block.Q, trans_b=True)
             tile.mma_commit()
