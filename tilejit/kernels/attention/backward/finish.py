@@ -6,6 +6,7 @@ import tilejit as tile
 
 from ..pipelined import part
 from ..scores import LOG2_E
+from .prepare import sums_of
 
 ROWS = 64
 LINES = 256
@@ -15,7 +16,11 @@ LINES = 256
 def finish(SUMMED, DQ, scale, D: tile.constexpr):
     """DQ: the sums of `add`, scaled and rounded."""
     row, head, batch = tile.program_id(0) * ROWS, tile.program_id(1), tile.program_id(2)
-    given = tile.load(part(SUMMED, batch, head, row, ROWS, D))
+    if len(SUMMED.shape) > len(DQ.shape):
+        given = tile.reshape(tile.load(sums_of(SUMMED, batch, head, row, D)), (D // 8, ROWS, 8))
+        given = tile.reshape(tile.transpose(given, (1, 0, 2)), (ROWS, D))
+    else:
+        given = tile.load(part(SUMMED, batch, head, row, ROWS, D))
     tile.store(part(DQ, batch, head, row, ROWS, D), tile.cast(given * scale, DQ.dtype))
 
 

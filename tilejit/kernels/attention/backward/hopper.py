@@ -58,17 +58,17 @@ def load(rings, arrays, counter, group, rules, tiles, PLAN: tile.constexpr):
 
 @tile.jit
 def add(dq, stage, DQ, place, m, w, PLAN: tile.constexpr):
-    """Add a consumer's part of the gradients of rows from `m` on to DQ."""
-    tile.store(stage, dq)
+    """Add a consumer's gradients, of 64 columns of 64 rows of the block from `m` on, to DQ, where they are contiguous. They
+    are in columns of 8 elements, so that threads store them to one address and constants after it, and to all banks."""
+    tile.store(stage.view(shape=(8, 64, 8)), tile.transpose(tile.reshape(dq, (64, 8, 8)), (1, 0, 2)))
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
-        WIDTH: tile.constexpr = stage.shape[1]
-        row, c = (m, w * WIDTH) if PLAN.bm == 64 else (m + w * 64, 0)
-        if len(DQ.shape) == 3:
-            tile.copy_async(DQ[place.head, row:row + 64, c:c + WIDTH], stage, reduce="add")
+        n = m // 64 * (PLAN.d // 64) + w
+        if len(DQ.shape) == 4:
+            tile.copy_async(DQ[place.head, n, 0:16, 0:256], stage, reduce="add")
         else:
-            tile.copy_async(DQ[place.batch, place.head, row:row + 64, c:c + WIDTH], stage, reduce="add")
+            tile.copy_async(DQ[place.batch, place.head, n, 0:16, 0:256], stage, reduce="add")
         tile.bulk_commit()
 
 
@@ -163,7 +163,7 @@ def put(x, stage, OUT, place, PLAN: tile.constexpr):
 @tile.jit
 def hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale, left, right, cap, E0, E1, E2, E3,
            PLAN: tile.constexpr):
-    """DK and DV, and if `add` what they give to DQ [batch, heads, rows, columns], in float32, up to the scale. SUMS and
+    """DK and DV, and if `add` what they give to DQ, in float32, up to the scale, in the order of `sums_of`. SUMS and
     DELTA are those of `prepare`. `PLAN` is a `HopperBackwardConstants`. The blocks of a `group` of heads of K are taken
     together."""
     BM: tile.constexpr = PLAN.bm
@@ -178,8 +178,7 @@ def hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale, left, ri
                           DELTA=((BM,), tile.float32), consumers=2)
     # of both consumers: gradients of scores, for this block of rows and for the block before
     scores = tile.alloc((2, BN, BM), Q.dtype, layout=tile.swizzled(Q.dtype, (2, BN, BM), 128)) if PLAN.add else None
-    SUMMED: tile.constexpr = (2, 64, D * BM // 128)
-    summed = tile.alloc(SUMMED, tile.float32, layout=tile.swizzled(tile.float32, SUMMED, 128)) if PLAN.add else None
+    summed = tile.alloc((2, 16, 256), tile.float32) if PLAN.add else None
     STAGED: tile.constexpr = (2, 64, 64)
     staged = tile.alloc(STAGED, DK.dtype, layout=tile.swizzled(DK.dtype, STAGED, 128))
     both = tile.named_barrier(256)

@@ -18,6 +18,17 @@ def line_of(X, batch, head, row, ROWS: tile.constexpr = ROWS):
     return X[batch, head, row:row + ROWS]
 
 
+@tile.jit
+def sums_of(X, batch, head, row, D: tile.constexpr):
+    """The 64 rows from `row` on in the order in which the kernel for Hopper adds up dQ: X [batch, heads, parts, 16, 256],
+    or without the batch. A part is 64 columns of 64 rows, 8 columns of all these rows after the other."""
+    PARTS: tile.constexpr = D // 64
+    n = row // 64 * PARTS
+    if len(X.shape) == 4:
+        return X[head, n:n + PARTS, 0:16, 0:256]
+    return X[batch, head, n:n + PARTS, 0:16, 0:256]
+
+
 @tile.jit(num_warps=4)
 def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, D: tile.constexpr, DV: tile.constexpr):
     """For each row, in SUMS [batch, heads, rows] its sum's logarithm L to base 2, and in DELTA the sum of OUT * DO, less
@@ -32,8 +43,10 @@ def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, D: tile.constexpr, DV: tile.constex
     none = sums == -float("inf")
     tile.store(line_of(SUMS, batch, head, row), tile.where(none, float("inf"), sums))
     tile.store(line_of(DELTA, batch, head, row), tile.where(none, 0.0, delta))
-    if DQ is not None:
+    if DQ is not None and len(DQ.shape) > len(DO.shape):
+        tile.store(sums_of(DQ, batch, head, row, D), tile.zeros((D // 64, 16, 256)))
+    elif DQ is not None:
         tile.store(part(DQ, batch, head, row, ROWS, D), tile.zeros((ROWS, D)))
 
 
-__all__ = ["ROWS", "line_of", "prepare"]
+__all__ = ["ROWS", "line_of", "prepare", "sums_of"]
