@@ -19,7 +19,11 @@ def held(region, PLAN: tile.constexpr):
     """A block that all products of a CTA have as an operand: in shared memory if it can be copied there."""
     if PLAN.stages == 1:
         return tile.load(region)
-    block = tile.alloc(region.shape, region.dtype, layout=tile.auto)
+    layout = tile.auto
+    if region.shape[1] == 192:
+        # products that two warpgroups share begin inside of the columns of a wider swizzle
+        layout = tile.swizzled(region.dtype, region.shape, 64)
+    block = tile.alloc(region.shape, region.dtype, layout=layout)
     tile.copy_async(block, region).wait()
     return block
 

@@ -38,9 +38,9 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
     if config is None:
         config = choose(problem, target, by_tma)
     check_config(config, target)
-    if config.roles and not fits_roles(problem, by_tma):
+    if config.roles and (not fits_roles(problem, by_tma) or config.bm * problem.d != 8192):
         raise LaunchError("the kernel with roles is for D of 64 and 128 in q, k and v, arrays that TMA can load, and "
-                          "neither mask nor lengths: config.roles must be False")
+                          "neither mask nor lengths, and has 128 and 64 rows: config.roles must be False")
     lead, rows = problem.shape[:-2], -(-problem.rows // ROUNDED) * ROUNDED
     heads = problem.heads, problem.batches
     missing = problem.rows == 0 or problem.keys == 0 or forward.packed and not forward.sequences
