@@ -33,8 +33,8 @@ class BackwardLaunch:
     """What a call with such extents, strides and dtypes runs; steps that it does not need are None. `shapes`: those of
     Q, K, V and the sinks, which the gradients have; `by_rows`: whether new ones have the rows of all heads beside each
     other; `lines`, `summed`: the shapes of the workspaces of rows, and of dQ, with rows up to a whole block. `bounds`:
-    how many columns a row sees to each side of its position. `lengths`: the main kernel takes lengths of sequences;
-    `group`: it takes blocks of keys from a counter, those of so many heads together, or 0. `clears`: what fills each gradient with zeros."""
+    how many columns a row sees to each side of its position. `lengths`: the main kernel takes lengths of sequences,
+    which are `packed`; `group`: it takes blocks of keys from a counter, those of so many heads together, or 0. `clears`: what fills each gradient with zeros."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
@@ -43,6 +43,7 @@ class BackwardLaunch:
     summed: tuple[int, ...]
     bounds: tuple[int, int]
     lengths: bool
+    packed: bool
     group: int
     clears: tuple[Step | None, ...]
     prepare: Step | None = None
@@ -67,7 +68,7 @@ class BackwardLaunch:
             return made
         sums, delta = (temporary(q, self.lines, "float32") for _ in range(2))
         summed = temporary(q, self.summed, "float32") if self.finish is not None else None
-        self.prepare.run(out, do, lse, dlse, sums, delta, summed)
+        self.prepare.run(out, do, lse, dlse, sums, delta, summed, sequences[0] if self.packed else None)
         scale, cap = numbers
         rest = scale, *self.bounds, cap, *arguments, *NOTHING[len(arguments):]
         lengths = sequences if self.lengths else (0, 0)

@@ -49,7 +49,7 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
         by_rows=tuple(len(x.shape) > 1 and ordered_by_rows(x.shape, x.strides) for x in given),
         lines=(*lead, rows), summed=(*lead, *((rows * problem.d // 4096, 16, 256) if config.roles else (rows, problem.d))),
         bounds=(problem.left, problem.right),
-        lengths=forward.key_lengths is not None, group=heads_at_once(problem) if config.roles else 0,
+        lengths=forward.key_lengths is not None, packed=forward.packed, group=heads_at_once(problem) if config.roles else 0,
         clears=tuple(_clear(x) if missing or forward.packed or 0 in problem.shape else None for x in given))
     if 0 in problem.shape:
         return BackwardLaunch(**how)

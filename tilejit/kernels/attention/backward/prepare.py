@@ -6,6 +6,7 @@ import tilejit as tile
 
 from ..pipelined import part
 from ..scores import LOG2_E
+from ..sequences import CHUNK, length_of
 
 ROWS = 64
 
@@ -30,10 +31,11 @@ def sums_of(X, batch, head, row, D: tile.constexpr):
 
 
 @tile.jit(num_warps=4)
-def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, D: tile.constexpr, DV: tile.constexpr):
+def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, LENGTHS, D: tile.constexpr, DV: tile.constexpr):
     """For each row, in SUMS [batch, heads, rows] its sum's logarithm L to base 2, and in DELTA the sum of OUT * DO, less
     the gradient DL of L if there is one. A row that sees no key, and rows beyond the last, have the logarithm inf, so
-    that all their probabilities are 0. DQ, where gradients are added up, becomes 0; it may be None."""
+    that all their probabilities are 0; with LENGTHS, those of packed sequences, also rows beyond the last sequence. DQ,
+    where gradients are added up, becomes 0; it may be None."""
     row, head, batch = tile.program_id(0) * ROWS, tile.program_id(1), tile.program_id(2)
     out = tile.cast(tile.load(part(OUT, batch, head, row, ROWS, DV)), tile.float32)
     delta = tile.sum(out * tile.cast(tile.load(part(DO, batch, head, row, ROWS, DV)), tile.float32), axis=1)
@@ -41,6 +43,11 @@ def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, D: tile.constexpr, DV: tile.constex
         delta = delta - tile.cast(tile.load(line_of(DL, batch, head, row)), tile.float32)
     sums = tile.load(line_of(L, batch, head, row), other=-float("inf")) * LOG2_E
     none = sums == -float("inf")
+    if LENGTHS is not None:
+        last = 0
+        for c in range(0, LENGTHS.shape[0], CHUNK):
+            last += tile.sum(length_of(LENGTHS, c + tile.arange(CHUNK), L.shape[-1]), axis=0)
+        none = none | (row + tile.arange(ROWS) >= last)
     tile.store(line_of(SUMS, batch, head, row), tile.where(none, float("inf"), sums))
     tile.store(line_of(DELTA, batch, head, row), tile.where(none, 0.0, delta))
     if DQ is not None and len(DQ.shape) > len(DO.shape):
