@@ -55,7 +55,7 @@ def reference(q, k, v, *, causal=False, scale=None, window=None, softcap=None, s
 
 def gradients(do, dlse, q, k, v, *, causal=False, scale=None, window=None, softcap=None, seen=None, sinks=None):
     """The gradients of q, k, v, and the sinks if there are some, in float64, from those of the results."""
-    heads, wide = k.shape[-3], _of_all_heads(q, q, k, v)
+    heads, wide = (k.shape[-3], q.shape[-3] // k.shape[-3]), _of_all_heads(q, q, k, v)
     do = np.asarray(do).astype(np.float64)
     p, _, slope = _probabilities(*wide[:2], causal, scale, window, softcap, seen, None, sinks)
     sink, p = p[..., k.shape[-2]:], p[..., :k.shape[-2]]
@@ -63,10 +63,10 @@ def gradients(do, dlse, q, k, v, *, causal=False, scale=None, window=None, softc
     ds = p * (do @ wide[2].swapaxes(-1, -2) - delta) * slope * (q.shape[-1] ** -0.5 if scale is None else scale)
     found = [ds @ wide[1]]
     for x in (ds.swapaxes(-1, -2) @ wide[0], p.swapaxes(-1, -2) @ do):
-        found.append(x.reshape(*x.shape[:-3], heads, -1, *x.shape[-2:]).sum(-3))
+        found.append(x.reshape(*x.shape[:-3], *heads, *x.shape[-2:]).sum(-3))
     if sinks is not None:
         each = -(sink * delta)[..., 0].sum(-1)
-        found.append(each.reshape(-1, q.shape[-3]).sum(0))
+        found.append(each if each.ndim == 1 else each.sum(0))
     return found
 
 

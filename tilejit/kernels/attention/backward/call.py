@@ -80,6 +80,9 @@ def _differentiate(arrays: tuple, options: dict[str, Any], numbers: tuple[float,
                    config: BackwardConfig | None, into: Sequence[Any] | None) -> tuple:
     """What `attention_backward` returns, for arrays as in `NAMES`, of which some are None."""
     given = [i for i, x in enumerate(arrays) if x is not None]
+    if given[:6] != [0, 1, 2, 3, 4, 5]:
+        missing = next(name for name, x in zip(NAMES, arrays) if x is None)
+        raise LaunchError(f"{missing} is an array, not None: attention returns the logarithms with lse=True")
     forms, _ = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     scale, softcap = numbers
