@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -47,43 +48,7 @@ def tried(q, k, v, config=None, deterministic=False, mask=None, arguments=(), se
 IDS = (np.arange(130) // 50).astype(np.int32)
 
 
-@pytest.mark.parametrize("shape, options", [
-    # a case of each kernel and option; the first is assembled for every target
-    (dict(batch=2, heads=2, kv_heads=1, rows=100, keys=130), dict(config=PIPELINED, causal=True)),
-    (dict(batch=1, heads=4, kv_heads=2, rows=150, keys=200, by_rows=True), dict(causal=True)),
-    (dict(batch=1, heads=1, kv_heads=1, rows=300, keys=200, d=128, dtype=np.float16), dict(causal=True)),
-    (dict(batch=1, heads=1, kv_heads=1, rows=260, keys=300, d=128, dtype=np.float16),
-     dict(window=(70, 20), softcap=1.5, scale=-1.0, deterministic=True)),
-    (dict(batch=None, heads=3, kv_heads=1, rows=150, keys=70), dict(config=PIPELINED, causal=True, sinks=np.array([-np.inf, 9.0, 0.5], np.float32))),
-    (dict(batch=1, heads=2, kv_heads=1, rows=130, keys=130), dict(mask=same_document, arguments=(IDS,), seen=IDS[:, None] == IDS[None, :], deterministic=True)),
-    (dict(batch=1, heads=1, kv_heads=1, rows=1, keys=130, d=80, dv=48), dict()),
-], ids=["every_target", "roles", "wide", "window", "sinks", "mask", "narrow"])
-def test_gradients_are_those_of_float64(shape, options):
-    """Rows that see no key have the gradient 0; a head may have no sink, or one above all scores."""
-    q, k, v = inputs(**shape)
-    got = tried(q, k, v, **options)
-    for x, g in zip((q, k, v), got):
-        assert g.dtype == x.dtype and (g.strides == x.strides or shape["batch"] == 1)
-    if options.get("causal") and shape["rows"] > shape["keys"]:
-        assert not got[0][..., :shape["rows"] - shape["keys"], :].any()
-
-
-@pytest.mark.parametrize("target, d, options", [("sm_90a", 192, dict()), ("sm_90a", 256, dict(deterministic=True)), ("sm_80", 128, dict(window=(40, 0))),
-                                                ("sm_100a", 96, dict(causal=True, deterministic=True))])
-def test_other_columns_and_targets_are_right(target, d, options, monkeypatch):
-    monkeypatch.setenv("TILEJIT_TARGET", target)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tried(*inputs(1, 1, 1, 70, 100, d), **options)
-
-
-@pytest.mark.parametrize("rows, keys", [(0, 10), (10, 0)])
-def test_no_rows_and_no_keys_are_right(rows, keys):
-    tried(*inputs(2, 2, 1, rows, keys), sinks=np.array([0.5, -1.0], np.float32))
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_rows_at_any_distance_are_right_without_warnings(deterministic):
+def rows_at_any_distance(deterministic):
     """TMA takes multiples of 16 bytes, cp.async of 4; and the gradient of a sum is one number, at one address."""
     q, k, v = (x[..., 1:] for x in inputs(1, 1, 1, 70, 100, 65))
     _, out, lse, dlse = given(q, k, v)
@@ -94,8 +59,7 @@ def test_rows_at_any_distance_are_right_without_warnings(deterministic):
     near(got, gradients(do, dlse, q, k, v), v)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_lengths_bound_the_keys_of_each_batch(deterministic):
+def lengths_of_keys(deterministic):
     """Gradients of keys behind the length are 0, whatever lies there."""
     lengths, (q, k, v) = np.array([33, 100, 0], np.int32), inputs(3, 2, 1, 70, 100)
     do, out, lse, dlse = (np.stack(x) for x in zip(*(given(q[b], k[b][:, :n], v[b][:, :n], causal=True) for b, n in enumerate(lengths))))
@@ -106,8 +70,7 @@ def test_lengths_bound_the_keys_of_each_batch(deterministic):
         assert not got[1][b, :, n:].any() and not got[2][b, :, n:].any()
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_packed_sequences_have_the_gradients_of_each(deterministic):
+def packed_sequences(deterministic):
     """Rows beyond the last sequence have the gradient 0, and none on the sinks, whatever lies there."""
     rows, keys, sinks = np.array([40, 0, 3, 70], np.int64), np.array([60, 5, 70, 33], np.int32), np.array([0.5, -1], np.float32)
     q, k, v = inputs(None, 2, 1, 120, 180)
@@ -124,6 +87,53 @@ def test_packed_sequences_have_the_gradients_of_each(deterministic):
         near([got[0][:, here], got[1][:, there], got[2][:, there]], each, v)
     assert np.allclose(got[3], total, rtol=1e-2, atol=1e-2)
     assert not got[0][:, rows.sum():].any() and not got[1][:, keys.sum():].any() and not got[2][:, keys.sum():].any()
+
+
+def of_options(shape, **options):
+    """Rows that see no key have the gradient 0; a head may have no sink, or one above all scores."""
+    q, k, v = inputs(**shape)
+    got = tried(q, k, v, **options)
+    for x, g in zip((q, k, v), got):
+        assert g.dtype == x.dtype and (g.strides == x.strides or shape["batch"] == 1)
+    if options.get("causal") and shape["rows"] > shape["keys"]:
+        assert not got[0][..., :shape["rows"] - shape["keys"], :].any()
+
+
+def shaped(batch, heads, kv_heads, rows, keys, **others):
+    return dict(batch=batch, heads=heads, kv_heads=kv_heads, rows=rows, keys=keys, **others)
+
+
+CASES = {
+    "every_target": ("sm_90a", partial(of_options, shaped(2, 2, 1, 100, 130), config=PIPELINED, causal=True)),
+    "roles": ("sm_90a", partial(of_options, shaped(1, 4, 2, 150, 200, by_rows=True), causal=True)),
+    "wide": ("sm_90a", partial(of_options, shaped(1, 1, 1, 300, 200, d=128, dtype=np.float16), causal=True)),
+    "window": ("sm_90a", partial(of_options, shaped(1, 1, 1, 260, 300), window=(70, 20), softcap=1.5, scale=-1.0, deterministic=True)),
+    "sinks": ("sm_90a", partial(of_options, shaped(None, 3, 1, 150, 70), config=PIPELINED, causal=True, sinks=np.array([-np.inf, 9.0, 0.5], np.float32))),
+    "mask": ("sm_90a", partial(of_options, shaped(1, 2, 1, 130, 130), mask=same_document, arguments=(IDS,), seen=IDS[:, None] == IDS[None, :],
+                               deterministic=True)),
+    "192": ("sm_90a", partial(of_options, shaped(1, 1, 1, 70, 100, d=192))),
+    "ampere": ("sm_80", partial(of_options, shaped(1, 1, 1, 70, 100, d=128), window=(40, 0))),
+    "blackwell": ("sm_100a", partial(of_options, shaped(1, 1, 1, 1, 100, d=80, dv=48), deterministic=True)),
+    "strides": ("sm_90a", partial(rows_at_any_distance, False)),
+    "lengths": ("sm_90a", partial(lengths_of_keys, False)),
+    "packed": ("sm_90a", partial(packed_sequences, True)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_float64(name, monkeypatch):
+    """Of a case for each kernel and option. They are one test, so that only the kernels of the first are assembled for
+    every target."""
+    target, case = CASES[name]
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        case()
+
+
+@pytest.mark.parametrize("rows, keys", [(0, 10), (10, 0)])
+def test_no_rows_and_no_keys_are_right(rows, keys):
+    tried(*inputs(2, 2, 1, rows, keys), sinks=np.array([0.5, -1.0], np.float32))
 
 
 Q = np.ones((2, 4, 70, 64), np.float16)
@@ -163,9 +173,9 @@ def compiled(d, causal=True, rows=4096):
                           spills=1 << 20, target="sm_90a")
 
 
-@pytest.mark.parametrize("d, most", [(128, 435), (64, 620)])
-def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many(d, most):
+def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many():
     """For each score one power, and five operations beside; nothing for a mask, and no tile that changes its layout."""
+    d, most = 128, 435
     made = compiled(d)
     body, edges = sorted(loops(made), key=len)
     elements = 64 * 8192 // d // 128
