@@ -170,7 +170,7 @@ FAMILIES = (
         (
             "testing verify testing.Verification testing.Difference timing bench timing.Comparison timing.Timing "
             "tuning autotune tuning.Tuned kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention jax jax.call"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention kernels.attention_backward jax jax.call"
         ),
     ),
     Family(

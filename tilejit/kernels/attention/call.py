@@ -74,27 +74,27 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
     time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `score`, `block_table` or `out`, and
     takes it whole in torch.compile. LaunchError says what does not fit."""
+    given = dict(q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
+                 arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
+                 config=config)
     if is_traced(q, k, v, out) or needs_gradient(q, k, v, sinks, arguments):
-        return _call_operator(dict(
-            q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
-            arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
-            config=config))
-    return _attention(q, k, v, causal, scale, window, softcap, mask, score, arguments, sinks, lse, block_table, lengths,
-                      out, config)
+        return _call_operator(given)
+    return _attention(given)
 
 
-def _attention(q: Any, k: Any, v: Any, causal: bool, scale: Any, window: Any, softcap: Any, mask: Any, score: Any,
-               arguments: Sequence[Any], sinks: Any, lse: bool, block_table: Any, lengths: Any, out: Any, config: Any,
-               sums: Any = None) -> Any:
-    """`attention` of arrays with memory; `sums` may be the array for the logarithms."""
+def _attention(given: dict[str, Any], sums: Any = None) -> Any:
+    """`attention` of arrays with memory, for its arguments by name; `sums` may be the array for the logarithms."""
+    arguments, q = given["arguments"], given["q"]
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
-        check_number_of(arguments, mask, score)
-    options = dict(causal=bool(causal), window=checked_window(window), mask=mask, score=score, extras=len(arguments),
-                   lse=bool(lse))
+        check_number_of(arguments, given["mask"], given["score"])
+    options = dict(causal=bool(given["causal"]), window=checked_window(given["window"]), mask=given["mask"],
+                   score=given["score"], extras=len(arguments), lse=bool(given["lse"]))
     shape = tuple(getattr(q, "shape", ()))
-    return _attend((q, k, v, out, sinks, *checked_lengths(lengths, block_table, len(shape))), options,
-                   checked_scale(scale, shape), checked_softcap(softcap), tuple(arguments), config, sums)
+    lengths = checked_lengths(given["lengths"], given["block_table"], len(shape))
+    return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths), options,
+                   checked_scale(given["scale"], shape), checked_softcap(given["softcap"]), tuple(arguments),
+                   given["config"], sums)
 
 
 # for functions of the user's whose layouts need scratch memory, which only compiling tells
@@ -154,7 +154,7 @@ def _new_results(given: dict[str, Any]) -> list[Any]:
 
 
 def _compute(into: Sequence[Any], given: dict[str, Any]) -> None:
-    _attention(**given, out=into[0], sums=into[1] if given["lse"] else None)
+    _attention({**given, "out": into[0]}, into[1] if given["lse"] else None)
 
 
 def _call_operator(given: dict[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from .planning import plan_backward
 from .problem import BackwardRequest
 
 PLANS: dict[tuple, BackwardLaunch] = {}  # keyed by all that `plan_backward` depends on
+OWN = "of its own"  # has the backward no backward
 NAMES = "do", "q", "k", "v", "out", "lse", "dlse", "sinks", "lengths of q", "lengths"
 
 
@@ -47,33 +48,32 @@ def attention_backward(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, c
     Under torch, `attention` calls this itself where a gradient is needed. There is no backward of pages, and none of
     calls with `score`, whose derivative is not known. `config` replaces the choice of the model. LaunchError says what
     does not fit."""
+    given = dict(do=do, q=q, k=k, v=v, result=out, lse=lse, causal=causal, scale=scale, window=window, softcap=softcap,
+                 mask=mask, score=score, arguments=arguments, sinks=sinks, lengths=lengths, dlse=dlse,
+                 deterministic=deterministic, config=config)
     if is_traced(do, q, k, v, out, lse):
-        return call_operator(OPERATORS["attention_backward"], dict(
-            do=do, q=q, k=k, v=v, result=out, lse=lse, causal=causal, scale=scale, window=window, softcap=softcap,
-            mask=mask, score=score, arguments=arguments, sinks=sinks, lengths=lengths, dlse=dlse,
-            deterministic=deterministic, config=config, out=None))
-    return _backward(None, do, q, k, v, out, lse, causal, scale, window, softcap, mask, score, arguments, sinks, lengths,
-                     dlse, deterministic, config)
+        return call_operator(OPERATORS["attention_backward"], {**given, "out": None})
+    return _backward(given)
 
 
-def _backward(into: Sequence[Any] | None, do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, causal: bool, scale: Any,
-              window: Any, softcap: Any, mask: Any, score: Any, arguments: Sequence[Any], sinks: Any, lengths: Any,
-              dlse: Any, deterministic: bool, config: Any) -> tuple:
-    """`attention_backward`, whose results are stored to the arrays `into`, or new ones."""
-    if score is not None:
+def _backward(given: dict[str, Any], into: Sequence[Any] | None = None) -> tuple:
+    """`attention_backward` for its arguments by name, with `out` as "result". Gradients are stored to the arrays
+    `into`, or new ones."""
+    arguments, q, sinks = given["arguments"], given["q"], given["sinks"]
+    if given["score"] is not None:
         raise LaunchError("attention_backward takes no score: the derivative of the user's function is not known. "
                           "scale, softcap, window, sinks and mask are differentiated")
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
-        check_number_of(arguments, mask, score)
-    check_no_gradient("attention_backward", do, q, k, v, sinks, *arguments)
+        check_number_of(arguments, given["mask"], None)
+    check_no_gradient("attention_backward", given["do"], q, given["k"], given["v"], sinks, arguments, missing=OWN)
     shape = tuple(getattr(q, "shape", ()))
-    rows, keys, _ = checked_lengths(lengths, None, len(shape))
-    options = dict(causal=bool(causal), window=checked_window(window), mask=mask, extras=len(arguments),
-                   deterministic=bool(deterministic))
-    numbers = checked_scale(scale, shape), checked_softcap(softcap)
-    return _differentiate((do, q, k, v, out, lse, dlse, sinks, rows, keys), options, numbers, tuple(arguments), config,
-                          into)
+    rows, keys, _ = checked_lengths(given["lengths"], None, len(shape))
+    options = dict(causal=bool(given["causal"]), window=checked_window(given["window"]), mask=given["mask"],
+                   extras=len(arguments), deterministic=bool(given["deterministic"]))
+    numbers = checked_scale(given["scale"], shape), checked_softcap(given["softcap"])
+    arrays = *(given[name] for name in ("do", "q", "k", "v", "result", "lse", "dlse", "sinks")), rows, keys
+    return _differentiate(arrays, options, numbers, tuple(arguments), given["config"], into)
 
 
 def _differentiate(arrays: tuple, options: dict[str, Any], numbers: tuple[float, float], arguments: tuple,
@@ -126,11 +126,10 @@ def _new_results(given: dict[str, Any]) -> list[Any]:
 
 
 def _compute(into: Sequence[Any], given: dict[str, Any]) -> None:
-    options = dict(given)
-    _backward(into, out=options.pop("result"), **options)
+    _backward(given, into)
 
 
 OPERATORS["attention_backward"] = Traced("attention_backward", _new_results, _compute,
-                                         lambda made, given: tuple(made), lambda given: "of its own")
+                                         lambda made, given: tuple(made), lambda given: OWN)
 
 __all__ = ["attention_backward"]
