@@ -15,7 +15,7 @@ from tilejit.kernels.attention.backward.config import BackwardConfig
 from tests.mma.attention_cases import BF16, gradients, inputs, reference
 from tests.mma.test_attention_call import count, every_third, loops, same_document
 
-PIPELINED = BackwardConfig(bm=64, bn=64)
+PIPELINED, SMALL = BackwardConfig(bm=64, bn=64), BackwardConfig(bm=32, bn=32, keys=32)
 
 
 def near(got, want, v):
@@ -50,21 +50,21 @@ IDS = (np.arange(130) // 50).astype(np.int32)
 
 def rows_at_any_distance(deterministic):
     """TMA takes multiples of 16 bytes, cp.async of 4; and the gradient of a sum is one number, at one address."""
-    q, k, v = (x[..., 1:] for x in inputs(1, 1, 1, 70, 100, 65))
+    q, k, v = (x[..., 1:] for x in inputs(1, 1, 1, 70, 100, 33))
     _, out, lse, dlse = given(q, k, v)
     do = np.broadcast_to(BF16(1), out.shape)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, deterministic=deterministic)
+        got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, deterministic=deterministic, config=SMALL)
     near(got, gradients(do, dlse, q, k, v), v)
 
 
 def lengths_of_keys(deterministic):
     """Gradients of keys behind the length are 0, whatever lies there."""
-    lengths, (q, k, v) = np.array([33, 100, 0], np.int32), inputs(3, 2, 1, 70, 100)
+    lengths, (q, k, v) = np.array([33, 100, 0], np.int32), inputs(3, 2, 1, 70, 100, 32)
     do, out, lse, dlse = (np.stack(x) for x in zip(*(given(q[b], k[b][:, :n], v[b][:, :n], causal=True) for b, n in enumerate(lengths))))
     k[0, :, 40:], v[0, :, 40:] = np.nan, np.inf
-    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, causal=True, lengths=lengths, deterministic=deterministic)
+    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, causal=True, lengths=lengths, deterministic=deterministic, config=SMALL)
     for b, n in enumerate(lengths):
         near([got[0][b], *(x[b][:, :n] for x in got[1:])], gradients(do[b], dlse[b], q[b], k[b][:, :n], v[b][:, :n], causal=True), v)
         assert not got[1][b, :, n:].any() and not got[2][b, :, n:].any()
@@ -73,7 +73,7 @@ def lengths_of_keys(deterministic):
 def packed_sequences(deterministic):
     """Rows beyond the last sequence have the gradient 0, and none on the sinks, whatever lies there."""
     rows, keys, sinks = np.array([40, 0, 3, 70], np.int64), np.array([60, 5, 70, 33], np.int32), np.array([0.5, -1], np.float32)
-    q, k, v = inputs(None, 2, 1, 120, 180)
+    q, k, v = inputs(None, 2, 1, 120, 180, 32)
     do, out, lse, dlse = np.ones_like(q), np.full_like(q, np.nan), np.full((2, 120), np.nan, np.float32), np.ones((2, 120), np.float32)
     starts, want, total = [], [], 0
     for r, c, n, m in zip(rows.cumsum() - rows, keys.cumsum() - keys, rows, keys):
@@ -82,7 +82,8 @@ def packed_sequences(deterministic):
             x[:, here] = part
         *each, dsinks = gradients(do[:, here], dlse[:, here], q[:, here], k[:, there], v[:, there], causal=True, sinks=sinks)
         starts, want, total = [*starts, (here, there)], [*want, each], total + dsinks
-    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, deterministic=deterministic, causal=True, lengths=(rows, keys), sinks=sinks)
+    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, deterministic=deterministic, causal=True, lengths=(rows, keys), sinks=sinks,
+                                     config=SMALL)
     for (here, there), each in zip(starts, want):
         near([got[0][:, here], got[1][:, there], got[2][:, there]], each, v)
     assert np.allclose(got[3], total, rtol=1e-2, atol=1e-2)
@@ -104,19 +105,18 @@ def shaped(batch, heads, kv_heads, rows, keys, **others):
 
 
 CASES = {
-    "every_target": ("sm_90a", partial(of_options, shaped(2, 2, 1, 100, 130), config=PIPELINED, causal=True)),
+    "every_target": ("sm_90a", partial(of_options, shaped(2, 2, 1, 100, 130, d=32), config=PIPELINED, causal=True)),
     "roles": ("sm_90a", partial(of_options, shaped(1, 4, 2, 150, 200, by_rows=True), causal=True)),
     "wide": ("sm_90a", partial(of_options, shaped(1, 1, 1, 300, 200, d=128, dtype=np.float16), causal=True)),
     "window": ("sm_90a", partial(of_options, shaped(1, 1, 1, 260, 300), window=(70, 20), softcap=1.5, scale=-1.0, deterministic=True)),
-    "sinks": ("sm_90a", partial(of_options, shaped(None, 3, 1, 150, 70), config=PIPELINED, causal=True, sinks=np.array([-np.inf, 9.0, 0.5], np.float32))),
-    "mask": ("sm_90a", partial(of_options, shaped(1, 2, 1, 130, 130), mask=same_document, arguments=(IDS,), seen=IDS[:, None] == IDS[None, :],
-                               deterministic=True)),
-    "192": ("sm_90a", partial(of_options, shaped(1, 1, 1, 70, 100, d=192))),
-    "ampere": ("sm_80", partial(of_options, shaped(1, 1, 1, 70, 100, d=128), window=(40, 0))),
-    "blackwell": ("sm_100a", partial(of_options, shaped(1, 1, 1, 1, 100, d=80, dv=48), deterministic=True)),
-    "strides": ("sm_90a", partial(rows_at_any_distance, False)),
-    "lengths": ("sm_90a", partial(lengths_of_keys, False)),
-    "packed": ("sm_90a", partial(packed_sequences, True)),
+    "sinks": ("sm_80", partial(of_options, shaped(None, 3, 1, 150, 70, d=32), config=SMALL, causal=True, sinks=np.array([-np.inf, 9.0, 0.5], np.float32))),
+    "mask": ("sm_80", partial(of_options, shaped(1, 2, 1, 130, 130, d=32), config=SMALL, mask=same_document, arguments=(IDS,),
+                              seen=IDS[:, None] == IDS[None, :], deterministic=True)),
+    "ampere": ("sm_80", partial(of_options, shaped(1, 1, 1, 70, 100, d=80, dv=48), config=SMALL, window=(40, 0), deterministic=True)),
+    "blackwell": ("sm_100a", partial(of_options, shaped(1, 1, 1, 1, 100), deterministic=True)),
+    "strides": ("sm_80", partial(rows_at_any_distance, False)),
+    "lengths": ("sm_80", partial(lengths_of_keys, False)),
+    "packed": ("sm_80", partial(packed_sequences, True)),
 }
 
 

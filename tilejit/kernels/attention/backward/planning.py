@@ -24,7 +24,7 @@ from .queries import queries
 
 ANY = 1 << 20      # bytes that a kernel may spill without the compiler's warning, as for the forward
 REGISTERS = 24, 240  # of a thread of the producer and of a consumer
-TILE = 64           # rows of a tile where dQ is computed by itself
+TILE = 64           # rows of a tile where dQ is computed by itself beside the kernel with roles
 ROUNDED = 128      # rows that workspaces are rounded up to: the most of a block
 
 
@@ -85,8 +85,9 @@ def _steps(problem: Attention, request: BackwardRequest, config: BackwardConfig,
         tiles = -(-problem.rows // FINISHED_ROWS)
         found["finish"] = Step(finish, (tiles, problem.heads, problem.batches), dict(D=problem.d))
     else:
-        tiles = -(-problem.rows // TILE) + sequences
-        plan = BackwardConstants(bm=TILE, bn=config.keys, **common)
+        bm = TILE if config.roles else config.bm
+        tiles = -(-problem.rows // bm) + sequences
+        plan = BackwardConstants(bm=bm, bn=config.keys, **common)
         found["queries"] = Step(queries, (tiles, problem.heads, problem.batches), dict(PLAN=plan, num_warps=4, spills=ANY))
     return found
 
