@@ -163,13 +163,13 @@ def test_a_bad_call_is_refused_with_what_to_pass(change, words):
 def compiled(d, causal=True, rows=4096):
     """The kernel for Hopper of a call with large arrays."""
     from tilejit.kernels.attention.backward.constants import HopperBackwardConstants
-    from tilejit.kernels.attention.backward.hopper import hopper
+    from tilejit.kernels.attention.backward.gradients_hopper import gradients_hopper
     from tilejit.kernels.attention.backward.planning import REGISTERS
     from tilejit.kernels.attention.constants import Scores
     plan = HopperBackwardConstants(bm=8192 // d, bn=128, d=d, dv=d, stages=2, scores=Scores(right=causal), regs=REGISTERS)
     x, lines = tile.ArraySpec((1, 32, rows, d), "bfloat16"), tile.ArraySpec((1, 32, rows), "float32")
     summed = tile.ArraySpec((1, 32, rows * d // 4096, 16, 256), "float32")
-    return hopper.compile(x, x, x, x, lines, lines, summed, x, x, tile.ArraySpec((1,), "uint32"), 4, 0.1, 0, 0, 0.0, 0, 0, 0, 0, PLAN=plan, num_warps=12,
+    return gradients_hopper.compile(x, x, x, x, lines, lines, summed, x, x, tile.ArraySpec((1,), "uint32"), 4, 0.1, 0, 0, 0.0, 0, 0, 0, 0, PLAN=plan, num_warps=12,
                           spills=1 << 20, target="sm_90a")
 
 

@@ -26,10 +26,10 @@ class Traced:
     """A function of the package as an operator called `name`.
 
     `new(arguments)` makes the arrays of its results, and `compute(into, arguments)` fills them. `returned(results,
-    arguments)` is what a call returns. `gradients(arguments, gradients, results)` are those of the arguments by name, from
-    those of the results, each of which may be None; it gets the results if it `keeps` them. `missing` says why a call has
-    none, or "". `mapped(arguments, axes, size)` are the arguments of the call that stands for
-    `size` calls, whose results have a new first axis."""
+    arguments)` is what a call returns. `gradients(arguments, gradients, results)` are those of the arguments by name,
+    from those of the results, each of which may be None; it gets the results if it `keeps` them. `missing` says why a
+    call has none, or "". `mapped(arguments, axes, size)` are the arguments of the call that stands for `size` calls,
+    whose results have a new first axis."""
 
     name: str
     new: Callable[[dict[str, Any]], list[Any]]

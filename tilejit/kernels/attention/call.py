@@ -72,8 +72,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
-    time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `score`, `block_table` or `out`, and
-    takes it whole in torch.compile. LaunchError says what does not fit."""
+    time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `score`, `block_table` or `out`,
+    and takes it whole in torch.compile. LaunchError says what does not fit."""
     given = dict(q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
                  arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
                  config=config)
@@ -158,8 +158,8 @@ def _compute(into: Sequence[Any], given: dict[str, Any]) -> None:
 
 
 def _call_operator(given: dict[str, Any]) -> Any:
-    """`attention` as an operator of torch, which traces it, maps it, or differentiates it. It always has the sums, which
-    the backward needs."""
+    """`attention` as an operator of torch, which traces it, maps it, or differentiates it. It always has the sums,
+    which the backward needs."""
     if not is_traced(given["q"], given["k"], given["v"], given["out"]):
         missing = "with out=" if given["out"] is not None else _without_backward(given)
         if missing or not is_tensor(given["q"]):

@@ -14,7 +14,7 @@ from ....runtime.arrays import describe
 from ...matmul.launch import earlier_plan, remember
 from ...operands import check_arguments, check_listed, check_no_gradient, seen_as
 from ...traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
-from ..checks import checked_lengths, checked_scale, checked_softcap, checked_window, check_number_of
+from ..checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
 from ..launch import ordered_by_rows
 from ..problem import Request
 from .config import BackwardConfig
@@ -33,7 +33,7 @@ def attention_backward(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, c
                        score: tile.Kernel[..., Any] | None = None, arguments: Sequence[Any] = (),
                        sinks: Any = None, lengths: Any = None, dlse: Any = None, deterministic: bool = False,
                        config: BackwardConfig | None = None) -> Any:
-    """The gradients (dq, dk, dv) of a call ``out, lse = attention(q, k, v, lse=True, ...)`` with these options, of which
+    """The gradients (dq, dk, dv) of a call ``out, lse = attention(q, k, v, lse=True, ...)`` with these options, where
     `do` is the gradient of `out`; with `sinks` (dq, dk, dv, dsinks).
 
     `do` and `out` are arrays of one shape and dtype, of any strides, and `lse` is float32 [batch, heads, rows]; `dlse`,

@@ -14,7 +14,8 @@ class BackwardConstants:
     - `bm`, `bn`: the rows and columns of a block of scores; `d`, `dv`: the extents of a key and of a value
     - `stages`: the slots for blocks that are loaded ahead; with 1, none is
     - `add`: dQ is added up in memory, in any order; otherwise `queries` computes it
-    - `lengths`: each sequence has a number of keys of its own; `packed`: and of rows, and all lie one after the other"""
+    - `lengths`: each sequence has a number of keys of its own; `packed`: and of rows, and all lie one after the
+      other"""
 
     bm: int
     bn: int
@@ -29,7 +30,7 @@ class BackwardConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class HopperBackwardConstants(BackwardConstants):
-    """Those of `hopper`.
+    """Those of `gradients_hopper`.
 
     - `regs`: registers of a thread of the producer and of a consumer"""
 

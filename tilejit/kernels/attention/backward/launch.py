@@ -34,7 +34,8 @@ class BackwardLaunch:
     Q, K, V and the sinks, which the gradients have; `by_rows`: whether new ones have the rows of all heads beside each
     other; `lines`, `summed`: the shapes of the workspaces of rows, and of dQ, with rows up to a whole block. `bounds`:
     how many columns a row sees to each side of its position. `lengths`: the main kernel takes lengths of sequences,
-    which are `packed`; `group`: it takes blocks of keys from a counter, those of so many heads together, or 0. `clears`: what fills each gradient with zeros."""
+    which are `packed`; `group`: it takes blocks of keys from a counter, those of so many heads together, or 0.
+    `clears`: what fills each gradient with zeros."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
@@ -55,11 +56,11 @@ class BackwardLaunch:
     def run(self, arrays: tuple, sequences: tuple, numbers: tuple[float, float], arguments: tuple,
             into: Sequence[Any] | None) -> list[Any]:
         """The gradients of Q, K, V, and the sinks if there are some. `arrays` are dO, Q, K, V, the result, the
-        logarithms, their gradients and the sinks, of which the last two may be None; `sequences` are the lengths of rows
-        and of keys; `numbers` are the scale and the cap. They are stored to the arrays `into`, or new ones."""
+        logarithms, their gradients and the sinks, of which the last two may be None; `sequences` are the lengths of
+        rows and of keys; `numbers` are the scale and the cap. They are stored to the arrays `into`, or new ones."""
         do, q, k, v, out, lse, dlse, sinks = arrays
         if into is None:
-            into = [self._new(x, i) for i, x in enumerate((q, k, v, sinks)) if x is not None]
+            into = [self._make_gradient(x, i) for i, x in enumerate((q, k, v, sinks)) if x is not None]
         made = list(into)
         for clear, x in zip(self.clears, made):
             if clear is not None:
@@ -83,7 +84,7 @@ class BackwardLaunch:
             self.sinks.run(sinks, sums, delta, made[3])
         return made
 
-    def _new(self, like, i: int):
+    def _make_gradient(self, like, i: int):
         """A new array for a gradient, in the memory order of the array whose it is."""
         shape, dtype = self.shapes[i], self.dtypes[i]
         if not self.by_rows[i]:

@@ -14,10 +14,10 @@ from ..problem import Attention
 from .config import BARRIERS, SHARED, BackwardConfig, check_config
 from .constants import BackwardConstants, HopperBackwardConstants
 from .finish import ROWS as FINISHED_ROWS, clear, finish, sink_gradient
-from .hopper import hopper
+from .gradients import gradients
+from .gradients_hopper import gradients_hopper
 from .launch import BackwardLaunch, Step
 from .model import choose, fits_roles, heads_at_once, nbytes
-from .pipelined import pipelined
 from .prepare import ROWS, prepare
 from .problem import BackwardRequest, check_backward
 from .queries import queries
@@ -43,13 +43,14 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
                           "neither mask nor lengths, and has 128 and 64 rows: config.roles must be False")
     lead, rows = problem.shape[:-2], -(-problem.rows // ROUNDED) * ROUNDED
     heads = problem.heads, problem.batches
+    summed = (rows * problem.d // 4096, 16, 256) if config.roles else (rows, problem.d)
     missing = problem.rows == 0 or problem.keys == 0 or forward.packed and not forward.sequences
     how: dict[str, Any] = dict(
         shapes=tuple(x.shape for x in given), dtypes=tuple(x.dtype for x in given),
         by_rows=tuple(len(x.shape) > 1 and ordered_by_rows(x.shape, x.strides) for x in given),
-        lines=(*lead, rows), summed=(*lead, *((rows * problem.d // 4096, 16, 256) if config.roles else (rows, problem.d))),
-        bounds=(problem.left, problem.right),
-        lengths=forward.key_lengths is not None, packed=forward.packed, group=heads_at_once(problem) if config.roles else 0,
+        lines=(*lead, rows), summed=(*lead, *summed), bounds=(problem.left, problem.right),
+        lengths=forward.key_lengths is not None, packed=forward.packed,
+        group=heads_at_once(problem) if config.roles else 0,
         clears=tuple(_clear(x) if missing or forward.packed or 0 in problem.shape else None for x in given))
     if 0 in problem.shape:
         return BackwardLaunch(**how)
@@ -74,12 +75,12 @@ def _steps(problem: Attention, request: BackwardRequest, config: BackwardConfig,
     tiles = -(-problem.keys // config.bn)
     if config.roles:
         plan = HopperBackwardConstants(bm=config.bm, bn=config.bn, regs=REGISTERS, **common)
-        found = dict(main=Step(hopper, (min(processors, tiles * problem.kv_heads * problem.batches),),
+        found = dict(main=Step(gradients_hopper, (min(processors, tiles * problem.kv_heads * problem.batches),),
                                dict(PLAN=plan, num_warps=12, spills=ANY)))
     else:
         # a sequence may end with a part of a tile
         plan = BackwardConstants(bm=config.bm, bn=config.bn, **common)
-        found = dict(main=Step(pipelined, (tiles + sequences, problem.kv_heads, problem.batches),
+        found = dict(main=Step(gradients, (tiles + sequences, problem.kv_heads, problem.batches),
                                dict(PLAN=plan, num_warps=config.warps, spills=ANY)))
     if add:
         tiles = -(-problem.rows // FINISHED_ROWS)
@@ -88,7 +89,8 @@ def _steps(problem: Attention, request: BackwardRequest, config: BackwardConfig,
         bm = TILE if config.roles else config.bm
         tiles = -(-problem.rows // bm) + sequences
         plan = BackwardConstants(bm=bm, bn=config.keys, **common)
-        found["queries"] = Step(queries, (tiles, problem.heads, problem.batches), dict(PLAN=plan, num_warps=4, spills=ANY))
+        found["queries"] = Step(queries, (tiles, problem.heads, problem.batches),
+                                dict(PLAN=plan, num_warps=4, spills=ANY))
     return found
 
 

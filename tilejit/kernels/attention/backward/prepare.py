@@ -21,8 +21,8 @@ def line_of(X, batch, head, row, ROWS: tile.constexpr = ROWS):
 
 @tile.jit
 def sums_of(X, batch, head, row, D: tile.constexpr):
-    """The 64 rows from `row` on in the order in which the kernel for Hopper adds up dQ: X [batch, heads, parts, 16, 256],
-    or without the batch. A part is 64 columns of 64 rows, 8 columns of all these rows after the other."""
+    """The 64 rows from `row` on in the order in which the kernel for Hopper adds up dQ: X [batch, heads, parts, 16,
+    256], or without the batch. A part is 64 columns of 64 rows, 8 columns of all these rows after the other."""
     PARTS: tile.constexpr = D // 64
     n = row // 64 * PARTS
     if len(X.shape) == 4:
@@ -32,10 +32,10 @@ def sums_of(X, batch, head, row, D: tile.constexpr):
 
 @tile.jit(num_warps=4)
 def prepare(OUT, DO, L, DL, SUMS, DELTA, DQ, LENGTHS, D: tile.constexpr, DV: tile.constexpr):
-    """For each row, in SUMS [batch, heads, rows] its sum's logarithm L to base 2, and in DELTA the sum of OUT * DO, less
-    the gradient DL of L if there is one. A row that sees no key, and rows beyond the last, have the logarithm inf, so
-    that all their probabilities are 0; with LENGTHS, those of packed sequences, also rows beyond the last sequence. DQ,
-    where gradients are added up, becomes 0; it may be None."""
+    """For each row, in SUMS [batch, heads, rows] its sum's logarithm L to base 2, and in DELTA the sum of OUT * DO,
+    less the gradient DL of L if there is one. A row that sees no key, and rows beyond the last, have the logarithm inf,
+    so that all their probabilities are 0; with LENGTHS, those of packed sequences, also rows beyond the last sequence.
+    DQ, where gradients are added up, becomes 0; it may be None."""
     row, head, batch = tile.program_id(0) * ROWS, tile.program_id(1), tile.program_id(2)
     out = tile.cast(tile.load(part(OUT, batch, head, row, ROWS, DV)), tile.float32)
     delta = tile.sum(out * tile.cast(tile.load(part(DO, batch, head, row, ROWS, DV)), tile.float32), axis=1)

@@ -1,4 +1,7 @@
-"""The gradient of queries in a fixed order, on every target: a CTA has a tile of rows, and walks over blocks of keys."""
+"""The gradient of queries in a fixed order, on every target.
+
+A CTA has a tile of rows, and walks over blocks of keys.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import tilejit as tile
 from ..pipelined import part
 from ..scores import Place, Rules, span_of
 from ..sequences import length_of, search
-from .pipelined import held, rows_from
+from .gradients import load_once, rows_from
 from .prepare import line_of
-from .scores import powers_of
+from .score_gradients import powers_of
 
 
 @tile.jit
@@ -50,7 +53,8 @@ def queries(DO, Q, K, V, SUMS, DELTA, DQ, ROWS, KEYS, scale, left, right, cap, E
         K, V = rows_from(K, 0, keys), rows_from(V, 0, keys)
     m = t * BM
     place = Place(batch, head, m, rows, keys)
-    blocks = held(part(Q, batch, head, m, BM, PLAN.d), PLAN), held(part(DO, batch, head, m, BM, PLAN.dv), PLAN)
+    q = load_once(part(Q, batch, head, m, BM, PLAN.d), PLAN)
+    blocks = q, load_once(part(DO, batch, head, m, BM, PLAN.dv), PLAN)
     sums = tile.load(line_of(SUMS, batch, head, m, BM), other=float("inf"))
     lines = sums, tile.load(line_of(DELTA, batch, head, m, BM), other=0.0)
     first, stop, whole, whole_stop = span_of(m, place, rules, BM, PLAN.bn, SCORES)

@@ -11,11 +11,11 @@ from ..pipelined import part
 from ..scores import Place, Rules
 from ..sequences import length_of, search
 from .prepare import line_of
-from .scores import powers_of, rows_of
+from .score_gradients import powers_of, rows_of
 
 
 @tile.jit
-def held(region, PLAN: tile.constexpr):
+def load_once(region, PLAN: tile.constexpr):
     """A block that all products of a CTA have as an operand: in shared memory if it can be copied there."""
     if PLAN.stages == 1:
         return tile.load(region)
@@ -63,10 +63,10 @@ def walk(dk, dv, blocks, arrays, place, column, begin, end, rules, EDGE: tile.co
 
 
 @tile.jit
-def pipelined(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, ROWS, KEYS, scale, left, right, cap, E0, E1, E2, E3,
+def gradients(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, ROWS, KEYS, scale, left, right, cap, E0, E1, E2, E3,
               PLAN: tile.constexpr):
-    """DK and DV, and if `add` what they give to DQ [batch, heads, rows, columns], in float32. SUMS and DELTA are those of
-    `prepare`; ROWS and KEYS the lengths of sequences. `PLAN` is a `BackwardConstants`."""
+    """DK and DV, and if `add` what they give to DQ [batch, heads, rows, columns], in float32, up to the scale. SUMS and
+    DELTA are those of `prepare`; ROWS and KEYS the lengths of sequences. `PLAN` is a `BackwardConstants`."""
     BM: tile.constexpr = PLAN.bm
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
@@ -87,7 +87,8 @@ def pipelined(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, ROWS, KEYS, scale, left, rig
         keys = length_of(KEYS, batch, keys)
         K, V = rows_from(K, 0, keys), rows_from(V, 0, keys)
     column = t * BN
-    k, v = held(part(K, batch, head, column, BN, PLAN.d), PLAN), held(part(V, batch, head, column, BN, PLAN.dv), PLAN)
+    k = load_once(part(K, batch, head, column, BN, PLAN.d), PLAN)
+    v = load_once(part(V, batch, head, column, BN, PLAN.dv), PLAN)
     dk, dv = tile.zeros((BN, PLAN.d)), tile.zeros((BN, PLAN.dv))
     arrays = Q, DO, SUMS, DELTA, DQ
     for h in range(group):
@@ -101,4 +102,4 @@ def pipelined(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, ROWS, KEYS, scale, left, rig
     tile.store(part(DV, batch, head, column, BN, PLAN.dv), tile.cast(dv, DV.dtype))
 
 
-__all__ = ["held", "pipelined", "rows_from"]
+__all__ = ["gradients", "load_once", "rows_from"]

@@ -1,9 +1,9 @@
 """The gradients on Hopper: a producer, and two consumers of half of a block's keys each.
 
-The producer takes blocks of keys from a counter, and loads K and V once, and then Q, dO and the numbers of each row for
-the blocks of rows that see some of the keys. A consumer computes scores transposed, a line for each of its keys, so that
-probabilities and their gradients are operands from registers. For dQ, consumers pass each other their gradients of scores
-through shared memory, and each computes half of it, which TMA adds to memory."""
+The producer takes blocks of keys from a counter, and loads K and V once, and then Q, dO and the numbers of each row
+for the blocks of rows that see some of the keys. A consumer computes scores transposed, a line for each of its keys, so
+that probabilities and their gradients are operands from registers. For dQ, consumers pass each other their gradients of
+scores through shared memory, and each computes half of it, which TMA adds to memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..hopper import tile_of
 from ..pipelined import part
 from ..scores import Place, Rules
 from .prepare import line_of
-from .scores import powers_of, rows_of
+from .score_gradients import powers_of, rows_of
 
 
 @tile.jit
@@ -58,8 +58,9 @@ def load(rings, arrays, counter, group, rules, tiles, PLAN: tile.constexpr):
 
 @tile.jit
 def add(dq, stage, DQ, place, m, w, PLAN: tile.constexpr):
-    """Add a consumer's gradients, of 64 columns of 64 rows of the block from `m` on, to DQ, where they are contiguous. They
-    are in columns of 8 elements, so that threads store them to one address and constants after it, and to all banks."""
+    """Add a consumer's gradients, of 64 columns of 64 rows of the block from `m` on, to DQ, where they are contiguous.
+    They are in columns of 8 elements, so that threads store them to one address and constants after it, and to all
+    banks."""
     tile.store(stage.view(shape=(8, 64, 8)), tile.transpose(tile.reshape(dq, (64, 8, 8)), (1, 0, 2)))
     tile.fence_proxy_async()
     tile.sync()
@@ -73,8 +74,8 @@ def add(dq, stage, DQ, place, m, w, PLAN: tile.constexpr):
 
 
 @tile.jit
-def walk(state, blocks, rings, shared, DQ, place, column, begin, end, w, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
-    """Continue a consumer's sums with blocks `begin` to `end` of rows. The `state` is dK, dV, and the number of the buffer
+def walk(state, blocks, rings, shared, DQ, place, column, span, w, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
+    """Continue a consumer's sums with a span of blocks of rows. The `state` is dK, dV, and the number of the buffer
     that the next block's gradients of scores go to."""
     dk, dv, side = state
     queries, gradients = rings
@@ -82,7 +83,7 @@ def walk(state, blocks, rings, shared, DQ, place, column, begin, end, w, rules, 
     BM: tile.constexpr = PLAN.bm
     HALF: tile.constexpr = PLAN.d // 2
     k, v = blocks.K[w * 64:w * 64 + 64, :], blocks.V[w * 64:w * 64 + 64, :]
-    for i in range(begin, end):
+    for i in range(span[0], span[1]):
         tile.assume((side >= 0) & (side < 2))
         with queries.consume() as block:
             s = tile.mma_async(None, k, block.Q, trans_b=True)
@@ -140,7 +141,7 @@ def differentiate(blocks, rings, shared, group, DQ, place, column, side, w, rule
                 begin, end = whole, whole_stop
             else:
                 begin, end = whole_stop, stop
-            state = walk(state, blocks, rings, shared, DQ, here, own, begin, end, w, rules, EDGE, PLAN)
+            state = walk(state, blocks, rings, shared, DQ, here, own, (begin, end), w, rules, EDGE, PLAN)
     return state
 
 
@@ -161,7 +162,7 @@ def put(x, stage, OUT, place, PLAN: tile.constexpr):
 
 
 @tile.jit
-def hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale, left, right, cap, E0, E1, E2, E3,
+def gradients_hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale, left, right, cap, E0, E1, E2, E3,
            PLAN: tile.constexpr):
     """DK and DV, and if `add` what they give to DQ, in float32, up to the scale, in the order of `sums_of`. SUMS and
     DELTA are those of `prepare`. `PLAN` is a `HopperBackwardConstants`. The blocks of a `group` of heads of K are taken
@@ -177,8 +178,11 @@ def hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale, left, ri
     gradients = tile.ring(PLAN.stages, DO=((BM, PLAN.dv), DO.dtype), SUMS=((BM,), tile.float32),
                           DELTA=((BM,), tile.float32), consumers=2)
     # of both consumers: gradients of scores, for this block of rows and for the block before
-    scores = tile.alloc((2, BN, BM), Q.dtype, layout=tile.swizzled(Q.dtype, (2, BN, BM), 128)) if PLAN.add else None
-    summed = tile.alloc((2, 16, 256), tile.float32) if PLAN.add else None
+    SCORES: tile.constexpr = (2, BN, BM)
+    scores, summed = None, None
+    if PLAN.add:
+        scores = tile.alloc(SCORES, Q.dtype, layout=tile.swizzled(Q.dtype, SCORES, 128))
+        summed = tile.alloc((2, 16, 256), tile.float32)
     STAGED: tile.constexpr = (2, 64, 64)
     staged = tile.alloc(STAGED, DK.dtype, layout=tile.swizzled(DK.dtype, STAGED, 128))
     both = tile.named_barrier(256)
@@ -208,4 +212,4 @@ def hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale, left, ri
             tile.bulk_wait(0)
 
 
-__all__ = ["hopper"]
+__all__ = ["gradients_hopper"]
