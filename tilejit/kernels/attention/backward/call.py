@@ -102,7 +102,8 @@ def _differentiate(arrays: tuple, options: dict[str, Any], numbers: tuple[float,
 
 
 def _request(arrays: tuple, options: dict[str, Any], scale: float, softcap: float) -> BackwardRequest:
-    do, q, k, v, out, lse, dlse, sinks, rows, keys = (None if x is None else describe(x) for x in arrays)
+    views: list[Any] = [None if x is None else describe(x) for x in arrays]
+    do, q, k, v, out, lse, dlse, sinks, rows, keys = views
     forward = dict(options)
     deterministic = forward.pop("deterministic")
     request = Request(q, k, v, None, sinks, **forward, positive=scale > 0, softcap=softcap > 0, score=None, lse=True,

@@ -64,7 +64,7 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
 
 
 def _steps(problem: Attention, request: BackwardRequest, config: BackwardConfig, target: str,
-           processors: int) -> dict[str, Step]:
+           processors: int) -> dict[str, Any]:
     """The launches that compute gradients."""
     forward, add = request.forward, not request.deterministic
     ahead = all(map(loaded_by_threads, (forward.q, forward.k, forward.v, request.do)))
