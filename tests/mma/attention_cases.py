@@ -6,14 +6,13 @@ import numpy as np
 BF16 = ml_dtypes.bfloat16
 
 
-def reference(q, k, v, *, causal=False, scale=None, window=None, softcap=None, seen=None, change=None, sinks=None):
-    """(result, logarithms of the sums) in float64. `seen` is an array of bools, `change` a function of the scores."""
-    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
-    group = q.shape[-3] // k.shape[-3]
-    k, v = np.repeat(k, group, axis=-3), np.repeat(v, group, axis=-3)
+def _probabilities(q, k, causal, scale, window, softcap, seen, change, sinks):
+    """(probabilities with a last column for the sinks if there are some, logarithms of the sums, derivative of the
+    softcap) of q and k of equal heads, in float64."""
     with np.errstate(invalid="ignore", over="ignore"):
-        s = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+        s, slope = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale), 1.0
         if softcap is not None:
+            slope = 1 - np.tanh(s / softcap) ** 2
             s = softcap * np.tanh(s / softcap)
         if change is not None:
             s = change(s)
@@ -32,13 +31,43 @@ def reference(q, k, v, *, causal=False, scale=None, window=None, softcap=None, s
         s = np.where(hidden, -np.inf, s)
         if sinks is not None:
             more = np.broadcast_to(np.asarray(sinks, np.float64)[:, None, None], (*s.shape[:-1], 1))
-            s, v = np.concatenate([s, more], -1), np.concatenate([v, np.zeros((*v.shape[:-2], 1, v.shape[-1]))], -2)
+            s = np.concatenate([s, more], -1)
         top = s.max(axis=-1, keepdims=True, initial=-np.inf)
         p = np.exp(s - np.where(top == -np.inf, 0, top))
         total = p.sum(axis=-1, keepdims=True)
         empty = total == 0
-        out = (p / np.where(empty, 1, total)) @ v
-        return np.where(empty, 0, out), np.where(empty, -np.inf, np.log(np.where(empty, 1, total)) + top)[..., 0]
+        p /= np.where(empty, 1, total)
+        return p, np.where(empty, -np.inf, np.log(np.where(empty, 1, total)) + top)[..., 0], slope
+
+
+def _of_all_heads(q, *others):
+    """Each head of the others as often as heads of q have it, in float64."""
+    return [np.repeat(np.asarray(x).astype(np.float64), q.shape[-3] // x.shape[-3], axis=-3) for x in others]
+
+
+def reference(q, k, v, *, causal=False, scale=None, window=None, softcap=None, seen=None, change=None, sinks=None):
+    """(result, logarithms of the sums) in float64. `seen` is an array of bools, `change` a function of the scores."""
+    q, k, v = _of_all_heads(q, q, k, v)
+    p, sums, _ = _probabilities(q, k, causal, scale, window, softcap, seen, change, sinks)
+    with np.errstate(invalid="ignore"):
+        return p[..., :k.shape[-2]] @ v, sums
+
+
+def gradients(do, dlse, q, k, v, *, causal=False, scale=None, window=None, softcap=None, seen=None, sinks=None):
+    """The gradients of q, k, v, and the sinks if there are some, in float64, from those of the results."""
+    heads, wide = (k.shape[-3], q.shape[-3] // k.shape[-3]), _of_all_heads(q, q, k, v)
+    do = np.asarray(do).astype(np.float64)
+    p, _, slope = _probabilities(*wide[:2], causal, scale, window, softcap, seen, None, sinks)
+    sink, p = p[..., k.shape[-2]:], p[..., :k.shape[-2]]
+    delta = (do * (p @ wide[2])).sum(-1, keepdims=True) - np.asarray(dlse, np.float64)[..., None]
+    ds = p * (do @ wide[2].swapaxes(-1, -2) - delta) * slope * (q.shape[-1] ** -0.5 if scale is None else scale)
+    found = [ds @ wide[1]]
+    for x in (ds.swapaxes(-1, -2) @ wide[0], p.swapaxes(-1, -2) @ do):
+        found.append(x.reshape(*x.shape[:-3], *heads, *x.shape[-2:]).sum(-3))
+    if sinks is not None:
+        each = -(sink * delta)[..., 0].sum(-1)
+        found.append(each if each.ndim == 1 else each.sum(0))
+    return found
 
 
 def inputs(batch, heads, kv_heads, rows, keys, d=64, dv=None, dtype=BF16, by_rows=False, seed=0):

@@ -97,7 +97,8 @@ def test_opcheck_of_a_product_finds_nothing(torch):
     "with epilogue=": lambda a, b: kernels.matmul(a, b, epilogue=relu, arguments=(1.0,), tiles=(b.detach()[0],)),
     "with arrays as scales": lambda a, b: kernels.matmul(a.detach(), b, scale_a=a.detach().float().sum()),
     "and an operand": lambda a, b: kernels.grouped_matmul([a], [b]),
-    "and an operand ": lambda a, b: kernels.attention(a[None, None], a[None, None], a[None, None]),
+    "with score=": lambda a, b: kernels.attention(b[None, None], b[None, None], b[None, None], score=relu),
+    "of its own": lambda a, b: kernels.attention_backward(a, a, a, a, a, a),
 }.items())
 def test_a_call_without_a_backward_raises_instead_of_dropping_the_gradient(torch, says, call):
     a, b = (x.requires_grad_() for x in halves(torch, (16, 24), (24, 32)))
@@ -109,6 +110,31 @@ def test_a_compiled_call_without_a_backward_raises_too(torch):
     a, b = (x.requires_grad_() for x in halves(torch, (16, 24), (24, 32)))
     with pytest.raises(Exception, match="grouped_matmul has no backward"):
         whole(torch, lambda a, b: kernels.grouped_matmul([a], [b])[0])(a, b)
+
+
+def test_attention_differentiates_in_eager_mode_and_in_a_whole_graph(torch):
+    """By heads that share keys, by sinks, and by the logarithms; the gradient of the plain sum has strides of 0."""
+    q, k, v = (x.requires_grad_() for x in halves(torch, (1, 4, 70, 64), (1, 2, 100, 64), (1, 2, 100, 64)))
+    sinks = torch.tensor([0.5, -1.0, 0.0, 2.0], requires_grad=True)
+
+    def call(q, k, v, sinks):
+        out, sums = kernels.attention(q, k, v, sinks=sinks, lse=True, causal=True)
+        return out.sum() + sums.square().sum()
+
+    x, y, z, w = (t.detach().float().requires_grad_() for t in (q, k, v, sinks))
+    scores = x @ y.repeat_interleave(2, 1).mT / 8 + torch.full((70, 100), -torch.inf).triu(31)
+    scores = torch.cat([scores, w[None, :, None, None].expand(1, 4, 70, 1)], -1)
+    out = scores.softmax(-1)[..., :100] @ z.repeat_interleave(2, 1)
+    want = torch.autograd.grad(out.sum() + scores.logsumexp(-1).square().sum(), (x, y, z, w))
+    for f in (call, whole(torch, call)):
+        for one, other in zip(torch.autograd.grad(f(q, k, v, sinks), (q, k, v, sinks)), want, strict=True):
+            assert torch.allclose(one.float(), other, rtol=5e-3, atol=2e-2)
+
+
+def test_a_second_derivative_of_attention_raises(torch):
+    q, = (x.requires_grad_() for x in halves(torch, (1, 1, 16, 64)))
+    with pytest.raises(LaunchError, match="attention_backward has no backward, of its own, and"):
+        torch.autograd.grad(kernels.attention(q, q, q).sum(), q, create_graph=True)
 
 
 @pytest.mark.parametrize("axes, shapes", [((None, 1), ((40, 24), (24, 3, 32))), ((0, None), ((3, 40, 24), (2, 24, 32))),

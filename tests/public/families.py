@@ -172,7 +172,7 @@ FAMILIES = (
             "profile named_range timeline timeline.Timeline timeline.Span "
             "roofline roofline.Counts roofline.Roofline roofline.Gpu "
             "tuning autotune tuning.Tuned kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention jax jax.call"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention kernels.attention_backward jax jax.call"
         ),
     ),
     Family(

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import LaunchError
 from ..jit import KERNELS, Kernel
 from .attention import config as attention_config
+from .attention.backward import config as backward_config
 from .matmul import config as matmul_config
 from .matmul.blackwell import config as blackwell_config
 
@@ -25,17 +26,19 @@ class Traced:
     """A function of the package as an operator called `name`.
 
     `new(arguments)` makes the arrays of its results, and `compute(into, arguments)` fills them. `returned(results,
-    arguments)` is what a call returns. `gradients(arguments, gradient)` are those of the arguments by name; `missing`
-    says why a call has none, or "". `mapped(arguments, axes, size)` are the arguments of the call that stands for
-    `size` calls, whose results have a new first axis."""
+    arguments)` is what a call returns. `gradients(arguments, gradients, results)` are those of the arguments by name,
+    from those of the results, each of which may be None; it gets the results if it `keeps` them. `missing` says why a
+    call has none, or "". `mapped(arguments, axes, size)` are the arguments of the call that stands for `size` calls,
+    whose results have a new first axis."""
 
     name: str
     new: Callable[[dict[str, Any]], list[Any]]
     compute: Callable[[Sequence[Any], dict[str, Any]], Any]
     returned: Callable[[list[Any], dict[str, Any]], Any]
     missing: Callable[[dict[str, Any]], str]
-    gradients: Callable[[dict[str, Any], Any], dict[str, Any]] | None = None
+    gradients: Callable[[dict[str, Any], Sequence[Any], Sequence[Any]], dict[str, Any]] | None = None
     mapped: Callable[[dict[str, Any], dict[str, int | None], int], dict[str, Any]] | None = None
+    keeps: bool = False
 
 
 # -- when a call goes through an operator ------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ def needs_gradient(*arrays: Any) -> bool:
 
 # the fields of each kind of configuration
 CONFIGURATIONS = {kind: tuple(f.name for f in fields(kind)) for kind in (
-    attention_config.Config, blackwell_config.BlackwellConfig, matmul_config.Config)}
+    attention_config.Config, backward_config.BackwardConfig, blackwell_config.BlackwellConfig, matmul_config.Config)}
 
 
 def taken_apart(value: Any, tensors: list[Any], numbers: list[float], integers: list[int]) -> Any:
@@ -216,7 +219,8 @@ class _Rules:
         missing = self.operator.missing(arguments)
         if missing:
             raise LaunchError(no_gradient(self.operator.name, missing))
-        ctx.save_for_backward(*inputs[0])
+        ctx.save_for_backward(*inputs[0], *(output if self.operator.keeps else ()))
+        ctx.count = len(inputs[0])
         ctx.others = inputs[1:]
 
     def refuse(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -224,8 +228,8 @@ class _Rules:
 
     def differentiate(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
         assert self.operator.gradients is not None  # `keep` raises for operators without
-        tensors, form = ctx.saved_tensors, ctx.others[-1]
-        found = self.operator.gradients(_arguments(tensors, *ctx.others), gradients[0])
+        tensors, results, form = ctx.saved_tensors[:ctx.count], ctx.saved_tensors[ctx.count:], ctx.others[-1]
+        found = self.operator.gradients(_arguments(tensors, *ctx.others), gradients, results)
         places = {held: name for name, (kind, held) in _read(form).items() if kind == "tensor"}
         others: list[Any] = [[] if x == [] else None for x in ctx.others]  # an empty list counts as one of tensors
         return [found.get(places.get(n, "")) for n in range(len(tensors))], *others

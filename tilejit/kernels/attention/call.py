@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,24 @@ from ...errors import LaunchError, SharedMemoryError
 from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
-from ..operands import NOTHING, check_apart, check_arguments, check_listed, check_no_gradient, check_number, seen_as
-from ..traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
+from ..operands import check_apart, check_arguments, check_listed, seen_as
+from ..traced import (
+    OPERATORS,
+    Traced,
+    call_operator,
+    is_tensor,
+    is_traced,
+    name_of_dtype,
+    needs_gradient,
+    new_tensor,
+    no_gradient,
+)
+from .backward.call import attention_backward
+from .checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
 from .config import Config
 from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
-from .problem import MOST, Request
+from .problem import Request
 
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
@@ -59,21 +72,29 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
-    time. There is no backward; torch.compile takes a call whole. LaunchError says what does not fit."""
-    if is_traced(q, k, v, out):
-        return call_operator(OPERATORS["attention"], dict(
-            q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
-            arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
-            config=config))
+    time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `score`, `block_table` or `out`,
+    and takes it whole in torch.compile. LaunchError says what does not fit."""
+    given = dict(q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
+                 arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
+                 config=config)
+    if is_traced(q, k, v, out) or needs_gradient(q, k, v, sinks, arguments):
+        return _call_operator(given)
+    return _attention(given)
+
+
+def _attention(given: dict[str, Any], sums: Any = None) -> Any:
+    """`attention` of arrays with memory, for its arguments by name; `sums` may be the array for the logarithms."""
+    arguments, q = given["arguments"], given["q"]
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
-        _check_number_of(arguments, mask, score)
-    check_no_gradient("attention", q, k, v, sinks, *arguments)
-    options = dict(causal=bool(causal), window=_checked_window(window), mask=mask, score=score, extras=len(arguments),
-                   lse=bool(lse))
+        check_number_of(arguments, given["mask"], given["score"])
+    options = dict(causal=bool(given["causal"]), window=checked_window(given["window"]), mask=given["mask"],
+                   score=given["score"], extras=len(arguments), lse=bool(given["lse"]))
     shape = tuple(getattr(q, "shape", ()))
-    return _attend((q, k, v, out, sinks, *_checked_lengths(lengths, block_table, len(shape))), options,
-                   _checked_scale(scale, shape), _checked_softcap(softcap), tuple(arguments), config)
+    lengths = checked_lengths(given["lengths"], given["block_table"], len(shape))
+    return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths), options,
+                   checked_scale(given["scale"], shape), checked_softcap(given["softcap"]), tuple(arguments),
+                   given["config"], sums)
 
 
 # for functions of the user's whose layouts need scratch memory, which only compiling tells
@@ -82,7 +103,7 @@ NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table"
 
 
 def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float, arguments: tuple,
-            config: Config | None) -> Any:
+            config: Config | None, sums: Any) -> Any:
     """What `attention` returns, for arrays as in `NAMES`, of which some are None, and the options of a `Request`."""
     given = [i for i, x in enumerate(arrays) if x is not None]
     forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
@@ -97,7 +118,8 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
                           key_lengths=views[6], pages=views[7])
         launch = plan_launch(request, config, target or driver.target(request.q.device))
     made = launch.new_result(q) if out is None else out
-    sums = launch.new_sums(q) if options["lse"] else None
+    if sums is None and options["lse"]:
+        sums = launch.new_sums(q)
     if launch.kernel is not None:
         if out is not None:
             check_apart(launch.spans, addresses[:4], arrays[:4], NAMES[:3])
@@ -117,61 +139,6 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     return (made, sums) if options["lse"] else made
 
 
-def _checked_lengths(lengths: Any, block_table: Any, rank: int) -> tuple:
-    """The lengths of rows and of keys, and the pages; None for those that do not matter."""
-    rows, keys = lengths if isinstance(lengths, (tuple, list)) and len(lengths) == 2 else (None, lengths)
-    if isinstance(keys, (tuple, list)) or (rows is None) != (keys is None) and isinstance(lengths, (tuple, list)):
-        raise LaunchError("lengths is an array, or a pair of arrays: the rows of each sequence in q, and in k and v")
-    return keys if rows is None and rank == 3 else rows, keys, block_table
-
-
-def _checked_scale(scale: Any, shape: tuple[int, ...]) -> float:
-    if scale is None:
-        return float(shape[-1]) ** -0.5 if shape and shape[-1] else 1.0
-    return _number("scale", scale)
-
-
-def _checked_softcap(softcap: Any) -> float:
-    """The bound of the scores, or 0 for none."""
-    if softcap is None:
-        return 0.0
-    bound = _number("softcap", softcap)
-    if not bound > 0:
-        raise LaunchError(f"softcap bounds the scores: it must be positive, not {softcap}; None is no bound")
-    return bound
-
-
-def _number(name: str, x: Any) -> float:
-    try:
-        value = float(x)
-    except (TypeError, ValueError):
-        raise LaunchError(f"{name} is a number, not {x!r}") from None
-    if value != value or value in (float("inf"), -float("inf")):
-        raise LaunchError(f"{name} must be finite, not {x}")
-    check_number(name, value)
-    return value
-
-
-def _checked_window(window: Any) -> tuple[int | None, int | None]:
-    """(left, right), each None or at most `MOST`."""
-    if window is None:
-        return None, None
-    pair = tuple(window) if isinstance(window, (tuple, list)) else ()
-    if len(pair) != 2 or not all(n is None or isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in pair):
-        raise LaunchError("window is (keys to the left of a row's position, keys to its right), each at least 0, or "
-                          f"None for no bound, not {window!r}")
-    left, right = (None if n is None else min(n, MOST) for n in pair)
-    return left, right
-
-
-def _check_number_of(arguments, mask, score) -> None:
-    if mask is None and score is None and arguments:
-        raise LaunchError("arguments are passed to mask and score, and none of these is given")
-    if len(arguments) > len(NOTHING):
-        raise LaunchError(f"mask and score take up to {len(NOTHING)} arguments, not {len(arguments)}; pass more values "
-                          "in one array")
-
-
 # -- in torch ----------------------------------------------------------------------------------------------------------
 
 def _new_results(given: dict[str, Any]) -> list[Any]:
@@ -187,9 +154,43 @@ def _new_results(given: dict[str, Any]) -> list[Any]:
 
 
 def _compute(into: Sequence[Any], given: dict[str, Any]) -> None:
-    made = attention(**given, out=into[0])
-    if given["lse"]:
-        into[1].copy_(made[1])
+    _attention({**given, "out": into[0]}, into[1] if given["lse"] else None)
+
+
+def _call_operator(given: dict[str, Any]) -> Any:
+    """`attention` as an operator of torch, which traces it, maps it, or differentiates it. It always has the sums,
+    which the backward needs."""
+    if not is_traced(given["q"], given["k"], given["v"], given["out"]):
+        missing = "with out=" if given["out"] is not None else _without_backward(given)
+        if missing or not is_tensor(given["q"]):
+            raise LaunchError(no_gradient("attention", missing))
+    if given["out"] is not None:
+        return call_operator(OPERATORS["attention"], given)
+    made = call_operator(OPERATORS["attention"], {**given, "lse": True})
+    return made if given["lse"] else made[0]
+
+
+def _without_backward(given: dict[str, Any]) -> str:
+    """Why a call has no backward, in words; "" if it has one."""
+    for name in ("score", "block_table"):
+        if given[name] is not None:
+            return f"with {name}="
+    return "by arguments=" if needs_gradient(given["arguments"]) else ""
+
+
+def _gradients(given: dict[str, Any], gradients: Sequence[Any], made: Sequence[Any]) -> dict[str, Any]:
+    """The gradients of Q, K, V and the sinks."""
+    (do, dlse), (out, lse) = gradients, made
+    torch = sys.modules["torch"]
+    if do is None:
+        do = torch.zeros_like(out)
+    if do.stride(-1) != 1 or 0 in do.stride():  # such as the gradient of a sum
+        do = do.contiguous()
+    options = {name: given[name] for name in ("causal", "scale", "window", "softcap", "mask", "arguments", "sinks",
+                                              "lengths")}
+    found = attention_backward(do, given["q"], given["k"], given["v"], out, lse, dlse=dlse, **options,
+                               deterministic=torch.are_deterministic_algorithms_enabled())
+    return dict(zip(("q", "k", "v", "sinks"), found))
 
 
 def _map(given: dict[str, Any], axes: dict[str, int | None], size: int) -> dict[str, Any]:
@@ -206,6 +207,6 @@ def _map(given: dict[str, Any], axes: dict[str, int | None], size: int) -> dict[
 
 OPERATORS["attention"] = Traced("attention", _new_results, _compute,
                                 lambda made, given: tuple(made) if given["lse"] else made[0],
-                                lambda given: "yet", mapped=_map)
+                                _without_backward, _gradients, _map, keeps=True)
 
 __all__ = ["attention"]

@@ -216,9 +216,9 @@ def _new_result(given: dict[str, Any]) -> list[Any]:
     return [new_tensor(a, (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype)]
 
 
-def _gradients(given: dict[str, Any], g: Any) -> dict[str, Any]:
+def _gradients(given: dict[str, Any], gradients: Sequence[Any], _: Sequence[Any]) -> dict[str, Any]:
     """The gradients of a plain product: two products, summed over the leading extents that one operand lacks."""
-    a, b = given["a"], given["b"]
+    g, a, b = gradients[0], given["a"], given["b"]
     how = {name: given[name] for name in ("scale_a", "scale_b", "fast_accum", "precision")}
     found = {}
     if a.requires_grad:

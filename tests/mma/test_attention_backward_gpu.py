@@ -1,0 +1,102 @@
+"""`kernels.attention_backward` on a GPU: compared with float64, through autograd, in CUDA graphs, the same bits in order."""
+
+import pytest
+
+from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
+from tests.mma.test_attention_gpu import drawn
+
+pytestmark = [needs_module("torch"), pytest.mark.misread]  # tiles are passed between threads through a ring
+
+
+def exact(do, dlse, q, k, v, causal=False, window=(None, None), softcap=None):
+    """The gradients of q, k and v in float64, head by head."""
+    import torch
+    place, group = for_references(), q.shape[1] // k.shape[1]
+    dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64) for x in (q, k, v))
+    rows, keys, scale = q.shape[2], k.shape[2], q.shape[-1] ** -0.5
+    at, columns = torch.arange(rows, device=place)[:, None] + keys - rows, torch.arange(keys, device=place)
+    seen, (left, right) = torch.ones((rows, keys), dtype=torch.bool, device=place), window
+    right = 0 if causal else right
+    seen = seen if right is None else seen & (columns <= at + right)
+    seen = seen if left is None else seen & (columns >= at - left)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            x, y, z, g = (t.to(place).double() for t in (q[b, h], k[b, h // group], v[b, h // group], do[b, h]))
+            s, slope = x @ y.T * scale, 1.0
+            if softcap is not None:
+                slope = 1 - torch.tanh(s / softcap) ** 2
+                s = softcap * torch.tanh(s / softcap)
+            p = torch.where(seen.any(-1)[:, None], torch.softmax(torch.where(seen, s, -torch.inf), -1), 0)
+            dp = g @ z.T
+            ds = p * (dp - (p * dp).sum(-1, keepdim=True) + dlse[b, h].to(place).double()[:, None]) * slope * scale
+            dq[b, h] = (ds @ y).cpu()
+            dk[b, h // group] += (ds.T @ x).cpu()
+            dv[b, h // group] += (p.T @ g).cpu()
+    return dq, dk, dv
+
+
+def checked(*shape, config=None, dtype="bfloat16", by_rows=False, deterministic=False, **options):
+    """One call compared with float64, and twice with the same bits of what is summed in order."""
+    import torch
+    from tilejit import kernels
+    q, k, v = drawn(*shape, dtype, by_rows)
+    out, lse = kernels.attention(q, k, v, lse=True, **options)
+    do, dlse = torch.randn_like(out), torch.randn_like(lse)
+    call = lambda: kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, config=config, deterministic=deterministic, **options)
+    got, again = call(), call()
+    for x, y in list(zip(got, again))[0 if deterministic else 1:]:
+        assert torch.equal(x.view(torch.int16), y.view(torch.int16)), "other bits the second time"
+    for name, x, want in zip(("dq", "dk", "dv"), got, exact(do, dlse, q, k, v, **options)):
+        error, most = (x.double().cpu() - want).abs().max().item() if x.numel() else 0.0, want.abs().max().item() if x.numel() else 0.0
+        assert error <= float(torch.finfo(x.dtype).eps) * (1 + 2 * most), (name, shape, options, error, most)
+
+
+SHAPES = ((1, 2, 1, 1, 1), (2, 4, 4, 64, 64), (1, 8, 2, 1000, 1000), (3, 4, 1, 257, 129), (1, 4, 4, 129, 1023), (2, 16, 16, 2000, 2000), (1, 2, 2, 1, 5000))
+OPTIONS = (dict(), dict(causal=True), dict(window=(100, 17), deterministic=True), dict(causal=True, by_rows=True, dtype="float16"))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=300)
+@pytest.mark.parametrize("d", [64, 128, 192, 256])
+def test_gradients_on_hopper_are_exact_to_their_rounding(d):
+    """Ragged and long shapes, full, causal and windowed; both orders of rows and heads."""
+    for shape in some(SHAPES, least=3):
+        for options in OPTIONS:
+            checked(*shape, d, **options)
+    checked(1, 2, 2, 300, 300, d, softcap=3.0)
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 96, 128])
+def test_the_kernels_of_every_target_are_exact_to_their_rounding(d):
+    from tilejit.kernels.attention.backward.config import BackwardConfig
+    for shape in some(SHAPES, least=3):
+        for options in OPTIONS:
+            checked(*shape, d, config=BackwardConfig(bm=64, bn=64, warps=8 if d > 64 else 4), **options)
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_autograd_and_graphs_have_the_same_gradients():
+    """A graph's launches have workspaces of their own, which they zero each time."""
+    import torch
+    import torch.nn.functional as F
+    from tilejit import kernels
+    q, k, v = (x.requires_grad_() for x in drawn(2, 8, 8, 500, 500, 64))
+    for call in (kernels.attention, torch.compile(kernels.attention, fullgraph=True)):
+        got = torch.autograd.grad(call(q, k, v, causal=True).square().sum(), (q, k, v))
+        want = torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True).square().sum(), (q, k, v))
+        for x, y in zip(got, want):
+            assert torch.allclose(x.float(), y.float(), rtol=5e-2, atol=2e-2 * float(y.abs().max()))
+    x, y, z = (t.detach() for t in (q, k, v))
+    out, lse = kernels.attention(x, y, z, causal=True, lse=True)
+    want = kernels.attention_backward(out, x, y, z, out, lse, causal=True, deterministic=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = [kernels.attention_backward(out, x, y, z, out, lse, causal=True, deterministic=d) for d in (True, False)]
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(made[0], want)) and all(torch.equal(a, b) for a, b in zip(made[1][1:], want[1:]))
+        assert torch.allclose(made[1][0].float(), want[0].float(), rtol=2e-2, atol=2e-3)
