@@ -51,7 +51,7 @@ UNNAMED = {
     "sim.report": ("Report",),
     "testing": ("Verification",),
     "timing": ("Comparison",),
-    "tuning": ("Tuned",),
+    "tuning": ("Choices", "Trial", "Tuned", "TuningReport"),
 }
 
 # {class of values: (names of the types of the compiler's values, what it is, further lines)}

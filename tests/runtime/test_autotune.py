@@ -11,7 +11,7 @@ import tilejit as tile
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import driver
 from tilejit.timing import time_launches
-from tilejit.tuning import Kept
+from tilejit.tuning.kept import Kept
 
 from tests.gpu import in_child, needs_gpu
 from tests.runtime.fakes import FakeGpu

@@ -45,6 +45,7 @@ _FUNCTIONS = {
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": ("cuOccupancyMaxActiveBlocksPerMultiprocessor", "i", "piz"),
     "cuOccupancyMaxActiveClusters": ("cuOccupancyMaxActiveClusters", "i", "pp"),
     "cuMemAlloc": ("cuMemAlloc_v2", "q", "z"),
+    "cuMemGetInfo": ("cuMemGetInfo_v2", "z", "p"),
     "cuMemFree": ("cuMemFree_v2", "", "q"),
     "cuMemcpyHtoD": ("cuMemcpyHtoD_v2", "", "qpz"),
     "cuMemcpyHtoDAsync": ("cuMemcpyHtoDAsync_v2", "", "qpzp"),
