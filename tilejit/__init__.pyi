@@ -38,7 +38,7 @@ from .runtime.packed import Packed as Packed
 from .sim.report import Report
 from .testing import Verification
 from .timing import Comparison
-from .tuning import Choices, Trial, Tuned, TuningReport
+from .tuning import Choices, Trial, Tuned
 
 if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
     from . import jax as jax, kernels as kernels, testing as testing, timing as timing, tuning as tuning

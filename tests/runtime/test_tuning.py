@@ -35,7 +35,7 @@ FACTOR = 2
 
 
 @tile.jit
-def scale(x, n, BLOCK: tile.constexpr):
+def scale(x, n, BLOCK: tile.constexpr, EXTRA: tile.constexpr = 5):
     i = tile.program_id(0) * BLOCK
     tile.store(x[i:i + BLOCK], tile.load(x[i:i + BLOCK]) * FACTOR)
 
@@ -105,6 +105,8 @@ def test_a_configuration_that_is_added_is_the_only_one_that_is_compiled_and_time
     more = tuned(8, 4, 2)
     assert more.config(grid, x, 100)["num_warps"] == 2 and gpu.timed == [4, 8, 2] and compiled == [2]
     assert tuned(8, 4).config(grid, x, 100)["num_warps"] == 4 and gpu.timed == [4, 8, 2], "what is kept of 2 is no candidate here"
+    named = tile.autotune([dict(BLOCK=32, num_warps=4), dict(BLOCK=32, num_warps=8, min_ctas=None, EXTRA=5), dict(BLOCK=64)])(scale)
+    assert named.config(grid, x, 100)["BLOCK"] == 32 and gpu.timed == [4, 8, 2, 4], "however much of it a configuration sets itself"
     ((_, trials),) = more.tried.items()
     assert [(t.ms, t.known) for t in trials.values()] == [(8.0, True), (4.0, True), (2.0, False)]
     assert more.timings == {kind: {0: 8.0, 1: 4.0, 2: 2.0} for kind in more.chosen}
@@ -195,8 +197,8 @@ def test_results_are_saved_merged_and_read_on_another_machine(gpu, tmp_path, mon
     reader.load_results(files[2])
     assert reader.config(grid, x, 100)["num_warps"] == 4 and gpu.timed == []
     record = next(iter(json.loads(files[0].read_text())["results"].values()))
-    assert record["kernel"] == "scale" and record["gpu"] == "Fake GPU" and record["call"] == "x: float32[100], n=100"
-    assert record["config"] == {"BLOCK": "32", "num_warps": "4"} and record["ms"] == 4.0 and str(tmp_path) not in files[0].read_text()
+    assert record["kernel"] == "scale" and record["gpu"] == "Fake GPU" and record["call"] == "x: float32[100], n=100, EXTRA=5"
+    assert record["config"]["BLOCK"] == "32" and record["ms"] == float(record["config"]["num_warps"]) and str(tmp_path) not in files[0].read_text()
 
 
 def test_of_two_results_the_newer_counts(gpu, tmp_path):
@@ -425,7 +427,7 @@ def test_the_report_is_a_table_and_in_notebooks_a_picture(gpu):
     assert one.report()._repr_html_() == "<p>scale: no call has been tuned in this process</p>"
     one.config(grid, x, 100)
     head, names, *rows = str(one.report()).splitlines()
-    assert head == "scale(x: float32[100], n=100) on Fake GPU"
+    assert head == "scale(x: float32[100], n=100, EXTRA=5) on Fake GPU"
     assert names.split() == ["configuration", "us", "ratio", "registers", "spills", "shared", "CTAs/SM"]
     assert [row.split("  ")[0] for row in rows] == ["BLOCK=32, num_warps=4", "BLOCK=32, num_warps=8", "BLOCK=32, num_warps=2"]
     assert "4000.00  1.000" in rows[0] and "8000.00  2.000" in rows[1] and rows[0].endswith(" " + 12 * "#") and rows[1].endswith(" " + 24 * "#")

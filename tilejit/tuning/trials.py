@@ -26,6 +26,7 @@ from ..frontend.captures import (
     text_of,
     token,
 )
+from ..ir.graph import Launch
 from ..jit import Kernel
 from ..manifest import MALFORMED, group_text, package
 from ..runtime import driver
@@ -82,14 +83,13 @@ class Trials:
         self.kernel = kernel
         self.own: dict[str, dict[str, Any]] = {}  # records by key, of this process and of loaded files
 
-    def place(self, bound: Bound, names: Iterable[str], settings: dict[str, Any], grid: tuple[int, ...],
-              gpu: str) -> str | None:
+    def place(self, bound: Bound, names: Iterable[str], launch: Launch, grid: tuple[int, ...], gpu: str) -> str | None:
         """The key of a configuration's result for a kind of call; None if it cannot be kept. `names` are the arguments
-        that tell kinds of calls apart, `settings` the configuration with the launch options."""
+        that tell kinds of calls apart; all constants count, of whatever a configuration sets."""
         try:
-            parts = [_package(), tools(), self._source(), gpu, repr(grid)]
-            parts += [f"{n}={text_of(token(value), located=False)}" for n, value in sorted(settings.items())]
-            parts += [f"{n}: {_form(bound.values[n], n in bound.constants)}" for n in names]
+            parts = [_package(), tools(), self._source(), gpu, repr(grid), repr(launch)]
+            parts += [f"{n}={text_of(token(value), located=False)}" for n, value in sorted(_constants(bound).items())]
+            parts += [f"{n}: {_form(bound.values[n])}" for n in names if n not in bound.constants]
             parts += [f"{n}: {group_text(group)}" for n, group in bound.groups.items()]
         except Unrecorded:
             return None
@@ -224,11 +224,9 @@ def _constants(bound: Bound) -> dict[str, Any]:
     return {name: bound.values[name] for name in bound.values if name in bound.constants}
 
 
-def _form(value: Any, constant: bool) -> str:
+def _form(value: Any) -> str:
     """An argument in a key: an array by dtype, shape, strides and alignment, which the code depends on."""
-    if isinstance(value, ArraySpec):
-        return f"{_array_text(value)} at {value.pointer % 16}"
-    return text_of(token(value), located=False) if constant else repr(value)
+    return f"{_array_text(value)} at {value.pointer % 16}" if isinstance(value, ArraySpec) else repr(value)
 
 
 def _array_text(spec: ArraySpec) -> str:

@@ -18,13 +18,11 @@ from ..lazy import Lazy
 from ..runtime import driver
 from ..runtime.arguments import ArraySpec, Bound, is_host
 from ..runtime.groups import parts_of
-from ..runtime.options import checked_grid
-from .measuring import Call, Candidate, NotStarted, merge_spans, room_for, span_of
+from ..runtime.options import checked_grid, make_launch
 from .progress import Progress, say
 from .reporting import TunedCall, TuningReport
 from .space import apply_constraints, complete_configs, config_text, key_names, listed_configs
 from .trials import Trial, Trials, call_text, is_settled
-from .workers import check_workers, time_on
 
 if TYPE_CHECKING:
     import tilejit as tile
@@ -35,6 +33,10 @@ if TYPE_CHECKING:
 futures = Lazy("concurrent.futures")
 launching = Lazy("tilejit.runtime.launch")
 in_place = Lazy("tilejit.tuning.kept")
+measuring = Lazy("tilejit.tuning.measuring")  # a process that finds all results needs neither this nor the workers
+workers_of = Lazy("tilejit.tuning.workers")
+
+Times = tuple[dict[int, float], dict[int, TileError]]  # milliseconds, and the errors of the others
 
 RECENT = 4096       # size of the table of choices by the signatures of calls (`_looks`)
 LIMIT = 10.0        # seconds for a burst of launches, by default
@@ -59,7 +61,8 @@ class How:
             wrong = isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf
             if seconds is not None and wrong:
                 raise LaunchError(f"{name} is a number of seconds above 0, or None, not {seconds!r}")
-        check_workers(self.workers)
+        if self.workers is not None:
+            workers_of.check_workers(self.workers)
         if self.workers is not None and self.limit is None:
             raise LaunchError("limit=None times in this process, and workers= in others: give one of them")
 
@@ -273,7 +276,7 @@ class Tuned:
         bound, options, _ = self.kernel.bind(args, {**kwargs, **chosen})
         bound = replace(bound, values={**bound.values, **uploaded})
         cells = checked_grid(grid, bound)
-        place = self.known.place(bound, names, {**self.kernel.options, **chosen, **options}, cells, gpu)
+        place = self.known.place(bound, names, make_launch({**self.kernel.options, **options}), cells, gpu)
         return _Task(chosen, bound, options, cells, place)
 
 
@@ -396,12 +399,12 @@ class _Session:
             elif i in failed:
                 error = failed[i]
                 self._settle(i, replace(trial, reason=str(error), limit=getattr(error, "limit", None),
-                                        lasting=not isinstance(error, NotStarted)))
+                                        lasting=not isinstance(error, measuring.NotStarted)))
             else:
                 spent = self._out_of_budget()
                 self._settle(i, replace(trial, reason=spent.reason, budget=spent.budget))
 
-    def _times(self, accepted: list[int], progress: Progress) -> tuple[dict[int, float], dict[int, TileError]]:
+    def _times(self, accepted: list[int], progress: Progress) -> Times:
         left = None if self.how.budget is None else max(0.0, self.began + self.how.budget - monotonic())
         tasks = {i: self.tasks[i] for i in accepted}
         problem = self._problem_of_a_child(tasks)
@@ -409,12 +412,14 @@ class _Session:
             raise LaunchError(f"{self.kernel.name} cannot be timed by workers: {problem}")
         if not problem:
             assert self.how.limit is not None
-            call = Call.copy(tasks[accepted[0]].bound, self.device)
+            call = measuring.Call.copy(tasks[accepted[0]].bound, self.device)
             try:
-                candidates = {i: Candidate(t.compiled.recipe, t.compiled.cubin or t.compiled.ptx, t.grid)
+                candidates = {i: measuring.Candidate(t.compiled.recipe, t.compiled.cubin or t.compiled.ptx, t.grid)
                               for i, t in tasks.items() if t.compiled is not None}
-                return time_on(self.how.workers, candidates, call, self.device, self.how.limit, left, progress.step)
-            except NotStarted as error:
+                found: Times = workers_of.time_on(self.how.workers, candidates, call, self.device, self.how.limit, left,
+                                                  progress.step)
+                return found
+            except measuring.NotStarted as error:
                 if self.how.workers is not None:
                     raise
                 problem = str(error)
@@ -432,14 +437,14 @@ class _Session:
         if any(t.compiled is not None and t.compiled.recipe.get("by_address") for t in tasks.values()):
             return "it makes arrays from addresses, which mean nothing in another process"
         bound = next(iter(tasks.values())).bound
-        spans = merge_spans([span_of(v) for v in bound.runtime if isinstance(v, ArraySpec)])
+        spans = measuring.merge_spans([measuring.span_of(v) for v in bound.runtime if isinstance(v, ArraySpec)])
         nbytes = sum(high - low for low, high in spans)
-        if self.how.workers is None and not room_for(nbytes, self.device):
+        if self.how.workers is None and not measuring.room_for(nbytes, self.device):
             return f"the GPU has no memory left for a copy of its arrays, {nbytes / 1e9:.1f} GB"
         return ""
 
     def _times_here(self, tasks: dict[int, _Task], progress: Progress,
-                    left: float | None) -> tuple[dict[int, float], dict[int, TileError]]:
+                    left: float | None) -> Times:
         """The times on the call's own arrays, in this process."""
         timed, end = False, None if left is None else monotonic() + left
 
@@ -451,10 +456,10 @@ class _Session:
 
         written = {n for t in tasks.values() if t.compiled is not None for n in t.compiled.written}
         bound = next(iter(tasks.values())).bound
-        spans = [span_of(v) for n, v in enumerate(bound.runtime) if n in written and isinstance(v, ArraySpec)]
-        kept = [(low, high - low) for low, high in merge_spans(spans)]
+        spans = [measuring.span_of(v) for n, v in enumerate(bound.runtime) if n in written and isinstance(v, ArraySpec)]
+        kept = [(low, high - low) for low, high in measuring.merge_spans(spans)]
         launches = {i: self._launch(t) for i, t in tasks.items()}
-        found: tuple[dict[int, float], dict[int, TileError]] = in_place.time_here(launches, kept, self.device, go_on)
+        found: Times = in_place.time_here(launches, kept, self.device, go_on)
         return found
 
     def _launch(self, task: _Task) -> Callable[[int], None]:

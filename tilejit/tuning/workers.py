@@ -18,8 +18,8 @@ Tell = Callable[[int, "float | None"], None]
 
 
 def check_workers(workers: Any) -> None:
-    """LaunchError for what is not None, device numbers, a client of Dask or the module of Ray."""
-    if workers is None or _is_dask(workers) or _is_ray(workers):
+    """LaunchError for what is not device numbers, a client of Dask or the module of Ray."""
+    if _is_dask(workers) or _is_ray(workers):
         return
     numbers = isinstance(workers, (list, tuple, range)) and len(workers) > 0
     if not numbers or not all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in workers):
