@@ -38,7 +38,7 @@ from .runtime.packed import Packed as Packed
 from .sim.report import Report
 from .testing import Verification
 from .timing import Comparison
-from .tuning import Choices, Trial, Tuned
+from .tuning import Choices, Resources, Tuned
 
 if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
     from . import jax as jax, kernels as kernels, testing as testing, timing as timing, tuning as tuning
@@ -903,7 +903,7 @@ def atomic_xor(
 def autotune(
     configs: dict[str, Any] | Iterable[dict[str, Any]], key: Iterable[str] | None = None,
     prune: Callable[..., Any] | None = None, *, where: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
-    accept: Callable[[Trial], Any] | None = None, limit: float | None = 10.0, budget: float | None = None,
+    accept: Callable[[Resources], Any] | None = None, limit: float | None = 10.0, budget: float | None = None,
     workers: Any = None
 ) -> Callable[[Kernel[..., Any]], Tuned]:
     """Decorate a kernel with configurations: dicts of constexpr arguments and launch options, or a search space, a dict
@@ -918,9 +918,9 @@ def autotune(
     their values if they are numbers, and shapes, strides and dtypes of arrays. Each result is kept on disk under a key
     of its own, so that another process, or a further configuration, times only what is new.
 
-    ``prune(configs, arguments)`` returns the configurations worth compiling for a call. `accept`, a function of a
-    `Trial`, is asked for each that is compiled, and turns down by its resources what is not worth timing:
-    ``accept=lambda t: t.spills == 0 and t.active_ctas >= 2``. Limits such as ``spills=0`` in a configuration make its
+    ``prune(configs, arguments)`` returns the configurations worth compiling for a call. `accept`, a function of
+    its `Resources`, is asked for each that is compiled, and turns down what is not worth timing:
+    ``accept=lambda r: r.spills == 0 and r.active_ctas >= 2``. Limits such as ``spills=0`` in a configuration make its
     compilation fail.
 
     Candidates are timed in a process of their own, on copies of the arrays. One that takes longer than `limit`

@@ -169,7 +169,7 @@ FAMILIES = (
         "Verification, timing, tuning, and ready-made kernels.",
         (
             "testing verify testing.Verification testing.Difference timing bench timing.Comparison timing.Timing "
-            "tuning autotune choice tuning.Tuned tuning.Trial tuning.TuningReport tuning.TunedCall kernels "
+            "tuning autotune choice tuning.Tuned tuning.Resources tuning.Trial tuning.TuningReport tuning.TunedCall kernels "
             "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention jax jax.call"
         ),
     ),

@@ -51,7 +51,7 @@ UNNAMED = {
     "sim.report": ("Report",),
     "testing": ("Verification",),
     "timing": ("Comparison",),
-    "tuning": ("Choices", "Trial", "Tuned"),
+    "tuning": ("Choices", "Resources", "Tuned"),
 }
 
 # {class of values: (names of the types of the compiler's values, what it is, further lines)}

@@ -78,7 +78,7 @@ def test_a_space_has_each_choice_in_each_way_that_the_constraints_allow():
     (lambda: tile.autotune(dict(BLOCK=8), where=lambda n: True)(scale), "where= has a constraint on 'n', which each call gives: prune="),
     (lambda: tile.autotune(dict(BLOCK=8), where=3)(scale), "where is a constraint or a list of them, each a function of what configurations set"),
     (lambda: tile.autotune(dict(BLOCK=8), where=lambda BLOCK: BLOCK / 0)(scale), r"raised ZeroDivisionError: division by zero; it was called with BLOCK=8"),
-    (lambda: tile.autotune(dict(BLOCK=8), accept=3), "accept is a function of a tile.tuning.Trial"),
+    (lambda: tile.autotune(dict(BLOCK=8), accept=3), "accept is a function of tile.tuning.Resources"),
     (lambda: tile.autotune(dict(BLOCK=8), limit=0), "limit is a number of seconds above 0, or None, not 0"),
     (lambda: tile.autotune(dict(BLOCK=8), budget=True), "budget is a number of seconds above 0, or None, not True"),
     (lambda: tile.autotune(dict(BLOCK=8), workers="all"), "workers is a list of GPUs by number, a dask.distributed.Client, or the module ray, not 'all'"),
@@ -258,7 +258,7 @@ def test_accept_turns_down_by_resources_before_anything_runs_and_also_what_is_kn
     assert tuned(2, 4, accept=lambda t: t.threads > 64).config(grid, x, 100)["num_warps"] == 4 and gpu.timed == [4, 8]
     with pytest.raises(LaunchError, match="none of 1 configurations can be launched; the first: accept= turns it down"):
         tuned(8, accept=small).config(grid, x, 100)
-    with pytest.raises(LaunchError, match="accept= raised AttributeError: .*; it was called with Trial"):
+    with pytest.raises(LaunchError, match="accept= raised AttributeError: .*; it was called with Resources"):
         tuned(1, accept=lambda trial: trial.regs).config(grid, x, 100)
 
 

@@ -11,7 +11,7 @@
 
 from .reporting import TunedCall, TuningReport
 from .space import Choices, choice
-from .trials import Trial
+from .trials import Resources, Trial
 from .tuned import Tuned, autotune
 
-__all__ = ["Choices", "Trial", "Tuned", "TunedCall", "TuningReport", "autotune", "choice"]
+__all__ = ["Choices", "Resources", "Trial", "Tuned", "TunedCall", "TuningReport", "autotune", "choice"]

@@ -55,8 +55,10 @@ def _cells(trial: Trial, best: float | None) -> tuple[str, ...]:
     time = "-", "-"
     if trial.ms is not None and best is not None:
         time = f"{1000 * trial.ms:.2f}", f"{trial.ms / best:.3f}"
-    held = (trial.registers, trial.spills, trial.shared_bytes, trial.active_ctas)
-    return (config_text(trial.config), *time, *("-" if n is None else str(n) for n in held))
+    held, r = ["-"] * 4, trial.resources
+    if r is not None:
+        held = list(map(str, (r.registers, r.spills, r.shared_bytes, r.active_ctas)))
+    return (config_text(trial.config), *time, *held)
 
 
 def _remark(trial: Trial) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from time import time
@@ -37,35 +37,38 @@ from ..toolchain.installed import tools
 
 FORMAT = "tilejit tuning results 1"
 KIND = "trial"  # of the entries on disk
-RESOURCES = ("registers", "spills", "shared_bytes", "threads", "active_ctas")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a compiled configuration takes: `registers` of each thread, `spills` and `shared_bytes` in bytes, `threads`
+    of a CTA. `active_ctas` is how many CTAs fit on a multiprocessor at once."""
+
+    registers: int
+    spills: int
+    shared_bytes: int
+    threads: int
+    active_ctas: int = 0
+
+    def __str__(self) -> str:
+        return (f"{self.registers} registers, {self.spills} bytes spilled, {self.shared_bytes} bytes of shared memory, "
+                f"{self.active_ctas} CTAs on a multiprocessor")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one configuration: `ms`, the milliseconds of a launch; or `reason`, why it was not timed.
-
-    `registers` are per thread, `spills` and `shared_bytes` in bytes, `threads` those of a CTA, and `active_ctas` is how
-    many CTAs fit on a multiprocessor at once; all None if it does not compile. `known` says whether the time is an
-    earlier one.
+    """What became of one configuration: `ms`, the milliseconds of a launch; or `reason`, why it was not timed. The
+    `resources` are None if it does not compile. `known` says whether the time is an earlier one.
     """
 
     config: dict[str, Any]
     ms: float | None = None
     reason: str = ""
-    registers: int | None = None
-    spills: int | None = None
-    shared_bytes: int | None = None
-    threads: int | None = None
-    active_ctas: int | None = None
+    resources: Resources | None = None
     known: bool = False
     budget: float | None = field(default=None, repr=False)  # the budget, if that was too small for this one
     limit: float | None = field(default=None, repr=False)   # the limit, if it took longer
     lasting: bool = field(default=True, repr=False)         # whether the reason holds in other processes too
-
-    @property
-    def resources(self) -> dict[str, int | None]:
-        """Those of the compiled kernel, by name."""
-        return {name: getattr(self, name) for name in RESOURCES}
 
 
 def is_settled(trial: Trial, limit: float | None, budget: float | None) -> bool:
@@ -111,11 +114,11 @@ class Trials:
         try:
             if record is None or not _is_record(record) or self._has_changed(record, bound):
                 return None
+            resources = None if record["resources"] is None else Resources(**record["resources"])
         except MALFORMED:
             return None
         self.own[place] = record
-        kept = {name: record[name] for name in ("ms", "reason", "budget", "limit", *RESOURCES)}
-        return Trial(config, known=True, **kept)
+        return Trial(config, record["ms"], record["reason"], resources, True, record["budget"], record["limit"])
 
     def _has_changed(self, record: dict[str, Any], bound: Bound) -> bool:
         return bool(find_changed_capture(record["captured"], self.kernel.source, _constants(bound), located=False)[1])
@@ -133,7 +136,8 @@ class Trials:
         record = {"kernel": self.kernel.name, "source": source, "call": call, "gpu": gpu,
                   "config": {name: repr(value) for name, value in trial.config.items()},
                   "ms": trial.ms, "reason": trial.reason, "budget": trial.budget, "limit": trial.limit,
-                  **trial.resources, "captured": values, "tilejit": _package(), "tools": tools(),
+                  "resources": None if trial.resources is None else asdict(trial.resources),
+                  "captured": values, "tilejit": _package(), "tools": tools(),
                   "driver": driver.version(), "when": time()}
         data = json.dumps(record).encode()
         self.own[place] = json.loads(data)
@@ -213,7 +217,7 @@ def _read_records(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 _TYPES: dict[str, Any] = {"kernel": str, "source": str, "call": str, "gpu": str, "config": dict, "reason": str,
                           "captured": dict, "tilejit": str, "tools": str, "ms": (float, int, type(None)),
                           **dict.fromkeys(("budget", "limit"), (float, int, type(None))), "when": (float, int),
-                          **dict.fromkeys(RESOURCES, (int, type(None)))}
+                          "resources": (dict, type(None))}
 
 
 def _is_record(record: Any) -> bool:
@@ -252,4 +256,4 @@ def _package() -> str:
     return f"{version} {digest.hexdigest()[:16]}"
 
 
-__all__ = ["RESOURCES", "Trial", "Trials", "call_text", "is_settled"]
+__all__ = ["Resources", "Trial", "Trials", "call_text", "is_settled"]

@@ -22,7 +22,7 @@ from ..runtime.options import checked_grid, make_launch
 from .progress import Progress, say
 from .reporting import TunedCall, TuningReport
 from .space import apply_constraints, complete_configs, config_text, key_names, listed_configs
-from .trials import Trial, Trials, call_text, is_settled
+from .trials import Resources, Trial, Trials, call_text, is_settled
 
 if TYPE_CHECKING:
     import tilejit as tile
@@ -46,7 +46,7 @@ LIMIT = 10.0        # seconds for a burst of launches, by default
 class How:
     """How configurations are tried: the parameters of `autotune`."""
 
-    accept: Callable[[Trial], Any] | None = None
+    accept: Callable[[Resources], Any] | None = None
     limit: float | None = LIMIT
     budget: float | None = None
     workers: Any = None
@@ -55,7 +55,7 @@ class How:
     def check(self) -> None:
         """LaunchError for what does not fit."""
         if self.accept is not None and not callable(self.accept):
-            raise LaunchError("accept is a function of a tile.tuning.Trial, as in accept=lambda t: t.spills == 0, "
+            raise LaunchError("accept is a function of tile.tuning.Resources, as in accept=lambda r: r.spills == 0, "
                               f"not {self.accept!r}")
         for name, seconds in (("limit", self.limit), ("budget", self.budget)):
             wrong = isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf
@@ -307,21 +307,23 @@ class _Session:
             self._time(accepted)
         for i in order:
             trial = self.trials[i]
-            if trial.registers is not None and (trial.ms or not trial.reason) and not self._accepts(trial):
-                self.trials[i] = replace(trial, ms=None, reason=f"accept= turns it down: {_resources_text(trial)}")
+            if (trial.ms or not trial.reason) and not self._accepts(trial):
+                self.trials[i] = replace(trial, ms=None, reason=f"accept= turns it down: {trial.resources}")
 
     def _is_to_try(self, trial: Trial) -> bool:
         if is_settled(trial, self.how.limit, self.how.budget):
             return False
-        return trial.registers is None or self._accepts(trial)
+        return self._accepts(trial)
 
     def _accepts(self, trial: Trial) -> bool:
-        if self.how.accept is None:
+        """Whether `accept` takes a configuration, of which it is asked if that is compiled."""
+        if self.how.accept is None or trial.resources is None:
             return True
         try:
-            return bool(self.how.accept(trial))
+            return bool(self.how.accept(trial.resources))
         except Exception as error:
-            raise LaunchError(f"accept= raised {type(error).__name__}: {error}; it was called with {trial}") from error
+            raise LaunchError(f"accept= raised {type(error).__name__}: {error}; "
+                              f"it was called with {trial.resources!r}") from error
 
     def _settle(self, i: int, trial: Trial) -> None:
         """Have a result, in memory and on disk."""
@@ -373,15 +375,13 @@ class _Session:
         """The trial of a compiled configuration, with its resources; with a reason if it does not fit the device."""
         compiled = task.compiled
         assert compiled is not None
-        trial = Trial(task.config, registers=compiled.registers, spills=compiled.spills,
-                      shared_bytes=compiled.shared_bytes, threads=compiled.recipe["threads"])
+        taken = Resources(compiled.registers, compiled.spills, compiled.shared_bytes, compiled.recipe["threads"])
         try:
-            trial = replace(trial, active_ctas=compiled.active_ctas(self.device))
+            taken = replace(taken, active_ctas=compiled.active_ctas(self.device))
         except LaunchError as error:
-            return replace(trial, reason=str(error))
-        if not trial.active_ctas:
-            return replace(trial, reason=f"not one CTA fits on a multiprocessor: {_resources_text(trial)}")
-        return trial
+            return Trial(task.config, reason=str(error), resources=taken)
+        reason = "" if taken.active_ctas else f"not one CTA fits on a multiprocessor: {taken}"
+        return Trial(task.config, reason=reason, resources=taken)
 
     # -- how long it takes ---------------------------------------------------------------------------------------------
 
@@ -475,11 +475,6 @@ class _Session:
         return launch
 
 
-def _resources_text(t: Trial) -> str:
-    return (f"{t.registers} registers, {t.spills} bytes spilled, {t.shared_bytes} bytes of shared memory, "
-            f"{t.active_ctas} CTAs on a multiprocessor")
-
-
 def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """A cheap signature of a call: the types, values, shapes, dtypes and strides of its arguments. None if an
     argument has none."""
@@ -509,7 +504,7 @@ def _look(x: Any) -> tuple[Any, ...]:
 def autotune(configs: dict[str, Any] | Iterable[dict[str, Any]], key: Iterable[str] | None = None,
              prune: Callable[..., Any] | None = None, *,
              where: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
-             accept: Callable[[Trial], Any] | None = None, limit: float | None = LIMIT, budget: float | None = None,
+             accept: Callable[[Resources], Any] | None = None, limit: float | None = LIMIT, budget: float | None = None,
              workers: Any = None) -> Callable[[tile.Kernel[..., Any]], Tuned]:
     """Decorate a kernel with configurations: dicts of constexpr arguments and launch options, or a search space, a dict
     in which a value is a `choice` of several.
@@ -523,9 +518,9 @@ def autotune(configs: dict[str, Any] | Iterable[dict[str, Any]], key: Iterable[s
     their values if they are numbers, and shapes, strides and dtypes of arrays. Each result is kept on disk under a key
     of its own, so that another process, or a further configuration, times only what is new.
 
-    ``prune(configs, arguments)`` returns the configurations worth compiling for a call. `accept`, a function of a
-    `Trial`, is asked for each that is compiled, and turns down by its resources what is not worth timing:
-    ``accept=lambda t: t.spills == 0 and t.active_ctas >= 2``. Limits such as ``spills=0`` in a configuration make its
+    ``prune(configs, arguments)`` returns the configurations worth compiling for a call. `accept`, a function of
+    its `Resources`, is asked for each that is compiled, and turns down what is not worth timing:
+    ``accept=lambda r: r.spills == 0 and r.active_ctas >= 2``. Limits such as ``spills=0`` in a configuration make its
     compilation fail.
 
     Candidates are timed in a process of their own, on copies of the arrays. One that takes longer than `limit`
