@@ -26,6 +26,21 @@ PRODUCTS = {
 }
 
 
+# of extents that sm_100a has instructions with scale factors for
+WITH_FACTORS = {
+    "mxfp8": (E4M3, "float8_e5m2", E8M0, 32, (128, 48, 128), False, True, "registers", "plain"),
+    "mxfp8, two instructions down and a part of a unit along k": (E4M3, E4M3, E8M0, 32, (256, 48, 160), False, True, "registers", "plain"),
+    "mxfp8 by columns": (E4M3, E4M3, E8M0, 32, (128, 32, 64), True, False, "registers", "plain"),
+    "mxfp8 in shared memory": (E4M3, E4M3, E8M0, 32, (128, 64, 128), False, True, "swizzled", "plain"),
+    "units of factors": (E4M3, E4M3, E8M0, 32, (128, 64, 160), False, True, "registers", "blocked"),
+    "mxfp4": (E2M1, E2M1, E8M0, 32, (128, 32, 192), False, True, "registers", "plain"),
+    "mxfp4 in shared memory": (E2M1, E2M1, E8M0, 32, (128, 32, 256), False, True, "swizzled", "plain"),
+    "nvfp4": (E2M1, E2M1, E4M3, 16, (128, 32, 128), False, True, "registers", "plain"),
+    "nvfp4 by columns": (E2M1, E2M1, E4M3, 16, (128, 64, 64), True, False, "registers", "plain"),
+    "blocks of 16 by powers of two": (E2M1, E2M1, E8M0, 16, (128, 32, 64), False, True, "registers", "plain"),
+}
+
+
 @tile.jit
 def product(A, SA, B, SB, C, D, SHAPE: tile.constexpr, BLOCK: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, PLACE: tile.constexpr,
             LAYOUT: tile.constexpr):
@@ -39,8 +54,11 @@ def product(A, SA, B, SB, C, D, SHAPE: tile.constexpr, BLOCK: tile.constexpr, TA
     else:
         along = tile.cdiv(blocks, 4)
         sa, sb = tile.load(SA[0:tile.cdiv(m, 128), 0:along, 0:512]), tile.load(SB[0:tile.cdiv(n, 128), 0:along, 0:512])
-    if PLACE == "shared":
-        a_, b_ = tile.alloc(a.shape, A.dtype), tile.alloc(b.shape, B.dtype)
+    if PLACE != "registers":
+        if PLACE == "shared":
+            a_, b_ = tile.alloc(a.shape, A.dtype), tile.alloc(b.shape, B.dtype)
+        else:
+            a_, b_ = tile.alloc(a.shape, A.dtype, layout=tile.auto), tile.alloc(b.shape, B.dtype, layout=tile.auto)
         sa_, sb_ = tile.alloc(sa.shape, SA.dtype), tile.alloc(sb.shape, SB.dtype)
         tile.store(a_, a)
         tile.store(b_, b)
@@ -62,11 +80,11 @@ def in_units(factors):
     return units
 
 
-def drawn(rows, k, dtype, factor_dtype, block, rng):
+def drawn(rows, k, dtype, factor_dtype, block, rng, signed=True):
     """(elements [rows, k], factors [rows, blocks], their products in float64)."""
     elements = rng.standard_normal((rows, k)).astype(np.float32).astype(getattr(ml_dtypes, dtype))
     shape = rows, -(-k // block)
-    factors = 2.0 ** rng.integers(-9, 10, shape) if factor_dtype == E8M0 else rng.uniform(-8, 8, shape)
+    factors = 2.0 ** rng.integers(-9, 10, shape) if factor_dtype == E8M0 else rng.uniform(-8 if signed else 0.1, 8, shape)
     factors = factors.astype(np.float32).astype(getattr(ml_dtypes, factor_dtype))
     return elements, factors, elements.astype(np.float64) * np.repeat(factors.astype(np.float64), block, 1)[:, :k]
 
@@ -77,12 +95,12 @@ def packed(x):
     return x if x.dtype.name.startswith("float8") else tile.pack(x)
 
 
-def of_case(name):
-    """(the arrays, the exact result, the sum of magnitudes that bounds its roundings, the options) of one of the `PRODUCTS`."""
-    a_dtype, b_dtype, factors, block, (m, n, k), ta, tb, place, layout = PRODUCTS[name]
+def of_case(name, cases=PRODUCTS):
+    """(the arrays, the exact result, the sum of magnitudes that bounds its roundings, the options) of one of the `cases`."""
+    a_dtype, b_dtype, factors, block, (m, n, k), ta, tb, place, layout = cases[name]
     rng = np.random.default_rng(len(name))
-    a, sa, x = drawn(m, k, a_dtype, factors, block, rng)
-    b, sb, y = drawn(n, k, b_dtype, factors, block, rng)
+    a, sa, x = drawn(m, k, a_dtype, factors, block, rng, signed=cases is PRODUCTS)
+    b, sb, y = drawn(n, k, b_dtype, factors, block, rng, signed=cases is PRODUCTS)
     c = rng.standard_normal((m, n)).astype(np.float32)
     if layout == "blocked":
         sa, sb = in_units(sa), in_units(sb)
@@ -111,6 +129,53 @@ def test_dequantised_operands_take_the_fastest_path_of_each_target(target, varia
     arrays, *_, options = of_case("mxfp4")
     made = product.compile(*arrays, target=target, spills=0, **options)
     assert [p.variant for p in made.products] == [variant] and "convert_layout" not in made.graph
+
+
+@pytest.mark.usefixtures("assembled_later")
+@pytest.mark.parametrize("name,target", [(name, ("sm_100a", "sm_103a")[n % 2]) for n, name in enumerate(WITH_FACTORS)])
+def test_the_tensor_cores_of_blackwell_multiply_by_the_factors(name, target):
+    """What is left out of units of 128 rows and 4 blocks, and any number of units."""
+    arrays, want, size, options = of_case(name, WITH_FACTORS)
+    made = product.compile(*arrays, target=target, **options)
+    assert [p.variant for p in made.products] == ["tcgen05"] and ".block_scale." in made.ptx and ".kind::f16" not in made.ptx
+    product.simulate(1, *arrays, target=target, **options).raise_first()
+    assert_exact_but_for_sums(arrays[-1], want, size, options["SHAPE"][2])
+
+
+@pytest.mark.usefixtures("assembled_later")
+def test_operands_in_layouts_of_no_descriptor_are_dequantised_with_the_reason():
+    name = "mxfp4 in shared memory"
+    arrays, want, size, options = of_case(name, {name: (*WITH_FACTORS[name][:4], (128, 32, 128), False, True, "shared", "plain")})
+    made = product.compile(*arrays, target="sm_100a", **options)
+    assert ".kind::f16" in made.ptx and ".block_scale." not in made.ptx
+    assert "not tcgen05 with scale factors: needs an A in tensor memory in the accumulator's lanes, or in a layout that" in made.explain()
+    product.simulate(1, *arrays, target="sm_100a", **options).raise_first()
+    assert_exact_but_for_sums(arrays[-1], want, size, options["SHAPE"][2])
+
+
+@tile.jit
+def in_a_loop(A, SA, B, SB, C, BK: tile.constexpr, K: tile.constexpr):
+    acc = tile.zeros((128, 32), tile.float32)
+    for k in tile.pipelined(range(0, K, BK), stages=2):
+        j = k // 32
+        acc = tile.dot_scaled(tile.load(A[0:128, k:k + BK]), tile.load(SA[0:128, j:j + BK // 32]), tile.load(B[0:32, k:k + BK]),
+                              tile.load(SB[0:32, j:j + BK // 32]), acc, trans_b=True)
+    tile.store(C[0:128, 0:32], acc)
+
+
+@pytest.mark.usefixtures("assembled_later")
+@pytest.mark.parametrize("dtype", [E4M3, E2M1])
+def test_operands_with_factors_run_ahead_to_where_the_tensor_cores_read_them(dtype):
+    """By TMA; the sums stay in tensor memory over the loop."""
+    rng = np.random.default_rng(0)
+    (a, sa, x), (b, sb, y) = (drawn(rows, 256, dtype, E8M0, 32, rng) for rows in (128, 32))
+    arrays = packed(a), sa, packed(b), sb, np.zeros((128, 32), np.float32)
+    made = in_a_loop.compile(*arrays, BK=128, K=256, target="sm_100a")
+    assert made.ptx.count("tcgen05.ld") == 1 and ".block_scale." in made.ptx
+    assert {c.variant for c in made.copies} == {"ldgsts", "tcgen05_cp", "tma"}
+    assert {c.bytes for c in made.copies if c.variant != "tma"} == {128, 512}  # the factors
+    in_a_loop.simulate(1, *arrays, BK=128, K=256, target="sm_100a").raise_first()
+    assert_exact_but_for_sums(arrays[-1], x @ y.T, np.abs(x) @ np.abs(y).T, 256)
 
 
 @needs_gpu()

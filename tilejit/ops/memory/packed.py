@@ -278,5 +278,19 @@ def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, w
     return g.call(ew.shr, g.call(arrange.broadcast, words, shape=wide), by)
 
 
-__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "recast", "refuse_packed",
-           "shape_of", "start_byte", "unpack"]
+def packed_bytes(g: Builder, x: Value) -> Value:
+    """The bytes of a tile of elements that share bytes: those that it was unpacked from, else packed ones."""
+    at: Value | None = x
+    for step in (same_bits, arrange.reshape_, ew.bit_and, ew.shr, arrange.broadcast, arrange.reshape_):
+        call = g.definitions.get(at) if at is not None else None
+        known = call is not None and call.op is step and call.args[0] in g.definitions
+        at = as_value(call.args[0]) if call is not None and known else None
+    elements, per = element_type(x).packing
+    *before, last = extents_of(x)
+    if at is not None and element_type(at) == uint8 and extents_of(at) == (*before, last // elements * per):
+        return at
+    return pack(g, x)
+
+
+__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "packed_bytes", "recast",
+           "refuse_packed", "shape_of", "start_byte", "unpack"]

@@ -29,12 +29,17 @@ VARIANTS = (wgmma.DOT, dot_tensor.DOT, warp.DOT, thread.DOT)
 
 @op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True,
     traits=Traits(product=True))
-def dot_(acc: Registers, a: Reads, b: Reads, trans_a, trans_b, dtype, precision, options):
-    """``acc + a @ b``, or ``a @ b`` without `acc`."""
+def dot_(acc: Registers, a: Reads, b: Reads, scale_a: Registers = None, scale_b: Registers = None, *, trans_a, trans_b,
+         dtype, precision, options):
+    """``acc + a @ b``, or ``a @ b`` without `acc`.
+
+    With `scale_a` and `scale_b`, [rows, blocks], it is a product of the `kind`, element `types` and size of a `block`
+    in `options`. Elements of 4 bits are given as bytes of two.
+    """
 
 
 @dot_.infer
-def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
+def _(g, acc, a, b, *factors, trans_a, trans_b, dtype, precision, options):
     m, n, k = product_shape(g, acc, a, b, trans_a, trans_b)
     if 0 in (m, n, k):
         raise g.error(f"a product of [{m}, {k}] by [{k}, {n}] has nothing to multiply")

@@ -6,21 +6,27 @@ bfloat16, which holds these products exactly, and then as `dot` multiplies.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ...dispatch import names
 from ...dtypes import DType, bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e8m0fnu, float32
-from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
+from ...ir.builder import Builder, ExecScope, as_value, describe, element_type, extents_of, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...types import Buffer, Region, Tile
 from ..language import shape as shapes
+from ..language.expect_variant import asked_variant
 from ..language.operators import binary
 from ..language.promotion import collective, convert
+from ..memory.packed import as_bytes, packed_bytes, shape_of
+from ..memory.regions import whole_region
 from ..moves.load_store import load
 from ..tiles import slicing
 from .batch import matrix_shapes
-from .dot import dot
+from .dot import VARIANTS, dot, dot_
+from .tcgen05_kinds import KINDS, SCALES, TYPES, default_kind
 
 ROWS, BLOCKS = 128, 4                      # factors of a tile of the blocked layout, which is stored as 32 rows of 16
 UNIT = ROWS * BLOCKS
@@ -45,18 +51,128 @@ def dot_scaled(g: Builder, a, scale_a, b, scale_b, acc=None, trans_a=False, tran
     shape with ``cdiv(m, 128) * cdiv(blocks, 4) * 512`` elements, in row-major order [units along the rows, units along
     k, 512].
 
-    Each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the
-    range; the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0.
+    On sm_100a and sm_103a the tensor cores multiply by the factors (``tcgen05.mma`` with ``.block_scale``; those of
+    nvfp4 are not negative there), where they have an instruction: both operands of 8 bits with e8m0 factors for blocks
+    of 32, or both of 4 bits; a multiple of 128 rows, and of 32 bytes of k; 16 to 256 columns in steps of 16. Otherwise
+    each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the range,
+    and the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0; PTX ISA,
+    "tcgen05.mma".
     """
     collective(g, "dot_scaled")
     if not isinstance(scale_layout, str) or scale_layout not in ("plain", "blocked"):
         raise g.error(f"scale_layout is 'plain' or 'blocked', not {scale_layout!r}")
+    given = Given(a, scale_a, b, scale_b, acc, trans_a, trans_b, block, scale_layout)
+    if asked_variant(g, variant, names(VARIANTS)) in (None, "tcgen05") and (instruction := instruction_for(g, given)):
+        return scaled_product(g, given, *instruction)
     a, b = _in_registers(g, "a", a), _in_registers(g, "b", b)
     if len(extents_of(a)) > 1 and len(extents_of(b)) > 1:
         matrix_shapes(g, a, b, trans_a, trans_b)
     a = times_factors(g, "a", a, scale_a, trans_a, block, scale_layout)
     b = times_factors(g, "b", b, scale_b, not trans_b, block, scale_layout)
     return dot.function(g, a, b, acc, trans_a, trans_b, float32 if acc is None else None, None, variant)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call."""
+
+    a: Any
+    scale_a: Any
+    b: Any
+    scale_b: Any
+    acc: Any
+    trans_a: Any
+    trans_b: Any
+    block: Any
+    layout: str
+
+    @property
+    def factors(self) -> tuple[Any, Any]:
+        return self.scale_a, self.scale_b
+
+
+def instruction_for(g: Builder, given: Given) -> tuple[str, tuple[str, str], int] | None:
+    """(kind, element types, size of a block) of the ``tcgen05.mma`` that takes the scale factors. None on other
+    targets, or if there is none; what is wrong in a call is found on the other path."""
+    operands = (given.a, given.b, *given.factors)
+    if g.target not in KINDS["mxf8f6f4"].targets or not _by_warpgroups(g.scope) or not all(map(_is_matrix, operands)):
+        return None
+    a, b, scale_a, scale_b = map(element_type, operands)
+    if not {a.name, b.name} <= TYPES.keys() or scale_a != scale_b or scale_a not in DEFAULT_BLOCKS:
+        return None
+    types = TYPES[a.name], TYPES[b.name]
+    block = DEFAULT_BLOCKS[scale_a] if given.block is None else given.block
+    packed = a == b == float4_e2m1fn
+    named = default_kind(*types, True, packed, block == 16 or scale_a == float8_e4m3fn)
+    by_block = KINDS[named].scales if named is not None else None
+    if named is None or by_block is None or a.packed != packed or b.packed != packed or block not in by_block:
+        return None
+    if SCALES[scale_a.name] not in by_block[block][2] or not _has_extents(given, packed):
+        return None
+    sums = given.acc is None or isinstance(type_of(given.acc), Tile) and element_type(given.acc) == float32
+    return (named, types, block) if sums else None
+
+
+def _is_matrix(x: Any) -> bool:
+    """Whether an operand is a register tile or a matrix in shared memory of this CTA."""
+    t = type_of(x) if x is not None else None
+    if isinstance(t, (Buffer, Region)):
+        buffer = t if isinstance(t, Buffer) else t.buffer
+        return t.scope == "shared" and not buffer.peer and len(t.shape) == 2
+    return isinstance(t, Tile) and len(t.shape) > 1
+
+
+def _by_warpgroups(scope: ExecScope | None) -> bool:
+    """Whether the scope consists of whole warpgroups, whose indices are known."""
+    if scope is None or scope.kind not in ("cta", "warpgroup") or scope.threads % 128:
+        return False
+    while scope is not None:
+        if not isinstance(scope.first, int):
+            return False
+        scope = scope.parent
+    return True
+
+
+def _has_extents(given: Given, packed: bool) -> bool:
+    """Whether the extents of a product are those of instructions with scale factors, and what is packed in shared
+    memory lies along k."""
+    shapes: list[tuple[int, int]] = []
+    for x, turned in ((given.a, given.trans_a), (given.b, not given.trans_b)):
+        in_memory = not isinstance(type_of(x), Tile)
+        shape = shape_of(element_type(x), extents_of(x)) if in_memory else extents_of(x)
+        if len(shape) != 2 or in_memory and packed and turned:
+            return False
+        shapes.append((shape[1], shape[0]) if turned else (shape[0], shape[1]))
+    (m, k), (n, other) = shapes
+    block = given.block or DEFAULT_BLOCKS[element_type(given.scale_a)]
+    factors = [(rows, -(-k // block)) for rows in (m, n)]
+    as_wanted = given.layout == "blocked" or factors == [extents_of(s) for s in given.factors]
+    steps = k % (64 if packed else 32) == 0
+    return as_wanted and k == other > 0 and steps and m % ROWS == 0 and n % 16 == 0 and 0 < n <= 256 and m > 0
+
+
+def scaled_product(g: Builder, given: Given, kind: str, types: tuple[str, str], block: int) -> Value:
+    """The product by instructions that multiply by the factors."""
+    operands, turned = [], []
+    for x, flag, k_last in ((given.a, given.trans_a, False), (given.b, given.trans_b, True)):
+        packed = element_type(x).packed
+        if not isinstance(type_of(x), Tile):
+            x = whole_region(g, x)
+            g.require_uniform("this dot_scaled", *g.definitions[x].args[1:])
+            x = as_bytes(g, x) if packed else x
+        elif packed:
+            x, flag = packed_bytes(g, x if flag == k_last else shapes.transpose.function(g, x, (1, 0))), k_last
+        operands.append(x)
+        turned.append(flag)
+    extents = extents_of(operands[0])[1 if turned[0] else 0], extents_of(operands[1])[0 if turned[1] else 1]
+    k = extents_of(operands[0])[0 if turned[0] else 1] * (2 if KINDS[kind].k == 64 else 1)
+    factors = []
+    for name, rows, scale in zip("ab", extents, given.factors):
+        scale = _in_registers(g, f"scale_{name}", scale)
+        factors.append(_from_units(g, name, scale, (rows, -(-k // block))) if given.layout == "blocked" else scale)
+    result: Value = g.call(dot_, given.acc, *operands, *factors, trans_a=turned[0], trans_b=turned[1], dtype=float32,
+                           precision=None, options={"variant": "tcgen05", "kind": kind, "types": types, "block": block})
+    return result
 
 
 def times_factors(g: Builder, name: str, x: Value, scale, k_first: bool, block: int | None, layout: str) -> Value:

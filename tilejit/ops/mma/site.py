@@ -17,6 +17,17 @@ from ..moves.copy_async.site import alignment
 
 
 @dataclass(frozen=True)
+class Factors:
+    """The scale factors of a product, [rows, blocks] of a and of b, for blocks of `block` elements along k. Elements of
+    `types` are multiplied by instructions of a `kind` (`tcgen05_kinds.KINDS`)."""
+
+    kind: str
+    types: tuple[str, str]
+    block: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class MmaSite(Site):
     """One call of dot or mma_async: ``acc[m, n] (+)= a[m, k] @ b[k, n]``.
 
@@ -39,6 +50,7 @@ class MmaSite(Site):
     a_align: int = 128
     b_align: int = 128
     registers: int = 256
+    factors: Factors | None = None
     g: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @staticmethod
@@ -49,9 +61,13 @@ class MmaSite(Site):
         a_align, b_align = (alignment(g, c) if c is not None else 0 for c in made)
         a_type, b_type, t = type_of(a), type_of(b), call.attrs
         assert isinstance(a_type, (Tile, Region)) and isinstance(b_type, (Tile, Region))
+        factors = None
+        if "kind" in t["options"]:
+            kind, types, block = (t["options"][name] for name in ("kind", "types", "block"))
+            factors = Factors(kind, types, block, element_type(call.args[3]))
         return MmaSite(a_type, b_type, a_starts, b_starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
                        g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align,
-                       g.registers, g)
+                       g.registers, factors, g)
 
     def __str__(self) -> str:
         return (f"{self.a.dtype}[{self.m}, {self.k}] in {_name_memory(self.a)} by {self.b.dtype}[{self.k}, "

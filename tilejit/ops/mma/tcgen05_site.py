@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...dispatch import Site
+from ...dtypes import float4_e2m1fn, uint8
 from ...ir.builder import type_as
 from ...types import Region
 from ..moves.copy_async.site import alignment
 from ..tmem.alloc import allocation
 from .tcgen05_kinds import KINDS
+
+
+def elements_of(t: Region, kind: str | None) -> Region:
+    """The type of an operand, whose packed elements of 4 bits a `dot` gives as bytes."""
+    packed = kind is not None and KINDS[kind].k == 64 and t.dtype == uint8
+    return replace(t, buffer=replace(t.buffer, dtype=float4_e2m1fn)) if packed else t
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ class TensorSite(Site):
         made = {name: g.definition(x) for name, x in regions.items()}
         group = allocation(g.definitions, made["acc"].args[0]).attrs["cta_group"]
         scale_a, scale_b = (type_as(s, Region) if s is not None else None for s in (*scales, None, None)[:2])
-        return TensorSite(acc.type, a.type, b.type, (scale_a, scale_b), {n: c.args[1:] for n, c in made.items()},
+        x, y = (elements_of(type_as(v, Region), t["kind"]) for v in (a, b))
+        return TensorSite(acc.type, x, y, (scale_a, scale_b), {n: c.args[1:] for n, c in made.items()},
                           t["trans_a"], t["trans_b"], t["kind"], t["types"], t["block"], g.scope.kind, g.scope.threads,
                           g.target, group,
                           {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g,

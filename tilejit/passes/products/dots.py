@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...dispatch import Choice
-from ...dtypes import DType, int32
+from ...dtypes import DType, float4_e2m1fn, int32
 from ...errors import CompilationError, at
 from ...ir.builder import ExecScope, Facts, as_value, element_type, extents_of, type_as, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, walk
@@ -20,10 +20,13 @@ from ...layout import reg_count
 from ...ops.language.operators import binary
 from ...ops.language.promotion import convert
 from ...ops.memory.access_ops import load_, store_
+from ...ops.memory.packed import unpack
 from ...ops.memory.regions import whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma import mma_async_, mma_commit, mma_wait, warp
 from ...ops.mma.dot import dot_
+from ...ops.mma.dot_scaled import times_factors
+from ...ops.mma.tcgen05_kinds import KINDS
 from ...ops.mma.thread import WRITTEN_OUT, thread_product
 from ...ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ...ops.mma.wgmma import OTHER_REGISTERS, a_registers, division
@@ -31,6 +34,7 @@ from ...ops.structure.alloc import alloc
 from ...ops.structure.subscripts import getitem
 from ...ops.sync.barriers import fence_proxy_async
 from ...ops.tiles.generate import splat
+from ...ops.tmem.alloc import LANES
 from ...types import Tile, layout_of
 from ..analysis.context import Context, written_by_threads
 from ..analysis.program_slices import without_dead_code
@@ -38,7 +42,7 @@ from ..analysis.writing import Writer
 from ..layouts.layout_choice import reduced_axes
 from .products_in_flight import defer_waits
 from .staged_operands import StagedOperand, StagedOperands
-from .tensor_dots import TensorDots
+from .tensor_dots import WITH_FACTORS, TensorDots
 
 OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
 
@@ -112,7 +116,29 @@ class _Dots(TensorDots):
         lowerings: dict[str, Callable[[Call, Choice], Operand]] = {
             "wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps,
             "fma": self.by_threads}
+        if any(name == WITH_FACTORS for name, _ in choice.declined):
+            call = self.dequantise(call)
         return lowerings[choice.variant](call, choice)
+
+    def dequantise(self, call: Call) -> Call:
+        """A product with scale factors as one of bfloat16 (`dequantised_site`)."""
+        t = call.attrs["options"]
+        operands: list[Value] = []
+        for name, x, scale, k_first in zip("ab", call.args[1:3], call.args[3:],
+                                           (call.attrs["trans_a"], not call.attrs["trans_b"])):
+            x = as_value(x)
+            if not isinstance(x.type, Tile):
+                x = self.g.call(load_, x, Const(0, element_type(x)), None, cache=None)
+            if KINDS[t["kind"]].k == 64:
+                x = unpack(self.g, x, float4_e2m1fn)
+            operands.append(times_factors(self.g, name, x, scale, k_first, t["block"], "plain"))
+        kept = [] if call.attrs["trans_a"] or extents_of(operands[0])[0] > LANES else operands[:1]
+        stored = self.in_memory("dequantised", *operands[len(kept):], fence=True)
+        for x in stored:
+            region = self.g.definitions[x]
+            self.context.definitions |= {x: region, region.args[0]: self.g.definitions[as_value(region.args[0])]}
+        return replace(call, args=(call.args[0], *kept, *stored),
+                       attrs={**call.attrs, "options": {"variant": None}})
 
     def stage_operands(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product with its operands staged in shared memory, and what must be stored before it."""

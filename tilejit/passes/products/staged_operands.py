@@ -66,7 +66,7 @@ class StagedOperands:
         self.home_block: dict[object, Block] = {}         # the block that defines each value
         self._note(context.graph.body)
         self.use_counts = Counter(self._strip_transpose(as_value(x))[0] for c in context.calls if c.op is dot_
-                                  for x in c.args[1:])
+                                  for x in c.args[1:3])
 
     def _note(self, block: Block) -> None:
         for node in block.nodes:

@@ -9,13 +9,13 @@ its end; passes/pipelining/pipeline.py adds the commits that release its slots. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...dispatch import Choice, choose
-from ...dtypes import DType, bool_, int32
-from ...ir.builder import ExecScope, as_value, memory_type, type_as
+from ...dispatch import Choice, choose, reasons
+from ...dtypes import DType, bfloat16, bool_, int32
+from ...ir.builder import ExecScope, as_value, element_type, extents_of, memory_type, type_as
 from ...ir.graph import (
     Block,
     Call,
@@ -37,14 +37,27 @@ from ...ir.graph import (
 from ...ir.op_rules import require_rule
 from ...layout import TileLayout
 from ...ops.language.operators import compare
-from ...ops.language.promotion import convert
+from ...ops.language.promotion import coerce, convert
+from ...ops.memory.access_ops import store_
 from ...ops.memory.regions import whole_region
-from ...ops.memory.shared import sync
+from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma.dot import dot_
-from ...ops.mma.dot_tensor import kind_of, left_layout, left_shape, sums_layout
+from ...ops.mma.dot_tensor import (
+    DOT,
+    factors_in_shared,
+    factors_shape,
+    kind_of,
+    left_layout,
+    left_shape,
+    sums_layout,
+    units,
+)
 from ...ops.mma.site import MmaSite
 from ...ops.mma.tcgen05 import tensor_mma
+from ...ops.mma.tcgen05_kinds import KINDS
+from ...ops.mma.tcgen05_operands import scale_layout
 from ...ops.moves.copy_async import copy_async_
+from ...ops.structure.alloc import alloc
 from ...ops.structure.subscripts import getitem
 from ...ops.sync import barriers as bars
 from ...ops.sync.barriers import fence_proxy_async
@@ -53,12 +66,13 @@ from ...ops.tiles.generate import splat
 from ...ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate, dealloc_tmem
 from ...ops.tmem.ldst import tmem_load, tmem_store
 from ...ops.tmem.order import tcgen05_commit_, tcgen05_fence
-from ...types import Barrier, Buffer, Region, Tile, layout_of
+from ...types import Barrier, Buffer, Region, Scalar, Tile, layout_of
 from ..analysis.context import Context
 from ..analysis.writing import Writer
 from ..placement.tensor_memory import columns_needed
 from .staged_operands import StagedOperand
 
+WITH_FACTORS = "tcgen05 with scale factors"  # what a choice without them names as declined
 MOVE: dict[str, Any] = {"shape": None, "pack": None, "wait": True}
 
 
@@ -72,6 +86,14 @@ class KeptAccumulator:
     waits: bool = True
 
 
+@dataclass(frozen=True)
+class FactorPlaces:
+    """The buffers of an operand's scale factors in shared and in tensor memory."""
+
+    shared: Value
+    tensor: Value
+
+
 if TYPE_CHECKING:
     class _Walk(Protocol):
         """What passes/products/dots.py sets up."""
@@ -81,7 +103,10 @@ if TYPE_CHECKING:
         new: dict[Value, Operand]
         written: Callable[[Operand], bool]
 
+        buffers: dict[tuple[Any, ...], Value]
+
         def all(self, operands: Iterable[Operand]) -> tuple[Operand, ...]: ...
+        def in_memory(self, first: object, *operands: Value, fence: bool = False) -> list[Value]: ...
         def block(self, block: Block) -> Block: ...
         def node(self, node: Node) -> None: ...
         def set_origin(self, choice: Choice) -> None: ...
@@ -113,7 +138,9 @@ class TensorDots(_Walk):
             return "the kernel allocates tensor memory for pairs of CTAs (cta_group=2)"
         wanted: list[tuple[str, DType, tuple[int, ...], TileLayout]] = [
             ("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
-        if isinstance(s.a, Tile):
+        if s.factors is not None:
+            wanted += [factors_place(n, rows, s) for n, rows in enumerate((s.m, s.n))]
+        elif isinstance(s.a, Tile):
             wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
         new = [w for w in wanted if self.unused_allocation(w) is None]
         columns = columns_needed(
@@ -201,7 +228,11 @@ class TensorDots(_Walk):
             return None
         place = kept.place if kept is not None else self.sums(type_as(call.result, Tile))
         self.order_operands(a, b)
-        if isinstance(a.type, Tile):
+        factors: list[FactorPlaces] = []
+        if len(call.args) > 3:
+            a, b = self.in_memory("scaled", a, b)
+            factors = self.store_factors(call)
+        elif isinstance(a.type, Tile):
             a = self.in_tensor_memory(a)
         if kept is None and acc is not None:
             self.store(place, acc)
@@ -211,7 +242,10 @@ class TensorDots(_Walk):
 
         def issue() -> None:
             self.g.call(tcgen05_fence, side="after_thread_sync")
-            self.issue(call, choice, place, a, b, adds)
+            for scales in factors:
+                self.g.call(copy_async_, whole_region(self.g, scales.tensor), whole_region(self.g, scales.shared), None,
+                            options={})
+            self.issue(call, choice, place, a, b, adds, factors)
             self.g.call(tcgen05_commit_, barrier, cta_group=1)
         self.run_elected(issue)
         self.await_commit(barrier, parity)
@@ -225,26 +259,77 @@ class TensorDots(_Walk):
         self.store(place, a, left_shape(rows, t.dtype.bits))
         return whole_region(self.g, place)
 
-    def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
-        """Issue the instructions of a product: one for each 128 rows, or one of 64."""
+    def store_factors(self, call: Call) -> list[FactorPlaces]:
+        """Store the scale factors of a and b to shared memory, from where the thread that multiplies copies them to
+        tensor memory. Earlier copies are over, since all threads have waited for the products after them."""
+        site, places = require_rule(dot_.rules.site)(self.context, call), []
+        for n, (rows, factors) in enumerate(zip((site.m, site.n), map(as_value, call.args[3:]))):
+            _, dtype, shape, layout = what = factors_place(n, rows, site)
+            key = "factors", n, dtype, shape, _place(self.context.scope)
+            if key not in self.buffers:
+                self.buffers[key] = alloc.function(self.g, shape, dtype, layout=factors_in_shared(shape))
+            made = FactorPlaces(self.buffers[key], self.allocation_for(*what))
+            rows, blocks = extents_of(factors)
+            self.store_part(made.shared, (slice(0, rows), slice(0, blocks)), factors)
+            self.store_part(made.shared, (slice(0, rows), slice(blocks, shape[1])))
+            self.store_part(made.shared, (slice(rows, shape[0]), slice(0, shape[1])))
+            places.append(made)
+        self.g.call(fence_proxy_async)
+        return places
+
+    def store_part(self, buffer: Value, part: tuple[slice, slice], tile: Value | None = None) -> None:
+        """Store a tile, by default of zeros, to a part of a buffer that may be empty."""
+        shape = tuple(s.stop - s.start for s in part)
+        if 0 in shape:
+            return
+        if tile is None:
+            tile = self.g.call(splat, coerce(self.g, 0, Scalar(element_type(buffer))), shape=shape)
+        self.g.call(store_, getitem(self.g, buffer, part), tile, None, cache=None, each_thread=False)
+
+    def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand,
+              factors: Sequence[FactorPlaces] = ()) -> None:
+        """Issue the instructions of a product, for each 128 rows, or for 64, and for each unit of scale factors."""
         t, m = call.attrs, type_as(call.result, Tile).shape[0]
-        named = kind_of(require_rule(dot_.rules.site)(self.context, call))
+        site = require_rule(dot_.rules.site)(self.context, call)
+        named = kind_of(site)
         assert not isinstance(named, str), named
         kind, types = named
         for first in range(0, m, LANES):
-            rows, part = slice(None), a
-            if m > LANES:
-                rows = slice(first, first + LANES)
-                part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None)))
-            self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"],
-                        trans_b=t["trans_b"], kind=kind, types=types, block=None, options={"variant": "tcgen05"})
-            self.set_origin(choice)
+            rows = slice(first, first + LANES) if m > LANES else slice(None)
+            part = self.cut(a, rows, slice(None), t["trans_a"])
+            sums = getitem(self.g, place, (rows, slice(None)))
+            if not factors:
+                self.g.call(tensor_mma, sums, part, b, adds, trans_a=t["trans_a"], trans_b=t["trans_b"], kind=kind,
+                            types=types, block=None, options={"variant": "tcgen05"})
+                self.set_origin(choice)
+                continue
+            for unit in units(site):
+                along = slice(unit.first, unit.first + unit.extent)
+                x = self.cut(part, slice(None), along, t["trans_a"])
+                y = self.cut(b, slice(None), along, not t["trans_b"])
+                blocks = slice(unit.block, unit.block + unit.blocks)
+                scales = [getitem(self.g, f.tensor, (slice(begin, begin + extent), blocks)) for f, begin, extent
+                          in zip(factors, (first, 0), (min(m, LANES), -(-site.n // 32) * 32))]
+                self.g.call(tensor_mma, sums, x, y, adds if unit.first == 0 else Const(True, bool_), *scales,
+                            trans_a=t["trans_a"], trans_b=t["trans_b"], kind=kind, types=types,
+                            block=site.factors.block, options={"variant": "tcgen05"})
+                self.set_origin(choice)
+
+    def cut(self, matrix: Value, rows: slice, along: slice, turned: bool) -> Value:
+        """Part of an operand's rows (columns of b), and of k."""
+        if rows == along == slice(None):
+            return matrix
+        return as_value(getitem(self.g, matrix, (along, rows) if turned else (rows, along)))
 
     def chosen_for(self, call: Call) -> Choice:
         """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
         site = require_rule(dot_.rules.site)(self.context, self.stage_operands(call)[0])
+        if site.factors is not None and (missing := reasons(DOT, site)):
+            choice = choose("dot", dot_.variants, dequantised_site(site), loc=call.loc)
+            why = WITH_FACTORS, "; ".join(miss.words for miss in missing)
+            return replace(choice, declined=(why, *choice.declined))
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- accumulators that stay over a loop ----------------------------------------------------------------------------
@@ -326,7 +411,7 @@ class TensorDots(_Walk):
             return isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _is_staged(n))
         if not isinstance(node, For) or node.pipeline is None or not all(map(is_allowed, node.body.nodes)):
             return None
-        if any(d.result not in self.kept for d in dots):
+        if any(d.result not in self.kept or len(d.args) > 3 for d in dots):
             return None
         matrices = [as_value(x) for d in dots for x in d.args[1:]]
         if any(not isinstance(x.type, Region) for x in matrices):
@@ -362,6 +447,26 @@ class TensorDots(_Walk):
         made = Value(c.result.name, c.result.type, g.loc)
         g.append(If(trips, Block(tuple(nodes), (loaded,)), Block((), self.all([c.init])), (made,), g.loc))
         return made
+
+
+def dequantised_site(s: MmaSite) -> MmaSite:
+    """The site of a product with scale factors if its elements are multiplied by them first, in bfloat16."""
+    operands: list[Tile | Region] = []
+    for x, stored in ((s.a, s.m > LANES or s.trans_a), (s.b, True)):
+        packed = s.factors is not None and KINDS[s.factors.kind].k == 64
+        shape = (x.shape[0], x.shape[1] * 2) if packed else (x.shape[0], x.shape[1])
+        buffer = Buffer(bfloat16, shape, "shared", widest_swizzle(bfloat16, shape))
+        operands.append(Region(buffer, shape, (0, 1)) if stored else Tile(bfloat16, shape))
+    starts = tuple((0, 0) if isinstance(x, Region) else () for x in operands)
+    return replace(s, a=operands[0], b=operands[1], a_starts=starts[0], b_starts=starts[1], a_align=1024, b_align=1024,
+                   factors=None)
+
+
+def factors_place(operand: int, rows: int, s: MmaSite) -> tuple[str, DType, tuple[int, int], TileLayout]:
+    """(role, dtype, shape, layout) of the allocation in tensor memory for the scale factors of an operand."""
+    assert s.factors is not None
+    shape = factors_shape(rows, sum(u.blocks for u in units(s)))
+    return f"factors of {'ab'[operand]}", s.factors.dtype, shape, scale_layout(*shape)
 
 
 def _is_staged(call: Call) -> bool:
