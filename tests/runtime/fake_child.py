@@ -39,6 +39,12 @@ class FakeMemory(FakeGpu):
 
     cuMemcpyDtoH = cuMemcpyHtoD
 
+    def cuMemcpyDtoDAsync(self, to, source, nbytes, _stream):
+        ctypes.memmove(to, source, nbytes)
+
+    def cuMemFree(self, address):
+        self.live = [made for made in self.live if isinstance(made, tuple) or ctypes.addressof(made) != address]
+
     def cuCtxSynchronize(self):
         if self.lost:
             raise LaunchError("a kernel failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)")

@@ -192,7 +192,7 @@ def test_the_driver_s_functions_and_enumerators_match_cuda_bindings():
     for name, (symbol, result, parameters) in libcuda._FUNCTIONS.items():
         signature = re.match(rf"{name}\((.*)\)", getattr(bindings, name).__doc__)[1]  # without the return values
         given = [p for p in signature.split(",") if p.strip()]
-        put = {"cuDeviceGetName": 1, "cuStreamGetCaptureInfo": 5, "cuStreamEndCapture": 1, "cuGraphGetNodes": 1}.get(name, 0)
+        put = {"cuDeviceGetName": 1, "cuStreamGetCaptureInfo": 5, "cuStreamEndCapture": 1, "cuGraphGetNodes": 1, "cuMemGetInfo": 1}.get(name, 0)
         assert len(given) == len(parameters) - put, (name, signature)  # without pointers for results, unless they come first
         named = {"cuGraphInstantiateWithFlags": "cuGraphInstantiate"}  # what the header makes of the name
         assert named.get(symbol, symbol.removesuffix("_v2")) == name

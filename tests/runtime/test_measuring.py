@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tilejit.runtime import driver
 from tilejit.runtime.arguments import ArraySpec
 from tilejit.runtime.arrays import ArrayView
 from tilejit.tuning import measuring
+from tilejit.tuning.kept import time_here
 from tilejit.tuning.measuring import (
     Array,
     Call,
@@ -112,6 +114,21 @@ def test_a_child_ends_with_its_parent(call, tmp_path):
         time.sleep(0.05)
     os.kill(orphan, signal.SIGKILL)
     pytest.fail("the child lives on")
+
+
+def test_in_this_process_what_launches_write_is_undone_and_one_that_fails_is_left_out(monkeypatch):
+    gpu, memory, told = FakeMemory(monkeypatch), np.arange(8, dtype=np.float32), []
+
+    def launch(stream, milliseconds):
+        memory[:] += 1
+        gpu.work(stream, "x", milliseconds)
+
+    def refused(stream):
+        raise LaunchError("no")
+    launches = {0: partial(launch, milliseconds=2.0), 1: refused, 2: partial(launch, milliseconds=0.5)}
+    times, failed = time_here(launches, [(memory.ctypes.data, 24)], 0, lambda n, first: told.append((n, first)) or True)
+    assert times == {0: 2.0, 2: 0.5} and list(failed) == [1] and told == [(0, 2.0), (1, None), (2, 0.5)]
+    assert memory[:6].tolist() == [0, 1, 2, 3, 4, 5] and memory[7] > 7 and all(made[0] == "event" for made in gpu.live)
 
 
 # -- the arrays ----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Kept:
 
 
 def time_here(launches: Mapping[int, Callable[[int], Any]], written: list[tuple[int, int]], device: int,
-              proceed: Callable[[int, float | None], bool]) -> tuple[dict[int, float], dict[int, TileError]]:
+              go_on: Callable[[int, float | None], bool]) -> tuple[dict[int, float], dict[int, TileError]]:
     """The milliseconds of each launch, a function of a stream, and the errors of those that fail. The spans `written`,
     (address, bytes), have their contents again afterwards."""
     with Kept(written, device):
@@ -50,7 +50,7 @@ def time_here(launches: Mapping[int, Callable[[int], Any]], written: list[tuple[
         try:
             def bursts(launch: Callable[[int], Any], count: int) -> float:
                 return burst(partial(launch, stream), count, stream, device)
-            return time_bursts({n: partial(bursts, launch) for n, launch in launches.items()}, proceed)
+            return time_bursts({n: partial(bursts, launch) for n, launch in launches.items()}, go_on)
         finally:
             driver.synchronize(device)
             driver.destroy_stream(stream, device)

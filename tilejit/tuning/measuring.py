@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -79,12 +80,9 @@ class Contents:
         self.blocks = blocks
         self.nbytes = sum(nbytes for _, nbytes, _ in blocks)
         self.file = os.memfd_create("tilejit arguments")
-        try:
-            os.ftruncate(self.file, max(self.nbytes, 1))
-            self.map = mmap.mmap(self.file, max(self.nbytes, 1))
-        except BaseException:
-            os.close(self.file)
-            raise
+        self.close = weakref.finalize(self, os.close, self.file)  # a child has a descriptor of its own
+        os.ftruncate(self.file, max(self.nbytes, 1))
+        self.map = mmap.mmap(self.file, max(self.nbytes, 1))
 
     @property
     def address(self) -> int:
@@ -93,10 +91,6 @@ class Contents:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_contents, (self.blocks, self.map[:])
-
-    def close(self) -> None:
-        """Free the memory. What refers to it keeps it until it ends."""
-        os.close(self.file)
 
 
 def make_contents(blocks: tuple[tuple[int, int, int], ...], data: bytes) -> Contents:

@@ -69,7 +69,7 @@ def time_as_worker(share: dict[int, Candidate], call: Call, gpu: str, limit: flo
     found = driver.name(0) if driver.available() else "no GPU"
     if found != gpu:
         raise NotStarted(f"the worker has {found}, and the call is for {gpu}")
-    return time_share(share, call, 0, limit, seconds)
+    return time_share(share, call, 0, limit, seconds)  # the library frees the arrays, which it may share among tasks
 
 
 def _on_dask(client: Any, candidates: dict[int, Candidate], given: tuple[Any, ...]) -> list[Any]:
@@ -98,7 +98,7 @@ def _collect(jobs: list[tuple[Iterable[int], Callable[[], Any], Callable[[], Any
     if some can, it is that of the others' candidates."""
     times: dict[int, float] = {}
     failed: dict[int, TileError] = {}
-    problem: NotStarted | None = None
+    problem: Any = None
     answered = False
     try:
         for numbers, get, _ in jobs:
@@ -106,8 +106,8 @@ def _collect(jobs: list[tuple[Iterable[int], Callable[[], Any], Callable[[], Any
                 found, errors = get()
                 answered = True
             except NotStarted as error:
-                problem = problem or error
-                found, errors = {}, dict.fromkeys(numbers, error)
+                problem = getattr(error, "cause", error)  # Ray's error has the worker's, and a traceback as its text
+                found, errors = {}, dict.fromkeys(numbers, problem)
             times |= found
             failed |= errors
             for n in (*found, *errors):
