@@ -35,6 +35,7 @@ from tests import chosen_cases, frozen_digests
 from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
+from tests.gpu import note_failure
 from tests.quick_tier import FILES, is_quick
 
 KERNELS = pytest.StashKey[Kernels]()
@@ -89,6 +90,10 @@ def pytest_collection_finish(session):
     that tests create took 2 % of the time, so the thresholds are raised."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # most of these objects are freed by reference counting
+
+
+def pytest_runtest_logreport(report):
+    note_failure(report)
 
 
 # -- every kernel is lowered by some test ----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib.util
 import inspect
 import json
@@ -22,7 +21,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilejit.jit import Kernel
+from tilejit.jit import KERNELS
 
 from tests.sanitizer import under_tool
 
@@ -47,7 +46,7 @@ def jitter_seeds():
         return
     for seed in range(int(first), int(first) + number):
         os.environ["TILEJIT_JITTER"] = str(seed)
-        for kernel in [found for found in gc.get_objects() if isinstance(found, Kernel)]:
+        for kernel in list(KERNELS.values()):
             kernel.warm.clear()
         yield seed
 
@@ -83,6 +82,15 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
 def _environment() -> dict[str, str]:
     """The environment of a child, with which it has the same import path as this process."""
     return dict(os.environ, PYTHONPATH=os.pathsep.join([*filter(None, sys.path), os.getcwd(), str(ROOT)]))
+
+
+def note_failure(report: pytest.TestReport) -> None:
+    """Append a failed test's name and the end of its output, with that of its child, to the file that TILEJIT_FAILURES
+    names: it is there at once, also if the run is cut off before pytest prints it."""
+    path = os.environ.get("TILEJIT_FAILURES")
+    if path and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:  # the main process has the workers' reports
+        with open(path, "a") as file:
+            file.write(f"== {report.nodeid} ({report.when}, {report.duration:.0f} s)\n{report.longreprtext[-4000:]}\n\n")
 
 
 def in_child(timeout: float = 60.0):

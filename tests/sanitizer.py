@@ -5,12 +5,13 @@
     python tests/sanitizer.py --tool racecheck -- -k scan   one tool, with further options for pytest
 
 Each child counts the kernels that it launches. `LOG/<tool>.txt` has a line per child: kernels launched, how many of them use
-shared memory, errors. The run fails on any error, on a child that launched nothing or whose report is missing, on a failing
-test, and if the tool does not find a fault that is planted first. Tests marked `unsanitized` (they fail on purpose, or launch
-nothing) are excluded. racecheck also excludes those marked `misread`, because it does not model the order of threads that only
-arrive at a barrier (`bar.arrive`, in turns in a loop), nor that an mbarrier arrival also orders the accesses of threads that the
-arriving thread synchronised with before; it reports hazards there in textbook CUDA C too (version 2025.3.1). The run first
-checks that this is still so, and otherwise asks to remove the mark. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
+shared memory, errors. `LOG/<tool>-failed.txt` gets the name of each failing test, and the end of its output, as soon as it fails.
+The run fails on any error, on a child that launched nothing or whose report is missing, on a failing test, and if the tool does
+not find a fault that is planted first. Tests marked `unsanitized` (they fail on purpose, launch nothing or compare times) are excluded. racecheck
+also excludes those marked `misread`, because it does not model the order of threads that only arrive at a barrier (`bar.arrive`, in
+turns in a loop), nor that an mbarrier arrival also orders the accesses of threads that the arriving thread synchronised with before;
+it reports hazards there in textbook CUDA C too (version 2025.3.1). The run first checks that this is still so, and otherwise asks to
+remove the mark. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
 """
 
 from __future__ import annotations
@@ -68,11 +69,14 @@ def count_launches() -> None:
             counts["shared"] += bool(self.recipe.shared)
         return done
 
-    def write():
-        Path(os.environ["TILEJIT_LAUNCHES"]).write_text(json.dumps({"test": os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0], **counts}))
-
     Launcher.__call__ = counted
-    atexit.register(write)
+    atexit.register(lambda: write_counts(os.environ["TILEJIT_LAUNCHES"], **counts))
+
+
+def write_counts(path: str, launches: int = 0, shared: int = 0) -> None:
+    """Write the counts of the current test's child. The parent writes zeros first: those of a child that does not reach its end."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    Path(path).write_text(json.dumps({"test": test, "launches": launches, "shared": shared}))
 
 
 def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
@@ -82,6 +86,7 @@ def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
         return command
     name = Path(environment["TILEJIT_SANITIZER_LOG"]) / f"{time.time_ns()}-{os.getpid()}"
     environment["TILEJIT_LAUNCHES"] = f"{name}.json"
+    write_counts(f"{name}.json")
     python, flag, program, *rest = command
     return [*json.loads(tool), "--log-file", f"{name}.%p.log", python, flag, f"import tests.sanitizer as s; s.count_launches()\n{program}", *rest]
 
@@ -189,8 +194,10 @@ def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
     if tool == "racecheck" and not finds_what("misread_racecheck", command, options.log / "misread"):
         print("this racecheck follows bar.arrive: take the mark `misread` from the tests, and the exception from here")
         return False, []
+    failures = options.log.resolve() / f"{tool}-failed.txt"
+    failures.unlink(missing_ok=True)
     environment = dict(os.environ, TILEJIT_SANITIZER=json.dumps(command), TILEJIT_SANITIZER_LOG=str(log.resolve()),
-                       TILEJIT_EVERY=str(options.every), TILEJIT_SLOWER=str(SLOWER), PYTHONPATH=str(ROOT))
+                       TILEJIT_EVERY=str(options.every), TILEJIT_SLOWER=str(SLOWER), PYTHONPATH=str(ROOT), TILEJIT_FAILURES=str(failures))
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "pytest", "-m", f"gpu and not unsanitized{' and not misread' * (tool == 'racecheck')}", *options.pytest, *tests], env=environment, cwd=ROOT)
     ran = children(log)

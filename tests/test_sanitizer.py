@@ -1,6 +1,8 @@
 """The script that runs the GPU tests under compute-sanitizer: what it counts, and what it considers a failure."""
 
 import json
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import tilejit as tile
 
 from tests.gpu import run_child
-from tests.sanitizer import Child, children, diverging, handing, main, racing, writing
+from tests.sanitizer import ROOT, Child, children, diverging, handing, main, racing, writing
 
 TOOL = """#!{python}
 import os, sys
@@ -42,7 +44,12 @@ def nothing():
     pass
 
 
-@pytest.mark.parametrize("work, count, shared", [(launches, 3, 2), (nothing, 0, 0)])
+def dying():
+    launches()
+    os._exit(0)  # as if it was killed, but for the exit status
+
+
+@pytest.mark.parametrize("work, count, shared", [(launches, 3, 2), (nothing, 0, 0), (dying, 0, 0)])
 def test_a_child_under_the_tool_reports_how_many_kernels_it_launched(tool, tmp_path, monkeypatch, work, count, shared):
     log = tmp_path / "log"
     log.mkdir()
@@ -74,6 +81,30 @@ def test_a_tool_that_misses_the_planted_fault_fails_the_run(tool, tmp_path, monk
     monkeypatch.setenv("PATH", str(tool(0).parent))
     assert main(["--tool", "memcheck", "--log", str(tmp_path / "log")]) == 1
     assert "did not find the planted fault" in capsys.readouterr().out
+
+
+FAILING = """
+from tests.gpu import in_child
+
+@in_child()
+def test_one():
+    raise ValueError("said by the child")
+
+def test_other():
+    import os
+    assert "== " in open(os.environ["TILEJIT_FAILURES"]).read(), "the failure before is not in the file yet"
+"""
+
+
+def test_a_failing_test_and_the_end_of_its_child_s_output_are_in_a_file_at_once(tmp_path):
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    failures = tmp_path / "failed.txt"
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    done = subprocess.run(command, cwd=ROOT, env=environment | {"TILEJIT_FAILURES": str(failures)}, capture_output=True, text=True)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    noted = failures.read_text()
+    assert noted.startswith("== test_failing.py::test_one (call, ") and noted.count("== ") == 1 and "ValueError: said by the child" in noted
 
 
 def test_the_kernel_that_racecheck_misreads_has_no_race():

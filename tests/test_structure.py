@@ -12,8 +12,8 @@ import pytest
 from tests.package_trees import ROOT, nodes_of, tree_of
 
 # A layer may import itself and the layers before it.
-LAYERS = ("errors", "config", "lazy", "names", "concurrency", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
-          "passes", "sim", "emit", "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "export", "interop", "jit", "jax", "plan", "schedule", "work", "timing", "tuning",
+LAYERS = ("errors", "config", "lazy", "names", "concurrency", "svg", "timeline", "roofline", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
+          "passes", "sim", "emit", "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "export", "interop", "jit", "jax", "plan", "schedule", "work", "timing", "profiling", "tuning",
           "kernels", "testing", "api", "demo", "cli", "__init__", "__main__")
 
 # Layers that use the package as its users do, through its public name.
@@ -200,6 +200,22 @@ def test_no_two_test_files_have_the_same_name():
     """pytest imports them by their base names."""
     names = [path.name for path in (ROOT.parent / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_gpu_tests_are_skipped_where_a_library_that_they_import_is_not_installed():
+    """An import that a test may do without stands in a `try`."""
+    unmarked = []
+    for path in (ROOT.parent / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        if "needs_gpu" not in text:
+            continue
+        marked = re.search(r"^pytestmark = .*needs_module", text, re.MULTILINE)
+        for test in tree_of(path).body:
+            if isinstance(test, ast.FunctionDef) and "needs_gpu" in (marks := " ".join(map(ast.unparse, test.decorator_list))):
+                names = {a.name.split(".")[0] for node in test.body if isinstance(node, ast.Import) for a in node.names}
+                if names & {"torch", "cupy", "numba", "jax"} and not marked and "needs_module" not in marks:
+                    unmarked.append(f"{path.name}: {test.name}")
+    assert not unmarked
 
 
 def test_importing_the_package_loads_no_llvm_no_driver_and_no_numba():

@@ -25,7 +25,7 @@ from .runtime.packed import Packed, pack
 
 __version__ = "0.1.0"
 
-_MODULES = ("jax", "kernels", "ptx", "testing", "timing", "tuning")
+_MODULES = ("jax", "kernels", "ptx", "roofline", "testing", "timeline", "timing", "tuning")
 
 
 def __getattr__(name: str) -> _Any:

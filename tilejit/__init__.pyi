@@ -37,11 +37,12 @@ from .runtime.device_array import DeviceArray as DeviceArray
 from .runtime.packed import Packed as Packed
 from .sim.report import Report
 from .testing import Verification
+from .timeline import Timeline
 from .timing import Comparison
 from .tuning import Choices, Resources, Tuned
 
 if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
-    from . import jax as jax, kernels as kernels, testing as testing, timing as timing, tuning as tuning
+    from . import jax as jax, kernels as kernels, roofline as roofline, testing as testing, timeline as timeline, timing as timing, tuning as tuning
 
 __version__: str
 __all__ = [
@@ -61,14 +62,14 @@ __all__ = [
     "gather", "globaltimer", "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col",
     "int16", "int32", "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load",
     "load_kernel", "log", "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma",
-    "mma_async", "mma_commit", "mma_wait", "named_barrier", "next_tile", "nextafter", "num_programs", "ones", "pack",
-    "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "program_id", "ptx", "rand", "randint", "randn",
-    "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down",
-    "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert",
-    "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit",
-    "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id",
-    "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns",
-    "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id",
+    "mma_async", "mma_commit", "mma_wait", "named_barrier", "named_range", "next_tile", "nextafter", "num_programs",
+    "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "profile", "program_id", "ptx",
+    "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle",
+    "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack",
+    "static_assert", "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh",
+    "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread",
+    "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc",
+    "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id",
     "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
 ]
 
@@ -496,22 +497,24 @@ class Kernel(Generic[_P, _R]):
     @overload
     def simulate(
         self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-        max_steps: int | None = None, **kwargs: Any
+        max_steps: int | None = None, timeline: bool = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
-        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
+        report's `.timeline()` shows who did what when.
 
-        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
+        If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
     @overload
     def simulate(
         self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None, max_steps: Any = None,
-        **kwargs: Any
+        timeline: Any = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
-        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
+        report's `.timeline()` shows who did what when.
 
-        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
+        If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
@@ -550,36 +553,42 @@ class Kernel(Generic[_P, _R]):
 def jit(
     function: Callable[_P, _R], *, source: str | None = None, num_warps: int = 4, cluster: _Cluster | None = None,
     min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
-    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None
+    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None,
+    profile: bool = False
 ) -> Kernel[_P, _R]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
-    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the
+    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
+    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
     function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
 @overload
 def jit(
     function: None = None, *, source: str, num_warps: int = 4, cluster: _Cluster | None = None,
     min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
-    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None
+    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None,
+    profile: bool = False
 ) -> Kernel[..., Any]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
-    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the
+    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
+    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
     function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
 @overload
 def jit(
     function: None = None, *, source: None = None, num_warps: int = 4, cluster: _Cluster | None = None,
     min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
-    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None
+    max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None,
+    profile: bool = False
 ) -> Callable[[Callable[_P, _R]], Kernel[_P, _R]]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
-    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the
+    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
+    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
     function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
 
@@ -1533,6 +1542,15 @@ def named_barrier(threads: int, n: int | None = None) -> _NamedBarrier:
     ISA, "barrier".)
     """
 
+def named_range(name: str) -> _Scope[None]:
+    """A block (``with``) whose time `tile.profile` measures, under a name: a string that is known while compiling.
+
+    Each warp of the surrounding scope, or its one thread, notes the time of the GPU's clock when it enters the block
+    and when it leaves it. Ranges may be nested and may stand in loops and branches. In a launch that is not profiled,
+    they are no code. Instructions that are only issued, such as asynchronous copies, count until they are issued; a
+    load counts until then too, unless its value is used in the block.
+    """
+
 def next_tile(counter: _Memory, tiles: _Value) -> _Tile:
     """Take the next tile: returns its number, counted by the uint32 element `counter` of global memory. A number of
     at least `tiles` means that none is left.
@@ -1656,6 +1674,20 @@ def prefetch(region: _Memory, cache: _Cache | None = None) -> None:
 
 def prod(x: _Value, axis: _Axes | None = None, keepdims: bool = False, dtype: _DTypeLike | None = None) -> _Tile:
     """The product along `axis`. The dtypes are those of `sum`."""
+
+def profile(call: Callable[[], Any], *, warmup: int = 1, records: int = 256, ctas: int | None = None) -> Timeline:
+    """Run a function without arguments that launches kernels under ``@tile.jit``, and return the `Timeline` of their
+    ``with tile.named_range("name"):`` blocks: a row for each warp of each CTA. It prints as text, shows itself in a
+    notebook, and `.save("trace.json")` writes a trace for Perfetto; `.ranges()` has the durations by name.
+
+    On the GPU, time is in nanoseconds of ``%globaltimer``, which advances by steps of some tens of nanoseconds or more;
+    CTAs carry the number of their multiprocessor. On the simulator (host arrays), time is in its steps. The kernels are
+    compiled once more, with the marks, each of which takes a warp some tens of nanoseconds; the launches wait for their
+    end. The function first runs `warmup` times; the operands are not restored. Each warp has room for `records` marks,
+    two for each range that it runs, and the first `ctas` CTAs of a grid record, by default as many as fit in 64 MiB.
+
+    Raises LaunchError if no launch has a named range, and what the function raises.
+    """
 
 def program_id(axis: int = 0) -> _Tile:
     """The index of this CTA in the grid along `axis`."""

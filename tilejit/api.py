@@ -11,6 +11,7 @@ from .ops.language.creation import arange, fragment_index, full, ones, zeros
 from .ops.ptx.escape import asm
 from .ops.language.expect_variant import expect_variant
 from .ops.language.clocks import clock, globaltimer
+from .ops.language.named_range import named_range
 from .ops.language.float_parts import copysign, frexp, ldexp, nextafter
 from .ops.language.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id,
                                warp_id, warpgroup_id)
@@ -51,6 +52,7 @@ from .ops.sync.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_
 from .ops.sync.named_barriers import named_barrier, turns
 from .ops.tmem.ldst import tcgen05_ld, tcgen05_st
 from .ops.tmem.order import tcgen05_commit, tcgen05_fence, tcgen05_wait
+from .profiling import profile
 from .plan import BufferSpec, plan_copy
 from .schedule import next_tile, tile_at, tile_order
 from .testing import verify

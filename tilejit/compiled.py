@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .ir.builder import element_type
+from .ir.graph import range_names
 from .lazy import Lazy
 from .runtime import driver
 from .runtime.launch_expressions import evaluate, expression
@@ -239,10 +240,15 @@ def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
     shared = graph.shared_bytes
     if perturbed and shared:
         shared = max(shared, jitter.PRESSURE_BYTES)
+    ranges = range_names(graph)
+    if ranges:  # a counter for each warp
+        shared = -(-shared // 4) * 4 + 4 * launch.num_warps
     recipe = {"name": graph.name, "arguments": list(map(_parameter_record, graph.params)), "threads": launch.threads,
               "cluster": list(launch.cluster) if launch.cluster else None, "shared": shared, "pdl": launch.pdl,
               "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
               "written": sorted(lowered.written), "by_address": lowered.by_address}
+    if ranges:
+        recipe["ranges"] = ranges
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
             # with jitter, no number of spills is refused or worth a warning

@@ -52,7 +52,8 @@ def jit(function: Any = None, *, source: str | None = None, **options: Any) -> A
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
-    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`; each may also be given at the launch. `source` is the
+    `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
+    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
     function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
@@ -141,6 +142,10 @@ class SeenLaunch(NamedTuple):
 # A list to which launches on devices are added, but for those that take the fast path, and with which launches on the
 # simulator are errors; None outside of `bench`.
 launches_seen: ContextVar[list[SeenLaunch] | None] = ContextVar("launches_seen", default=None)
+
+
+# What `profile` records launches with; None outside of it.
+profiler: ContextVar[Any] = ContextVar("profiler", default=None)
 
 
 class Kernel:
@@ -409,23 +414,27 @@ class Kernel:
 
     @_hide_own_frames
     def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-                 max_steps: int | None = None, **kwargs: Any) -> Report:
+                 max_steps: int | None = None, timeline: bool = False, **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
-        stops after `max_steps` operations of the lowered kernel, with a finding that says where.
+        stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
+        report's `.timeline()` shows who did what when.
 
-        If the kernel has a parameter named `seed`, `checks` or `target`, give that argument by position.
+        If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
-        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
+        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None),
+                            ("timeline", timeline)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: "
                                   "give that by position")
         bound, options = self.bind_alone("simulate runs on the simulator", args, kwargs)
         return self._simulate(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks,
-                              max_steps=max_steps)
+                              max_steps=max_steps, timeline=timeline)
 
     def _simulate(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], target: str | None = None,
                   **how: Any) -> Report:
         simulate = _simulator()
+        if how.get("timeline"):
+            options = {**options, "profile": True}  # with its named ranges
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.require_lowered().written)
         return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays, **how)
@@ -462,7 +471,11 @@ class Kernel:
                 raise LaunchError(f"bench times calls on the GPU, and this launch of {self.name} is for the simulator: "
                                   "pass device arrays")
             _say_once_that_a_gpu_is_there()
-            self._simulate(bound, options, grid, max_steps=call.get("max_steps")).raise_first()
+            seen = profiler.get()
+            report = self._simulate(bound, options, grid, max_steps=call.get("max_steps"), timeline=seen is not None)
+            report.raise_first()
+            if seen is not None:
+                seen.note_simulation(self.name, report)
             return
         if "max_steps" in call:
             raise LaunchError("max_steps= limits the simulator, and this launch is for the GPU")
@@ -473,10 +486,17 @@ class Kernel:
         from .runtime.launch import device_of, on_device, run  # for launches only, at each
         device = device_of(bound, call)
         there, copies = on_device(bound, device)
+        profiled = profiler.get()
+        if profiled is not None:
+            options = {**options, "profile": True}
         compiled = self.compiled(there, options, driver.target(device))
         seen = launches_seen.get()
         if seen is not None:
             seen.append(SeenLaunch(self, there, options, grid, compiled.target))
+        if profiled is not None:
+            profiled.launch(self.name, compiled, device, grid,
+                            lambda: run(self.name, compiled, bound, there, copies, device, grid, call))
+            return
         launcher = run(self.name, compiled, bound, there, copies, device, grid, call)
         if not copies and not call:
             version = self._versions(there, options, compiled.target)[1]

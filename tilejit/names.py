@@ -90,6 +90,9 @@ def allocation_name(name: str, loc: Loc | None) -> str:
 _TAKEN = re.compile(r"_|smem|text\d+|vprintf|__nv_\w*|WARP_SZ")
 
 
+PROFILE_VARIABLE = "tilejit_profile"  # of a module: where a profiled kernel records, see emit/marks.py
+
+
 def entry_name(kernel: str) -> str:
     """The name of a kernel's entry point in machine code: the kernel's name,
     or an encoding of it if PTX does not allow it."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.gpu import in_child, needs_gpu
+from tests.gpu import in_child, needs_gpu, needs_module
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
@@ -96,6 +96,7 @@ def test_the_pixels_of_im2col_w_mode_continue_in_the_next_image_on_the_gpu():
             assert (y == want).all(), (along, stride)
 
 
+@needs_module("torch")
 @needs_gpu(*HOPPER)
 @in_child(timeout=120)
 def test_loads_of_empty_arrays_give_the_fill_and_stores_are_dropped_on_the_gpu():

@@ -74,6 +74,7 @@ def run_as_program(path: str) -> None:
 
 
 @pytest.mark.unperturbed
+@pytest.mark.unsanitized  # it compares times, also with those of a library's kernels
 @needs_gpu("sm_90a")
 @needs_module("torch")
 def test_the_steps_of_the_matrix_product_tutorial_are_timed_on_the_gpu(tmp_path):

@@ -75,6 +75,16 @@ def test_a_batch_of_loaded_matrices_is_staged_as_a_whole():
     assert product.compile(*arrays, target="sm_90a", **options).ptx.count("bar.sync") == 2
 
 
+@pytest.mark.parametrize("name", ["transposed", "narrow"])
+def test_a_loop_hands_sums_of_several_matrices_on_without_serialising_their_products(name, monkeypatch):
+    """With one instruction for each matrix, ptxas found no registers for copies of what the loop hands on (C7511)."""
+    monkeypatch.setitem(PRODUCTS, "narrow", ((4, 64, 16), (4, 16, 16), False, False, "registers", 4))
+    arrays, want, options = of_case(name, trips=2)
+    assert {p.variant for p in product.compile(*arrays, target="sm_90a", spills=0, **options).products} == {"wgmma"}
+    product.simulate(1, *arrays, target="sm_90a", **options).raise_first()
+    np.testing.assert_array_equal(arrays[-1], want)
+
+
 @needs_gpu()
 @in_child()
 def test_batched_products_are_right_on_the_gpu():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.gpu import in_child, needs_gpu, needs_module, some
+from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 
 pytestmark = [needs_module("torch"), pytest.mark.misread]  # work is passed between threads through a ring
 
@@ -19,6 +19,7 @@ def matrix(rows, columns, dtype, by_column=False, pad=0):
 def check(got, a, b, dtype):
     """Assert that floats are within the roundings of the arithmetic compared with float64, and integers exact."""
     import torch
+    got, a, b = (x.to(for_references()) for x in (got, a, b))
     exact = a.double() @ b.double()
     if dtype == "int8":
         assert torch.equal(got.double(), exact)
@@ -158,7 +159,7 @@ def test_a_thousand_launches_of_changing_lists_are_right():
     a, b = (torch.randint(-2, 3, (512, 512), device="cuda").to(torch.bfloat16) for _ in range(2))
     lists = [[tuple(int(8 * x) for x in rng.integers(0, 64, 3)) for _ in range(rng.integers(1, 40))] for _ in range(20)]
     operands = [([a[:m, :k] for m, n, k in groups], [b[:k, :n] for m, n, k in groups]) for groups in lists]
-    exact = [[(x.float() @ y.float()) for x, y in zip(*pair)] for pair in operands]
+    exact = [[(x.to(for_references()).float() @ y.to(for_references()).float()).cuda() for x, y in zip(*pair)] for pair in operands]
     outs = [[torch.empty(x.shape, device="cuda") for x in one] for one in exact]
     wrong = torch.zeros((), device="cuda")
     for i in some(range(1000)):

@@ -15,7 +15,7 @@ from tilejit.kernels.matmul.config import divisor_in_width
 from tilejit.kernels.matmul.epilogue import parts_sent_since
 
 from tests.drawn import drawn
-from tests.gpu import for_references, in_child, needs_gpu, some
+from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, planned, plus_one, product, with_layout
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
@@ -201,6 +201,7 @@ def test_words_that_go_from_loads_through_loops_to_stores_are_not_unpacked(dtype
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------------------
 
+@needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_kept_results_are_right_on_the_gpu():
@@ -220,6 +221,7 @@ def test_kept_results_are_right_on_the_gpu():
         assert torch.equal(*out), (dtype, bm, bn, shared, m, n, k)
 
 
+@needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 def test_two_thousand_launches_with_kept_results_are_right():

@@ -8,7 +8,7 @@ import pytest
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
 
-from tests.gpu import in_child, needs_gpu, needs_module
+from tests.gpu import for_references, in_child, needs_gpu, needs_module
 from tests.mma import first_kernels
 from tests.mma.first_kernels import attention, by_bytes, by_nibbles, by_words
 from tests.mma.products import BF16, E4M3
@@ -340,6 +340,9 @@ def test_a_constant_may_select_whether_a_loop_is_pipelined(target, stages, roles
 def test_products_of_prefetched_tiles_are_right_on_the_gpu():
     import torch
     warnings.simplefilter("ignore")
+
+    def exact(x):
+        return x.to(for_references()).double()
     for dtype in (np.float16, np.int8):
         for ta, tb, roles in ((False, True, False), (False, True, True), (True, False, False), (False, False, True)):
             for m, n, k, bm, bn, bk, warps in ((300, 200, 150, 64, 64, 32, 4), (130, 256, 1024, 128, 128, 64, 8), (64, 80, 48, 32, 128, 16, 2)):
@@ -354,26 +357,26 @@ def test_products_of_prefetched_tiles_are_right_on_the_gpu():
             for stages in (0, 3):
                 c = torch.zeros(64, 128, device="cuda", dtype=torch.int32 if dtype == torch.int8 else torch.float32)
                 as_it_lies[1](x, y, c, BM=64, BN=128, BK=64, STAGES=stages)
-                assert (c.double() == x.double() @ y.double()).all(), (dtype, x.stride(), y.stride(), stages)
+                assert (exact(c) == exact(x) @ exact(y)).all(), (dtype, x.stride(), y.stride(), stages)
     q, k, v = (torch.randn(3, 512, 64, device="cuda").half() for _ in range(3))
-    weights = 2 ** (0.25 * q.double() @ k.double().mT)
-    want = weights / weights.sum(2, keepdim=True) @ v.double()
+    weights = 2 ** (0.25 * exact(q) @ exact(k).mT)
+    want = weights / weights.sum(2, keepdim=True) @ exact(v)
     for roles in (False, True):
         o = torch.empty_like(q)
         attention[4, 3](q, k, v, o, 0.25, BM=128, BN=64, D=64, ROLES=roles)
-        assert (o.double() - want).abs().max().item() < 4e-3
+        assert (exact(o) - want).abs().max().item() < 4e-3
         a, w = torch.randint(-3, 4, (300, 512), device="cuda").half(), torch.randint(0, 256, (200, 256), device="cuda", dtype=torch.uint8)
         s, c = 2.0 ** torch.randint(-2, 3, (8, 200), device="cuda"), torch.zeros(300, 200, device="cuda")
         by_nibbles[6](a, w, s.half(), c, BM=128, BN=128, BK=64, GROUP=64, ROLES=roles, num_warps=8)
-        b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
-        assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()
+        b = exact(torch.stack((w & 15, w >> 4), -1)).reshape(200, 512) - 8
+        assert (exact(c) == exact(a) @ (b * exact(s).T.repeat_interleave(64, 1)).T).all()
         x, y, g = (torch.randint(-2, 3, (rows, 64), device="cuda").half() for rows in (640, 256, 640))
         dx, dy = torch.zeros(640, 64, device="cuda"), torch.zeros(256, 64, device="cuda")
         backward[4](x, y, g, dx, dy, BM=64, BN=64, D=64, ROLES=roles)
-        ds = g.double() @ y.double().T
-        assert (dy.double() == ds.T @ x.double()).all() and (dx.double() == ds @ y.double()).all(), roles
+        ds = exact(g) @ exact(y).T
+        assert (exact(dy) == ds.T @ exact(x)).all() and (exact(dx) == ds @ exact(y)).all(), roles
         b = np.random.default_rng(0).integers(0, 16, (512, 200))
         for down in (False, True):
             by_words[6](a, torch.from_numpy(in_words(b, down)).cuda(), s.half(), c, BM=128, BN=128, BK=64, DOWN=down, GROUP=64, ROLES=roles, num_warps=8)
-            weights = torch.from_numpy(b - 8.0).cuda() * s.double().repeat_interleave(64, 0)
-            assert (c.double() == a.double() @ weights).all(), (roles, down)
+            weights = exact(torch.from_numpy(b - 8.0)) * exact(s).repeat_interleave(64, 0)
+            assert (exact(c) == exact(a) @ weights).all(), (roles, down)

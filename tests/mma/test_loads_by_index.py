@@ -8,7 +8,7 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 
-from tests.gpu import in_child, needs_gpu, needs_module
+from tests.gpu import for_references, in_child, needs_gpu, needs_module
 from tests.mma.first_kernels import by_indices, gathered, walking
 from tests.mma.test_staged_operands import TARGETS
 
@@ -252,15 +252,16 @@ def test_products_of_tiles_given_by_indices_are_right_on_the_gpu():
                                                  FROM=start)
                 np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((form, m, n, k, ta, tb, roles, start)))
     a, b = torch.randint(-3, 4, (300, 256), device="cuda").half(), torch.randint(-3, 4, (200, 256), device="cuda").half()
+    x, y = (v.to(for_references()).double() for v in (a, b))
     for kernel in (by_indices, walking):
         for last in (256, 240, 251):
             for stages, roles in ((0, False), (2, False), (3, True)):
                 c = torch.zeros(300, 200, device="cuda")
                 kernel[12](a, b, c, 300, 200, last, BM=64, BN=128, BK=64, STAGES=stages, ROLES=roles)
-                assert (c.double() == a[:, :last].double() @ b[:, :last].double().T).all(), (kernel, last, stages, roles)
+                assert (c.to(x.device).double() == x[:, :last] @ y[:, :last].T).all(), (kernel, last, stages, roles)
     rows = torch.randint(-2, 302, (300,), device="cuda", dtype=torch.int32)
-    held = torch.where(((rows >= 0) & (rows < 300))[:, None], a[rows.clamp(0, 299).long()], 0)
+    held = torch.where(((rows >= 0) & (rows < 300))[:, None], a[rows.clamp(0, 299).long()], 0).to(x.device).double()
     for stages, roles in ((0, False), (2, False), (3, True)):
         c = torch.zeros(300, 200, device="cuda")
         gathered[12](a, rows, b, c, BM=64, BN=128, BK=64, STAGES=stages, ROLES=roles)
-        assert (c.double() == held.double() @ b.double().T).all(), (stages, roles)
+        assert (c.to(x.device).double() == held @ y.T).all(), (stages, roles)

@@ -77,7 +77,7 @@ def test_the_fastest_configuration_is_found_on_the_gpu_and_cached():
     """It is one of the candidates and right, is at least as fast as the model's choice, and is not measured again; `out` is unchanged."""
     module = sys.modules[kernels.tune.__module__]
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
-    seen, real = [], module.timed
+    seen, real = [], module.time_launches
 
     def noted(launches, stream, device):
         times, failed = real(launches, stream, device)
@@ -85,7 +85,7 @@ def test_the_fastest_configuration_is_found_on_the_gpu_and_cached():
         assert not failed
         return times, failed
 
-    module.timed = noted
+    module.time_launches = noted
     rng = np.random.default_rng(0)
     for (m, n, k), options in (((1500, 1400, 2000), {}), ((64, 4096, 4096), {}), ((1000, 1000, 1000), dict(epilogue=doubled))):
         a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((m, k), (k, n)))

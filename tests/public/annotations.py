@@ -113,7 +113,7 @@ OF: dict[str, dict[str, str]] = {
             "_TensorMap.publish _TensorMap.rebind _TensorMap.seed"
         )
     },
-    **{name: {"return": "_Scope[None]"} for name in words("warp thread elect expect_variant")},
+    **{name: {"return": "_Scope[None]"} for name in words("warp thread elect expect_variant named_range")},
     "warpgroup": {"i": "_Threads", "return": "_Scope[None]"},
     **{
         name: {"over": "builtins.range | Iterable[int]", "return": "_Scope[_Tile]"}
@@ -209,7 +209,7 @@ OVERLOADS: dict[str, list[dict[str, str]]] = {
     "verify": [{}, dict.fromkeys(words("rtol atol seed target"), "Any")],  # of ``**blocks``, a dict of ints
     "plan_copy": [{}, dict.fromkeys(words("op scope threads target"), "Any")],
     "Kernel.compile": [{}, {"target": "Any"}],
-    "Kernel.simulate": [{}, dict.fromkeys(words("seed checks target max_steps"), "Any")],
+    "Kernel.simulate": [{}, dict.fromkeys(words("seed checks target max_steps timeline"), "Any")],
     "cdiv": [
         {"a": "int", "b": "int", "return": "int"},
         {},

@@ -166,9 +166,11 @@ FAMILIES = (
     Family(
         "tools",
         "Tools",
-        "Verification, timing, tuning, and ready-made kernels.",
+        "Verification, timing, profiling, tuning, and ready-made kernels.",
         (
             "testing verify testing.Verification testing.Difference timing bench timing.Comparison timing.Timing "
+            "profile named_range timeline timeline.Timeline timeline.Span "
+            "roofline roofline.Counts roofline.Roofline roofline.Gpu "
             "tuning autotune choice tuning.Tuned tuning.Resources tuning.Trial tuning.TuningReport tuning.TunedCall kernels "
             "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention jax jax.call"
         ),

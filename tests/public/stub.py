@@ -50,6 +50,7 @@ UNNAMED = {
     "layout.auto": ("Auto",),
     "sim.report": ("Report",),
     "testing": ("Verification",),
+    "timeline": ("Timeline",),
     "timing": ("Comparison",),
     "tuning": ("Choices", "Resources", "Tuned"),
 }

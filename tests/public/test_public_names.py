@@ -82,7 +82,7 @@ def test_dir_shows_what_is_public_and_nothing_else():
     """No module of the package but those of tools, and every name exists."""
     names = dir(tile)
     modules = {name for name in names if inspect.ismodule(getattr(tile, name))}
-    assert modules == {"jax", "kernels", "ptx", "testing", "timing", "tuning"}
+    assert modules == {"jax", "kernels", "ptx", "roofline", "testing", "timeline", "timing", "tuning"}
     assert {"load", "store", "jit", "float32", "TileLayout", "CompilationError", "verify", "__version__"} <= set(names)
     assert [name for name in names if name.startswith("_")] == ["__version__"]
 
@@ -103,6 +103,8 @@ def test_a_star_import_brings_the_language_but_leaves_pythons_own_names_alone():
         "jax",
         "kernels",
         "testing",
+        "roofline",
+        "timeline",
         "timing",
         "tuning",
         "__version__",

@@ -1,6 +1,8 @@
 """The launch option `jitter`: the timing of the machine code is perturbed, and nothing else."""
 
+import os
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from tilejit.config import TARGETS
 from tilejit.emit.jitter import KINDS, MOST, PRESSURE_BYTES, add_jitter, sites
 from tilejit.toolchain.disassembler import sass
 
-from tests.gpu import in_child, needs_gpu
+from tests.gpu import in_child, jitter_seeds, needs_gpu
 
 MARK = re.compile(r"^\t/\* jitter \d+, (\w+) \*/ ", re.MULTILINE)
 SEEDS = range(20)
@@ -141,6 +143,23 @@ def test_jitter_does_not_change_a_simulation():
     assert (y == 2).all() and plain.stats == perturbed.stats and not perturbed.findings
 
 
+def test_each_seed_of_a_run_begins_with_kernels_that_were_not_launched(monkeypatch):
+    """Whatever else is alive in the process, such as a reference to an object that is gone."""
+    monkeypatch.setenv("TILEJIT_JITTER", "3")
+    monkeypatch.setenv("TILEJIT_JITTER_SEEDS", "2")
+    gone = weakref.proxy(Gone())
+    for turn, seed in enumerate(jitter_seeds()):
+        assert seed == 3 + turn == int(os.environ["TILEJIT_JITTER"]) and not staged.warm.launchers_of(())
+        staged.warm.launchers_of(()).append("launcher of the seed before")
+    assert turn == 1 and type(gone) is weakref.ProxyType
+    staged.warm.clear()
+
+
+class Gone:
+    pass
+
+
+@pytest.mark.unperturbed  # it sets the option itself
 @needs_gpu("sm_90a")
 @in_child(timeout=300)
 def test_results_with_jitter_are_right_on_the_gpu():

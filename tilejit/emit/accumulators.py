@@ -15,12 +15,22 @@ from ..dtypes import DType, float32, int32, int64
 from ..ir.builder import type_as
 from ..ir.graph import Call, Const, Operand, Value
 from ..ops.tiles.generate import splat
+from ..ops.tiles.slicing import slice_
 from ..passes.products.accumulators import PinnedRegisters, is_product
 from ..types import Tile
 from .component import Component
 from .value import V
 
 AT_ONCE = 32  # registers that one inline asm moves
+
+# How the register {0} of type {2} gets the operand ${1}.
+MOVE = "mov.{2} {0}, ${1};"
+# For registers that hold a tile that nothing has read. The table selects the new value, and the register is a source
+# too, so that ptxas keeps the product that made the tile: ptxas 13.0 removes it otherwise, and may then remove writes
+# of the new tile as well.
+SELECT = "lop3.b32 {0}, ${1}, {0}, {0}, 0xf0;"
+# For what a loop hands on while other sums are in registers: ptxas does not treat this as a copy (`Products.renew`).
+PERMUTE = "prmt.b32 {0}, ${1}, 0, 0x3210;"
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,8 @@ class Products(Component):
             return pins, True
         if self.pins_of(acc) not in (None, pins):
             self.renew(call)
+        elif self.pins_of(acc) is None and self._is_handed_on(acc):
+            self._write(pins, self.e.operand(acc), PERMUTE)
         else:
             self.hand_over([acc], [call.result])
         return pins, False
@@ -103,7 +115,7 @@ class Products(Component):
                              for o, p, move in zip(operands, pins, moves)]
         for p, move, value in zip(pins, moves, values):
             if p is not None and move:
-                self._write(p, value, self._holds_unread(p, over))
+                self._write(p, value, SELECT if self._holds_unread(p, over) else MOVE)
         return [p if p is not None else v for p, v in zip(pins, values)]
 
     def _holds_unread(self, pins: Pins, over) -> bool:
@@ -112,14 +124,16 @@ class Products(Component):
         return any(self.pins_of(v) == pins and (v in over or not carried and v in self.e.values)
                    for v, carried in self.unread.items())
 
-    def _write(self, pins: Pins, values: list[V], unread: bool) -> None:
-        """Write a tile to its registers.
+    def _is_handed_on(self, value: Operand) -> bool:
+        """Whether a tile is made of registers that a loop or branch hands on, such as a matrix of a batch of sums."""
+        if not isinstance(value, Value):
+            return False
+        made = self.e.made_by.get(value)
+        arranged = made is not None and (made.op.traits.free or made.op is slice_)
+        return made is None or arranged and any(map(self._is_handed_on, made.args))
 
-        If they hold one that is `unread`, the instruction names them as sources too (a ``lop3`` whose table selects the
-        new value), so that ptxas keeps the product that made it: ptxas 13.0 removes it otherwise, and may then remove
-        writes of the new tile as well.
-        """
-        write = "lop3.b32 {0}, ${1}, {0}, {0}, 0xf0;" if unread else "mov.{2} {0}, ${1};"
+    def _write(self, pins: Pins, values: list[V], write: str) -> None:
+        """Write a tile to its registers by an instruction such as `MOVE`."""
         words = values if pins.dtype.bits == 32 else self.packed_words(values)
         for first in range(0, pins.words, AT_ONCE):
             some = words[first:first + AT_ONCE]

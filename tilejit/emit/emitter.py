@@ -28,6 +28,7 @@ from .bulk import BulkCopies
 from .control import Control
 from .debug import DebugInfo
 from .instructions import InstructionMixin
+from .marks import Ranges
 from .named_maps import NamedMaps
 from .place import PlaceMixin
 from .ptx import PtxOperands
@@ -93,7 +94,7 @@ class Emitter(PlaceMixin, InstructionMixin):
         self.tiles, self.warp, self.control, self.structure = Tiles(self), Warp(self), Control(self), Structure(self)
         self.sync, self.barriers, self.ptx = Synchronisation(self), Barriers(self), PtxOperands(self)
         self.tma, self.bulk, self.maps = TensorCopies(self), BulkCopies(self), NamedMaps(self)
-        self.mma, self.tmem = Products(self), TensorMemory(self)
+        self.mma, self.tmem, self.ranges = Products(self), TensorMemory(self), Ranges(self)
 
     # -- text --------------------------------------------------------------------------------------------------------
 
@@ -369,6 +370,7 @@ class Emitter(PlaceMixin, InstructionMixin):
                 self.values[value] = EBuffer(t, pointer, tuple(map(self.resolve, t.shape)),
                                              tuple(map(self.resolve, t.strides)))
         self.barriers.initialise()
+        self.ranges.initialise()
         self.tmem.allocate()
         self.block(self.graph.body)
         self.loc = self.graph.loc

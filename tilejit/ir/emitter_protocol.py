@@ -263,6 +263,13 @@ class TensorMemory(Protocol):
         """The address of a region's first element, which must begin a 32-bit column."""
 
 
+class Ranges(Protocol):
+    """Named ranges."""
+
+    def mark(self, name: str, begins: bool) -> None:
+        """Record the time of the beginning or the end of a range."""
+
+
 class Emitter(Protocol):
     """LLVM IR for the code of one thread, as `emit` rules see it. `emit.emitter.Emitter` implements it."""
 
@@ -308,6 +315,8 @@ class Emitter(Protocol):
     def mma(self) -> Products: ...
     @property
     def tmem(self) -> TensorMemory: ...
+    @property
+    def ranges(self) -> Ranges: ...
     def ins(self, text: str, dtype: DType) -> Emitted:
         """Append an instruction that has a result."""
     def stmt(self, text: str) -> None:

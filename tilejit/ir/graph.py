@@ -219,6 +219,7 @@ class Launch:
     fast_math: bool = False
     pdl: bool = False
     jitter: int | None = None
+    profile: bool = False
 
     @property
     def threads(self) -> int:
@@ -391,3 +392,9 @@ class Rewriter:
         new = value if type_ == value.type else replace(value, type=type_)
         self.values[value] = new
         return new
+
+
+def range_names(graph: Graph) -> list[str]:
+    """The names of the ranges that the kernel marks, in the order of the code: see ``tile.named_range``."""
+    marks = (n.attrs.get("range_name") for n in walk(graph.body) if isinstance(n, Call))
+    return list(dict.fromkeys(name for name in marks if name is not None))

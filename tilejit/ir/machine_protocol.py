@@ -374,6 +374,8 @@ class Machine(Protocol):
     def assertion(self, message: str, failed: Array) -> None:
         """Report that something the kernel asserts or assumes does not hold in the CTAs where `failed` (B or 1,) is
         true."""
+    def mark_range(self, name: str, begins: bool) -> None:
+        """A named range begins or ends."""
     def print(self, text: str, values: tuple[Any, ...], once: bool) -> None:
         """Print a line for each active thread of each CTA, or with `once` for the first one:"""
     def print_tile(self, text: str, value: Array) -> None:

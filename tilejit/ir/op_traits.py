@@ -19,6 +19,7 @@ class Traits:
     view: bool = False          # the result is a part of the buffer that is the first operand, or all of it
     allocates: bool = False     # the result is memory, or barriers, that the CTA has from the kernel's start on
     product: bool = False       # the result is a matrix product: the operands are the accumulator and both matrices
+    multiply_adds: bool = False  # of a product: by the threads' own arithmetic, not by the tensor cores
 
     # -- how it accesses memory
     access: bool = False        # threads move elements between the first operand and their registers (`AccessPlan`)

@@ -43,7 +43,7 @@ def text(graph: Graph) -> str:
     for option in ("cluster", "min_ctas", "max_registers", "jitter"):
         if getattr(graph.launch, option) is not None:
             launch.append(f"{option}={getattr(graph.launch, option)}")
-    launch += [o for o in ("fast_math", "pdl") if getattr(graph.launch, o)]
+    launch += [o for o in ("fast_math", "pdl", "profile") if getattr(graph.launch, o)]
     params = ", ".join(f"{name(p)}: {p.type}" for p in graph.params)
     lines = [f"kernel {graph.name}({params}) {{{', '.join(launch)}, {graph.target}}}"]
     _block(graph.body, name, lines, "  ")

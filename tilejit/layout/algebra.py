@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import EllipsisType
-from typing import Any
+from typing import Any, ClassVar
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
@@ -50,6 +50,10 @@ class TileLayout:
     replicas: _shards.Shards
     offsets: tuple[tuple[Axis, Any], ...]  # the offset's items, in the order of AXES
     swizzle: Swizzle | None
+
+    # the shape of the tile, and the bits of an element, that the layout was made for: a picture's defaults, which take
+    # no part in comparisons
+    made_for: ClassVar[tuple[tuple[int, ...], int | None] | None] = None
 
     __array_ufunc__ = None  # so that `n + layout` with a NumPy integer calls __radd__
 
@@ -387,9 +391,21 @@ class TileLayout:
 
     # ---- for people ----
 
+    def made_for_tile(self, shape: Iterable[Any], bits: int | None = None) -> TileLayout:
+        """The same layout, which draws itself for a tile of `shape` with elements of `bits` bits."""
+        new = self._replace()
+        object.__setattr__(new, "made_for", (tuple(shape), bits))
+        return new
+
     def draw(self, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
-        """An SVG picture of the layout's cells; see `tilejit.layout.draw.draw`."""
+        """An SVG picture of the tile's elements, with the place of each; see `tilejit.layout.draw.draw`."""
         picture: str = drawing.draw(self, shape, bits)
+        return picture
+
+    def draw_banks(self, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
+        """An SVG picture of the banks of shared memory, with the elements in each; see
+        `tilejit.layout.draw.draw_banks`."""
+        picture: str = drawing.draw_banks(self, shape, bits)
         return picture
 
     def _repr_svg_(self) -> str:

@@ -56,7 +56,8 @@ def _make_blocked_layout(shape: tuple[int, ...], threads: int, vec: int, order: 
         dims[dim] = ((rounds, register * vector, REG), (warps, warp, WARP), (lanes, lane, LANE), (vector, 1, REG))
         lanes_left, lane, warp, register = lanes_left // lanes, lane * lanes, warp * warps, register * vector * rounds
     replicas = ((max(threads // LANES, 1) // warp, warp, WARP), (min(threads, LANES) // lane, lane, LANE))
-    return _layout(dims, replicas), tuple(prod(s[0] for s in dim) for dim in dims)
+    domain = tuple(prod(s[0] for s in dim) for dim in dims)
+    return _layout(dims, replicas).made_for_tile(domain), domain
 
 
 def blocked_layout(shape: Iterable[Any], threads: int, vec: int, order: Iterable[int] | None = None,
@@ -304,7 +305,7 @@ def mma_fragment(kind: str, operand: str, shape: Iterable[int],
     over_m, over_n = (warps[0] // owners[0], warps[1], WARP), (warps[1] // owners[1], 1, WARP)
     replicas: Shards = {"a": (over_n,), "b": (over_m,), "c": ()}[operand]
     rows, columns = (_count(dim) for dim in dims)
-    return _layout(dims, replicas), (rows, columns)
+    return _layout(dims, replicas).made_for_tile((rows, columns)), (rows, columns)
 
 
 def wgmma_accumulator(m: int, n: int, warpgroups: int = 1, across: int = 1) -> tuple[TileLayout, tuple[int, int]]:
@@ -315,7 +316,7 @@ def wgmma_accumulator(m: int, n: int, warpgroups: int = 1, across: int = 1) -> t
     wgmma.mma_async.m64nNk16" (9.7.15.5.1).
     """
     rows, columns = _wgmma(m, n, _C16, warpgroups, across, across)
-    return _layout((rows, columns)), (m, n)
+    return _layout((rows, columns)).made_for_tile((m, n)), (m, n)
 
 
 def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1,
@@ -329,7 +330,7 @@ def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1,
     if kind is None:
         raise CompilationError(f"wgmma takes A from registers in elements of 8, 16 or 32 bits, found {bits}")
     rows, columns = _wgmma(m, k, _MMA[kind]["a"], warpgroups, across, 1)
-    return _layout((rows, columns), ((across, 4, WARP),)), (m, k)
+    return _layout((rows, columns), ((across, 4, WARP),)).made_for_tile((m, k)), (m, k)
 
 
 def _wgmma(rows: int, columns: int, tile: tuple[Shards, Shards], warpgroups: int, across: int,
@@ -363,7 +364,7 @@ def tcgen05_registers(atom: str, rows: int, columns: int, bits: int = 32) -> tup
     wide = [tuple((e, s * packed if along == REG else s, along) for e, s, along in part) for part in tile]
     dims = (((4, 1, WARP), (rows // (4 * height), registers * steps * packed, REG), *wide[0]),
             ((steps, registers * packed, REG), *wide[1], (packed, 1, REG)))
-    return _layout(dims), (rows, columns)
+    return _layout(dims).made_for_tile((rows, columns)), (rows, columns)
 
 
 def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
@@ -386,9 +387,11 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     if datapath in "AD":
         return TileLayout([(128, 1, lane), (columns, 1, column)])
     if datapath in "CF":
-        return TileLayout([(4, 32, lane), (16, 1, lane), (columns, 1, column)], offset={lane: 16 * sub})
+        placed = TileLayout([(4, 32, lane), (16, 1, lane), (columns, 1, column)], offset={lane: 16 * sub})
+        return placed.made_for_tile((64, columns))
     rows = 128 // folds
-    return TileLayout([(rows, 1, lane), (folds, rows, lane), (columns // folds, 1, column)])
+    placed = TileLayout([(rows, 1, lane), (folds, rows, lane), (columns // folds, 1, column)])
+    return placed.made_for_tile((rows, columns))
 
 
 def _count(part: Iterable[Shard], along: Axis | None = None) -> int:

@@ -36,9 +36,10 @@ def standard_layout(bits: int, shape: Iterable[Any], mode_bytes: int) -> TileLay
             f"a {mode_bytes}-byte swizzle of {bits}-bit elements needs a multiple of {ATOM_ROWS} rows by a multiple "
             f"of {width} columns, found shape {shape}")
     if shape[-1] % width:
-        return TileLayout.row_major(shape)
+        return TileLayout.row_major(shape).made_for_tile(shape, bits)
     column = (*(1 for _ in shape[:-2]), *shape[-2:-1], width)
     plain = TileLayout.row_major(column).tile_to(shape, column)
     if not mode_bytes:
-        return plain
-    return plain.with_swizzle(Swizzle((128 // bits).bit_length() - 1, SWIZZLE_BITS[mode_bytes], 3))
+        return plain.made_for_tile(shape, bits)
+    swizzle = Swizzle((128 // bits).bit_length() - 1, SWIZZLE_BITS[mode_bytes], 3)
+    return plain.with_swizzle(swizzle).made_for_tile(shape, bits)

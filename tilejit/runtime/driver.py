@@ -145,6 +145,12 @@ def get_function(module: int, name: str, device: int = 0) -> int:
         return call("cuModuleGetFunction", module, name.encode(), doing=f"finding the kernel {name}")
 
 
+def global_address(module: int, name: str, device: int = 0) -> int:
+    """The address of the variable called `name` in a module."""
+    with in_context(device):
+        return call("cuModuleGetGlobal", None, module, name.encode(), doing=f"finding the variable {name}")
+
+
 def function_attribute(function: int, name: str, device: int = 0) -> int:
     """A function attribute by the driver's name without its prefix, such as "NUM_REGS"."""
     with in_context(device):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import LaunchError
 from ..lazy import Lazy
-from ..names import entry_name
+from ..names import PROFILE_VARIABLE, entry_name
 from . import driver, streams
 from .driver import EntryPoints
 from .facts import ArrayKind, describe_fact
@@ -77,7 +77,10 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
         if x * y * z > PORTABLE_CLUSTER:
             driver.allow_large_clusters(function, device)
         in_code = any(driver.required_cluster(function, device))
-    return Launcher(checked, function, Link.connect(device), cluster_in_code=in_code, store=store, native=native)
+    launcher = Launcher(checked, function, Link.connect(device), cluster_in_code=in_code, store=store, native=native)
+    if recipe.get("ranges"):
+        launcher.profile = driver.global_address(module, PROFILE_VARIABLE, device)
+    return launcher
 
 
 class Launcher:
@@ -100,6 +103,7 @@ class Launcher:
         # launches left until LLVM may be loaded for native code; -1: no attempt any more
         self._wait = PATIENCE if native else -1
         self._store = store
+        self.profile = 0   # the address of the variable that says where a profiled kernel records: see emit/marks.py
 
     def __call__(self, grid, stream, args) -> bool:
         """True if it was launched (or the grid is empty); False if types or guards do not match, and nothing was

@@ -40,6 +40,7 @@ _FUNCTIONS = {
     "cuModuleLoadData": ("cuModuleLoadData", "p", "s"),
     "cuModuleUnload": ("cuModuleUnload", "", "p"),
     "cuModuleGetFunction": ("cuModuleGetFunction", "p", "ps"),
+    "cuModuleGetGlobal": ("cuModuleGetGlobal_v2", "q", "pps"),
     "cuFuncGetAttribute": ("cuFuncGetAttribute", "i", "ip"),
     "cuFuncSetAttribute": ("cuFuncSetAttribute", "", "pii"),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": ("cuOccupancyMaxActiveBlocksPerMultiprocessor", "i", "piz"),

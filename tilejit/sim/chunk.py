@@ -23,7 +23,7 @@ from .report import Report
 from .shadow import MANY
 from .vector_clocks import Clocks
 from .verdicts import Verdicts
-from .world import World
+from .world import AsyncOp, World
 
 BUDGET = 20000      # nodes that a fiber executes before the next one has its turn
 PATIENCE = 4_000_000  # nodes that may execute without any effect before the kernel counts as hanging
@@ -63,6 +63,7 @@ class Chunk(Flight, Verdicts):
     cluster i of the chunk."""
 
     SERIALS = count(1)
+    FIBER = Fiber
 
     def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
                  rng: np.random.Generator, patient: bool, checks: bool, steps: Steps):
@@ -117,7 +118,8 @@ class Chunk(Flight, Verdicts):
         self.asked = False
         for rank in range(self.ranks):
             rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
-            self.add(Fiber(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
+            body = Frame(program.code(self.graph.body))
+            self.add(self.FIBER(self, rank, rows, 0, program.threads, dict(env), [body]))
 
     def _number(self, which: range) -> None:
         """Compute the linear and per-axis ids of each row's CTA."""
@@ -243,6 +245,17 @@ class Chunk(Flight, Verdicts):
         if key not in self._map_faults:
             self._map_faults[key] = map_, describe(map_)
         return self._map_faults[key][1]
+
+    # -- what a chunk with a clock notes -------------------------------------------------------------------------------
+
+    def note_arrival(self, world: World, key: tuple, number: int) -> None:
+        """Something has arrived for completion `number` of a barrier: see `timed.TimedChunk`."""
+
+    def mark_range(self, fiber: Fiber, name: str, begins: bool) -> None:
+        """A named range of a fiber begins or ends: see `timed.TimedChunk`."""
+
+    def note_issue(self, op: AsyncOp) -> None:
+        """An operation joins those in flight: see `timed.TimedChunk`."""
 
     # -- worlds --------------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ class Engines(Component):
             op.pipe_number = 1 + self.m.rank * self.m.sim.program.threads + self.m.low
             ahead = [o for o in world.flight if (o.pipe, o.rank, o.thread) == (op.pipe, op.rank, op.thread)]
             op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
+        self.m.sim.note_issue(op)
         if self.m.checks:
             self._check_issue(op, world, operation.proxy, ahead)
         world.launch(op, self.m.sim.cells)

@@ -6,7 +6,7 @@ Its frames are explicit, so that it can be split in two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ RUN_AHEAD = 64  # how many pending children of a fiber may overlap in threads
 class Fiber(Control):
     """Threads `low` to `high` - 1 of the CTAs `rows` (rows of the chunk, all of one cluster rank)."""
 
+    STEPS: ClassVar[dict[type, Callable[..., None]]]  # what executes a node, by its class
+
     def __init__(self, sim, rank: int, rows: np.ndarray, low: int, high: int, env: dict, frames: list[Frame],
                  spawn: Spawn | None = None, after: tuple[Spawn, ...] = ()):
         self.sim, self.rank, self.rows = sim, rank, rows
@@ -45,6 +47,7 @@ class Fiber(Control):
         self.left = False               # whether it has arrived at the cluster barrier that ends the kernel
         self.m = Machine(self)
         self.node: Node | None = None
+
     @property
     def threads(self) -> int:
         return self.high - self.low
@@ -86,7 +89,7 @@ class Fiber(Control):
             if frame.pc < len(frame.code.nodes):
                 node = frame.code.nodes[frame.pc]
                 self.node = node
-                _STEP[type(node)](self, frame, node)
+                self.STEPS[type(node)](self, frame, node)
             else:
                 self._leave(frame)
         return budget
@@ -180,8 +183,8 @@ class Fiber(Control):
         args = [self.value(a) for a in call.args]
         self.m.deeds += call.op.effect != "pure"
         rule = call.op.rules.simulate
-        stats = self.sim.report.stats["calls"]
-        stats[call.op.name] += self.batch
+        executed = self.sim.report.executed
+        executed[id(call)] += self.batch
         if rule is not None:
             outcome = rule(self.m, call, *args)
         else:
@@ -189,7 +192,7 @@ class Fiber(Control):
             assert choice is not None and choice.lowering is not None  # as the pass has chosen
             outcome = require_rule(choice.lowering.simulate)(self.m, choice.plan, call, *args)
         if isinstance(outcome, Divided):
-            stats[call.op.name] -= self.batch
+            executed[id(call)] -= self.batch
             self.fork(outcome.mask)
             return
         if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
@@ -242,7 +245,7 @@ class Fiber(Control):
             env[v] = x if mask is None else take(x, mask)
         spawn = Spawn(low, high, rows, self.sim.rows)
         code = self.sim.program.code(scope.body, scope)
-        child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn,
+        child = type(self)(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn,
                       _scopes_to_await(ahead, low, high))
         if scope.regs is not None:
             child.m.sync.hold_registers(scope.regs)
@@ -288,5 +291,6 @@ def _scopes_to_await(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spa
     return tuple(found)
 
 
-_STEP: dict[type, Callable[..., None]] = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for,
+STEPS: dict[type, Callable[..., None]] = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for,
                                           While: Fiber._while}
+Fiber.STEPS = STEPS

@@ -71,7 +71,7 @@ class GlobalAccess(Component):
             keep = np.broadcast_to(keep, shape)
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
             threads = kept_threads(threads, keep, shape)
-        self.count("registers -> global", index.size * memory.itemsize)
+        self.count("registers -> global", index.size * self._times(shape[0]) * memory.itemsize)
         if bounds and mask is None and self.m.active_mask is None:
             self._note_store(buffer, region, index.size > 0)
         if not index.size:
@@ -145,7 +145,7 @@ class GlobalAccess(Component):
             part = values[at]
             view[...] = part.reshape(part.shape[0],
                                      *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
-            self.count("registers -> global", view.size * memory.itemsize)
+            self.count("registers -> global", view.size * self._times(batch) * memory.itemsize)
             if not self.m.checks:
                 continue
             ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -18,6 +19,7 @@ from .global_races import GlobalShadow
 from .memory import GlobalMemory
 from .program import Program
 from .report import Report, Writer
+from .timed import Recording, TimedChunk
 from .values import SimBuffer
 
 Known = Callable[[], list[tuple[str, np.ndarray]]]
@@ -30,14 +32,15 @@ TOGETHER = 264             # CTAs that run concurrently if memory allows, so tha
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
              max_findings: int = 100, max_steps: int | None = None,
-             watch: tuple[int, tuple[int, ...]] | None = None, known: Known = list) -> Report:
+             watch: tuple[int, tuple[int, ...]] | None = None, known: Known = list, timeline: bool = False) -> Report:
     """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report its faults.
 
     `seed` randomises the order of everything that the hardware leaves open; with 0, scopes run round robin and copies
     land as late as possible. ``checks=False`` omits the checks of races, waits and proxy fences. After `max_steps`
     operations the simulation stops, and a finding says where. With `watch`, the number of an argument and the index
     of one of its elements, the report's `writer` says who wrote that element last. `known` gives the arrays, with their
-    names, that kernels may find by an address besides those of the launch.
+    names, that kernels may find by an address besides those of the launch. With `timeline`, the report's `timeline()`
+    says who did what when.
     """
     grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
     if len(args) != len(graph.params):
@@ -57,9 +60,13 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         raise LaunchError(f"max_steps is a number of operations, at least 1, not {max_steps!r}")
     rng, steps = np.random.default_rng(seed), Steps(max_steps)
     size = chunk_size(program, int(np.prod(cluster)))
+    make: Any = Chunk
+    if timeline:
+        report.recording = Recording(graph.name, grid)
+        make = partial(TimedChunk, recording=report.recording)
     clocks = None
     for first in range(0, clusters, size):
-        chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
+        chunk = make(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks, steps=steps)
         chunk.global_clocks = clocks
         with np.errstate(all="ignore"), one_blas_thread():  # as on a GPU, arithmetic raises no exceptions
@@ -69,6 +76,8 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
             report.writer = last_writer(arguments[watch[0]], watch[1], chunk) or report.writer
         if chunk.stuck:
             break
+    sizes = {n: m.bytes.size for n, m in enumerate(arguments[:len(args)]) if m is not None}
+    report.close(program.nodes, sizes, int(np.prod(grid)))
     return report
 
 

@@ -261,6 +261,10 @@ class Machine:
         failed = np.asarray(failed).reshape(-1)
         self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
+    def mark_range(self, name: str, begins: bool) -> None:
+        """A named range begins or ends."""
+        self.sim.mark_range(self.fiber, name, begins)
+
     def print(self, text: str, values: tuple, once: bool) -> None:
         """Print a line for each active thread of each CTA, or with `once` for the first one: `text` and the thread's
         values of the scalars `values`."""

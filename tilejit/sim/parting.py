@@ -28,16 +28,17 @@ class Join:
 
 
 class Spawn:
-    """A scope instance that runs concurrently with its parent: its threads,
-    and the CTAs of the chunk in which it has not ended."""
+    """A scope instance that runs concurrently with its parent: its threads, and the CTAs of the chunk in which it has
+    not ended. `ended` is when it has, by the clock of `timed.TimedFiber`."""
 
-    __slots__ = ("low", "high", "live", "count")
+    __slots__ = ("low", "high", "live", "count", "ended")
 
     def __init__(self, low: int, high: int, rows: np.ndarray, chunk_rows: int):
         self.low, self.high = low, high
         self.live = np.zeros(chunk_rows, bool)
         self.live[rows] = True
         self.count = len(rows)
+        self.ended = 0.0
 
     def end(self, rows: np.ndarray) -> None:
         """It has ended in these CTAs."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
-from ..errors import Loc, SimulationError, warn
+from ..errors import LaunchError, Loc, SimulationError, warn
+from ..ir.graph import Call, Node
+from ..roofline import Counts, Gpu, Roofline
+from ..timeline import Timeline
+from .counts import count as count_work
 
 KINDS = (
     "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
@@ -74,6 +80,9 @@ class Report:
         self.launch = next(self.LAUNCHES)   # unique in this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
+        self.executed: Counter[int] = Counter()  # the id of each call of the graph -> how often it ran, in all CTAs
+        self._count: Callable[[], Counts] | None = None
+        self.recording: Any = None  # a `timed.Recording`, if one was asked for
         # for each line and array that it stores to: the finding that all of it is out of bounds, None if it is not
         self.dropped: dict[tuple[int, str], Finding | None] = {}
         self.stats: dict[str, Any] = {  # counters and numbers
@@ -100,6 +109,38 @@ class Report:
         """What is no fault, and rarely meant: of the kind ``"dropped-store"``, lines whose stores are far out of bounds
         in every CTA. A launch warns of them."""
         return [finding for finding in self.dropped.values() if finding is not None]
+
+    def timeline(self, ctas: Iterable[int] | int | None = None) -> Timeline:
+        """Who did what when: of each CTA in `ctas` (linear numbers in the grid; by default of the first one), a row for
+        the threads of each scope, and one for each agent of asynchronous operations. Time is in steps, not in cycles:
+        an operation of the lowered kernel takes its threads one step, an asynchronous one 20, and a wait ends when what
+        it waits for has happened. Raises LaunchError if ``simulate(..., timeline=True)`` was not asked to record it.
+        """
+        if self.recording is None:
+            raise LaunchError("no timeline was recorded: ask for it with simulate(grid, ..., timeline=True)")
+        recorded: Timeline = self.recording.timeline(ctas)
+        return recorded
+
+    def close(self, nodes: Iterable[Node], sizes: dict[int, int], ctas: int) -> None:
+        """Complete the statistics when the launch is over: `nodes` are those of its graph, and `sizes` the bytes of its
+        arrays, by number of argument."""
+        calls = [n for n in nodes if isinstance(n, Call) and self.executed[id(n)]]
+        for call in calls:
+            self.stats["calls"][call.op.name] += self.executed[id(call)]
+        self._count = partial(count_work, calls, self.executed, self.stats["bytes"], sizes, ctas)
+
+    @property
+    def counts(self) -> Counts:
+        """The bytes moved, by path, and the floating-point operations, by unit: see `tilejit.roofline.Counts`."""
+        assert self._count is not None  # the simulation is over
+        return self._count()
+
+    def roofline(self, gpu: str | Gpu) -> Roofline:
+        """The least time that the launch takes on a GPU ("H100", "H200", "B200", or a `tilejit.roofline.Gpu`), by the
+        peaks of its memory and units, and which of these is the bound. Prints as a table. Raises LaunchError for a GPU
+        whose peaks are not known.
+        """
+        return self.counts.roofline(gpu)
 
     def retract(self, kind: str, line: int) -> None:
         """Withdraw a finding that a later one explains better."""

@@ -65,7 +65,7 @@ class Synchronisation(Component):
         and wait for all of them."""
         index = np.asarray(index).reshape(-1, 1)[:, :1]
         generations = self.named_arrive(number, threads, index)
-        return RowWait(self.m, _named_ready, _named_words, _named_pass, (generations, index, number), self.m.loc)
+        return NamedWait(self.m, _named_ready, _named_words, _named_pass, (generations, index, number), self.m.loc)
 
     def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> np.ndarray:
         """Let `count` threads (by default those of the scope) arrive at a hardware barrier without waiting. Returns
@@ -90,6 +90,7 @@ class Synchronisation(Component):
                                        "nothing orders this arrival at a named barrier after those that completed its "
                                        "previous use: it may count toward that use, and other threads then pass the "
                                        "barrier too early or wait for ever")
+                self.m.sim.note_arrival(world, key, barrier.generation + 1)
                 barrier.arrive(count or self.m.threads, clock)
                 barrier.line, barrier.baton = self.m.line, barrier.baton or count is not None
         return generations
@@ -111,11 +112,12 @@ class Synchronisation(Component):
                              "the threads arrive at the cluster's barrier for the second time without a wait in "
                              "between; a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
+            self.m.sim.note_arrival(world, ("cluster",), barrier.generation + 1)
             barrier.arrive(self.m.threads, self.m.barriers.release_clock(world, self.m.atoms, relaxed)[0])
 
     def cluster_wait(self) -> RowWait:
         """Wait until all threads of the cluster have arrived."""
-        return RowWait(self.m, _cluster_ready, _cluster_words, _cluster_pass, (), self.m.loc)
+        return ClusterWait(self.m, _cluster_ready, _cluster_words, _cluster_pass, (), self.m.loc)
 
     def cluster_sync(self) -> RowWait:
         """Arrive at the cluster barrier and wait."""
@@ -191,6 +193,25 @@ class Synchronisation(Component):
 
     def griddepcontrol_launch_dependents(self) -> None:
         """Let the next grid start. No effect: launches are simulated one after the other."""
+
+
+class NamedWait(RowWait):
+    """A wait at a hardware barrier."""
+
+    def events(self):
+        generations, index, number = self.params
+        for _, (generation, i) in self.m.cases(generations, index):
+            for world, _ in self.m.peek():
+                yield world, ("named", self.m.rank, number, i, generation)
+
+
+class ClusterWait(RowWait):
+    """A wait at the cluster's barrier."""
+
+    def events(self):
+        for world, _ in self.m.peek():
+            for atom in self.m.atoms:
+                yield world, ("cluster", world.facts.get(("cluster", self.m.rank, int(atom)), 0))
 
 
 def _registers(m, world: World, count: int) -> list[int]:

@@ -6,7 +6,7 @@ Each evaluates its condition for the CTAs of the machine it is bound to.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,11 @@ class RowWait(Wait):
 
     def then(self) -> Any:
         return None if self._then is None else self._then(self.m, *self.params)
+
+    def events(self) -> Iterator[tuple[Any, tuple]]:
+        """(world, key) of the completions that are waited for, as `timed.TimedChunk` notes them; none if that is not
+        known."""
+        return iter(())
 
     def bound(self, fiber, rows: np.ndarray) -> RowWait:
         """The same wait for the part `rows` of its CTAs, which `fiber` now runs."""
@@ -87,6 +92,14 @@ class BarrierWait(RowWait):
         for positions, (index, peer, old) in self.m.cases(barrier.index, barrier.peer, begun):
             for world, _ in self.m.peek(positions):
                 yield world, self.m.rank if peer is None else peer, barrier.first + (index or 0), old
+
+    def events(self) -> Iterator[tuple[Any, tuple]]:
+        """As `RowWait.events`: the phase that is waited for, which may have been over when the wait began."""
+        barrier, parity, begun = self.params
+        for positions, (index, peer, old, wanted) in self.m.cases(barrier.index, barrier.peer, begun, parity):
+            rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
+            for world, _ in self.m.peek(positions):
+                yield world, (rank, number, old if (old ^ wanted) & 1 else old + 1)
 
     def barriers(self):
         """(world, rank, number, MBarrier) for each barrier that is still waited for."""

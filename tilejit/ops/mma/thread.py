@@ -18,7 +18,8 @@ FEW = 4            # products of a kernel whose addresses begin at one base
 WRITTEN_OUT = 128  # multiplications per thread to unroll at most; more become a loop over k, which is as fast on Hopper
 
 
-@op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True, traits=Traits(product=True, anchor=True))
+@op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True,
+    traits=Traits(product=True, anchor=True, multiply_adds=True))
 def thread_product(acc: Registers, a: Reads, b: Reads, trans_a, trans_b, dtype):
     """``acc + a @ b`` of matrices in shared memory, by multiply-adds of each thread."""
 
