@@ -182,6 +182,7 @@ def test_doctor_says_what_to_install_for_a_package_that_is_not_there(package, na
     absent = lambda wanted: None if wanted.replace("-", "_") == package else packages.package(wanted)
     monkeypatch.setattr(doctor, "package", absent)
     monkeypatch.setattr(disassembler, "package", lambda wanted: None)
+    monkeypatch.setattr(disassembler.pathfinder, "program", lambda wanted: None)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     disassembler._find.cache_clear()

@@ -37,7 +37,12 @@ def _seed(text: str) -> int | None:
     return int(text)
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"bool": _flag, "int | None": _seed}  # by a field's type; others are text
+def _choice(text: str) -> bool | None:
+    return _flag(text) if text.strip() else None
+
+
+# by a field's type; others are text
+_READERS: dict[str, Callable[[str], Any]] = {"bool": _flag, "int | None": _seed, "bool | None": _choice}
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Config:
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
     log: bool = False       # one line on stderr for every compile, with its cause, and every candidate of `autotune`
     check: bool = False     # check the graph after every pass (always on under pytest)
+    numba: bool | None = None  # whether the simulator compiles its loops; default: where the work pays for it
     jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves
 
     @staticmethod

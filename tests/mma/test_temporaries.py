@@ -21,11 +21,10 @@ class Graphs:
         monkeypatch.setattr(driver, "in_context", lambda device: nullcontext())
         monkeypatch.setattr(driver, "call", lambda name, *args, doing: getattr(self, name)(*args))
 
-    def cuStreamGetCaptureInfo(self, stream, status, number, graph, *rest):
-        if stream in self.captures:
-            ctypes.c_int.from_address(status).value = self.status
-            ctypes.c_uint64.from_address(number).value = self.captures[stream]
-            ctypes.c_void_p.from_address(graph).value = 0x1000 + self.captures[stream]
+    def cuStreamGetCaptureInfo(self, stream):
+        number = self.captures.get(stream)
+        found = (0, 0, 0) if number is None else (self.status, number, 0x1000 + number)
+        return [*found, [], [], 0]
 
     def cuUserObjectCreate(self, argument, function, references, flags):
         assert references == flags == 1

@@ -49,8 +49,8 @@ class FakeMemory(FakeGpu):
         if self.lost:
             raise LaunchError("a kernel failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
 
-    def cuMemGetInfo(self, _total):
-        return 1 << 40
+    def cuMemGetInfo(self):
+        return 1 << 40, 1 << 40
 
 
 def fake_launcher(gpu, recipe):

@@ -22,19 +22,6 @@ def address(function) -> int:
     return ctypes.cast(function, c_void_p).value
 
 
-class ErrorNames:
-    """A stand-in for libcuda that knows the names of some errors."""
-
-    NAMES = {1: b"CUDA_ERROR_INVALID_VALUE", 3: b"CUDA_ERROR_NOT_INITIALIZED", 700: b"CUDA_ERROR_ILLEGAL_ADDRESS",
-             701: b"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}
-
-    def cuGetErrorName(self, code: int, into) -> int:
-        if code not in self.NAMES:
-            return 1
-        into._obj.value = self.NAMES[code]
-        return 0
-
-
 @dataclass
 class Launch:
     """One call of cuLaunchKernelEx."""
@@ -239,22 +226,22 @@ class FakeGpu:
     def cuStreamBeginCapture(self, stream, _mode):
         self.capturing, self.captured = stream, []
 
-    def cuStreamEndCapture(self, _stream, into):
+    def cuStreamEndCapture(self, _stream):
         self.capturing = None
         graph = self._made("graph")
         self.graphs[graph] = self.captured
-        c_uint64.from_address(into).value = graph
+        return graph
 
-    def cuGraphGetNodes(self, graph, _nodes, into):
-        c_uint64.from_address(into).value = len(self.graphs[graph.value])
+    def cuGraphGetNodes(self, graph):
+        return [], len(self.graphs[graph])
 
     def cuGraphInstantiate(self, graph, _flags):
         made = self._made("executable")
-        self.graphs[made] = self.graphs[graph.value]
+        self.graphs[made] = self.graphs[graph]
         return made
 
     def cuGraphDestroy(self, graph):
-        self.live.remove(("graph", graph.value))
+        self.live.remove(("graph", graph))
 
     def cuGraphExecDestroy(self, graph):
         self.live.remove(("executable", graph))

@@ -3,7 +3,6 @@
 import copy
 import ctypes
 import pickle
-import re
 import sys
 
 import ml_dtypes
@@ -17,8 +16,6 @@ from tilejit.runtime import dlpack, driver, libcuda
 from tilejit.runtime.arrays import describe
 from tilejit.runtime.device_array import DeviceArray, empty, to_device
 from tilejit.runtime.launch import on_device
-
-from tests.runtime.fakes import ErrorNames
 
 
 @pytest.fixture
@@ -187,63 +184,6 @@ def test_a_device_that_is_not_an_integer_is_refused(monkeypatch, device):
         driver.target(device)
 
 
-def test_the_driver_s_functions_and_enumerators_match_cuda_bindings():
-    bindings = pytest.importorskip("cuda.bindings.driver")
-    for name, (symbol, result, parameters) in libcuda._FUNCTIONS.items():
-        signature = re.match(rf"{name}\((.*)\)", getattr(bindings, name).__doc__)[1]  # without the return values
-        given = [p for p in signature.split(",") if p.strip()]
-        put = {"cuDeviceGetName": 1, "cuStreamGetCaptureInfo": 5, "cuStreamEndCapture": 1, "cuGraphGetNodes": 1, "cuMemGetInfo": 1}.get(name, 0)
-        assert len(given) == len(parameters) - put, (name, signature)  # without pointers for results, unless they come first
-        named = {"cuGraphInstantiateWithFlags": "cuGraphInstantiate"}  # what the header makes of the name
-        assert named.get(symbol, symbol.removesuffix("_v2")) == name
-    for table, prefix in ((libcuda.DEVICE_ATTRIBUTES, "CUdevice_attribute.CU_DEVICE_ATTRIBUTE_"),
-                          (libcuda.FUNCTION_ATTRIBUTES, "CUfunction_attribute.CU_FUNC_ATTRIBUTE_")):
-        kind, start = prefix.split(".")
-        for name, value in table.items():
-            assert int(getattr(getattr(bindings, kind), start + name)) == value, name
-    assert libcuda.POINTER_DEVICE_ORDINAL == int(bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """A stand-in for libcuda that records the calls of some of its functions, with full 64-bit arguments."""
-    seen, big = [], 0x7F00_1234_5678_0100
-
-    class Library:
-        def __init__(self):
-            def alloc(out, nbytes):
-                ctypes.cast(out, ctypes.POINTER(ctypes.c_uint64))[0] = big
-                seen.append(("alloc", nbytes))
-                return 0 if nbytes < 2**40 else 2
-
-            def copy(to, source, nbytes):
-                seen.append(("copy", to, source, nbytes))
-                return 0
-
-            self.cuMemAlloc_v2 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(alloc)
-            self.cuMemcpyHtoD_v2 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t)(copy)
-
-    library = Library()
-    libcuda._function.cache_clear()
-    monkeypatch.setattr(libcuda, "library", lambda: library)
-    yield seen, big
-    libcuda._function.cache_clear()
-
-
-def test_handles_and_sizes_of_64_bits_reach_the_driver_untruncated(calls):
-    seen, big = calls
-    assert libcuda.call("cuMemAlloc", 2**33 + 1, doing="allocating") == big
-    libcuda.call("cuMemcpyHtoD", big, big + 8, 2**33, doing="copying")
-    assert seen == [("alloc", 2**33 + 1), ("copy", big, big + 8, 2**33)]
-
-
-def test_errors_and_missing_functions_of_the_driver_are_launch_errors(calls):
-    with pytest.raises(LaunchError, match=r"allocating failed: .*\(2\)"):
-        libcuda.call("cuMemAlloc", 2**40, doing="allocating")
-    with pytest.raises(LaunchError, match="the driver has no cuOccupancyMaxActiveClusters: it is too old"):
-        libcuda.call("cuOccupancyMaxActiveClusters", 0, 0, doing="asking")
-
-
 def test_without_a_driver_the_error_says_what_to_do():
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -251,11 +191,10 @@ def test_without_a_driver_the_error_says_what_to_do():
         assert driver.available() is False
         with pytest.raises(LaunchError, match="simulator"):
             driver.allocate(16)
-        assert libcuda.error_text(1) == "CUDA error (1)"
+        assert libcuda.error_text(1) == "CUDA_ERROR_INVALID_VALUE (1)"
 
 
-def test_errors_have_the_driver_s_names_and_a_note_if_they_outlive_the_call(monkeypatch):
-    monkeypatch.setattr(libcuda, "open_library", ErrorNames)
+def test_errors_have_the_driver_s_names_and_a_note_if_they_outlive_the_call():
     assert libcuda.error_text(1) == "CUDA_ERROR_INVALID_VALUE (1)" and libcuda.error_text(99999) == "CUDA error (99999)"
     assert libcuda.error_text(3).startswith("CUDA_ERROR_NOT_INITIALIZED (3); a process that was forked after CUDA had started")
     assert libcuda.error_text(700).startswith("CUDA_ERROR_ILLEGAL_ADDRESS (700); a kernel launched earlier failed")

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.errors import LaunchError
-from tilejit.runtime import libcuda
 from tilejit.runtime.device_array import DeviceArray
 
-from tests.runtime.fakes import MAP, ErrorNames, FakeArray, FakeDriver, make_recipe, tensor
+from tests.runtime.fakes import MAP, FakeArray, FakeDriver, make_recipe, tensor
 
 
 def test_parameters_are_packed_with_their_sizes(torch, launch):
@@ -188,8 +187,7 @@ def test_a_size_that_does_not_fit_its_parameter_is_an_error(torch, launch):
     assert launcher((1, 1, 1), None, (tensor(torch, shape=(1, 2**31 - 1)), 1, 1.0))
 
 
-def test_a_launch_refused_by_the_driver_is_an_error_with_its_name_and_the_launch(torch, launch, monkeypatch):
-    monkeypatch.setattr(libcuda, "open_library", ErrorNames)
+def test_a_launch_refused_by_the_driver_is_an_error_with_its_name_and_the_launch(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
     driver.code = 701

@@ -159,6 +159,8 @@ FAULTS: list[Fault] = [
     fault(races.overlapping_writes, None, X, Y, grid=4, expect={1: at_top(Y, X[:513])}),
     fault(races.read_of_anothers_write, None, X, Y, grid=4, expect={0: np.concatenate([X[128:512], np.zeros(128), X[512:]])}),
     fault(races.in_place_with_halo, None, X, grid=8, expect={0: X + np.append(X[1:], 0)}),
+    fault(races.overwritten_by_a_reader, None, X, np.tile(np.arange(128, dtype=np.int32), 4), Y, grid=4,
+          expect={2: at_top(Y, np.tile(X[:128], 4))}),
     fault(races.last_block_unfenced, races.last_block_fenced, X[:8], PART, COUNTER, np.zeros(1, np.float32), grid=8),
     fault(races.last_block_without_counter, races.last_block, X[:8], PART, COUNTER, np.zeros(1, np.float32), grid=8, expect={3: np.float32([56])}),
     fault(races.spins_for_ever, None, COUNTER, np.zeros(1, np.float32), grid=2, expect={}),

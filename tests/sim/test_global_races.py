@@ -53,6 +53,18 @@ def test_ctas_that_access_the_same_element_without_atomics_race():
 
 
 @tile.jit
+def overwritten_by_a_reader(x, at, y):
+    """All CTAs read the same elements of x, and the last one of them writes these."""
+    i = tile.program_id(0)
+    tile.store(y[i * 128:(i + 1) * 128], tile.load(x[tile.load(at[i * 128:(i + 1) * 128])]))
+    tile.store(x[0:128], 1, mask=i == 3)  # finds: race
+
+
+def test_an_element_that_several_ctas_have_gathered_may_be_overwritten_by_none_of_them():
+    check(overwritten_by_a_reader, (4,), X, np.tile(np.arange(128, dtype=np.int32), 4), Y)
+
+
+@tile.jit
 def other_sizes(x, y, HOW: tile.constexpr, AT: tile.constexpr):
     """CTA 0 writes two bytes of y, CTA 1 32 bytes of x."""
     if tile.program_id(0) == 0:

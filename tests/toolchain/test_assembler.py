@@ -5,10 +5,11 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tilejit.errors import ToolchainError
-from tilejit.toolchain import assembler
+from tilejit.toolchain import assembler, pathfinder
 
 HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 NOTHING = HEAD + ".visible .entry k() { ret; }\n"
@@ -35,6 +36,8 @@ def no_wheel(monkeypatch):
     monkeypatch.setattr(assembler, "_WHEELS", ())
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
+    for search in ("program", "library"):
+        monkeypatch.setattr(pathfinder, search, lambda name: None)
     assembler._find.cache_clear()
     yield monkeypatch
     assembler._find.cache_clear()
@@ -80,9 +83,27 @@ def test_cuda_home_comes_before_path(tmp_path, no_wheel):
     assert assembler.find().name == "CUDA_HOME"
 
 
+def test_cuda_pathfinder_is_asked_after_path(tmp_path, no_wheel):
+    """It also knows where conda puts the toolkit."""
+    no_wheel.setenv("PATH", str(tmp_path))
+    path = script(tmp_path / "found", "exit 0\n")
+    no_wheel.setattr(pathfinder, "program", {"ptxas": path}.get)
+    assert (assembler.find().name, assembler.find().path) == ("cuda.pathfinder", path)
+
+
+def test_without_cuda_pathfinder_it_finds_nothing(monkeypatch):
+    pytest.importorskip("cuda.pathfinder")
+    pathfinder._ask.cache_clear()
+    assert os.path.isfile(pathfinder.program("ptxas")) and pathfinder.libdevice().name == "libdevice.10.bc"
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    pathfinder._ask.cache_clear()
+    assert pathfinder.program("ptxas") is None and pathfinder.libdevice() is None
+    pathfinder._ask.cache_clear()
+
+
 def test_the_driver_s_compiler_comes_next_and_keeps_the_ptx(tmp_path, no_wheel):
     no_wheel.setenv("PATH", str(tmp_path))
-    no_wheel.setattr(assembler, "_driver_is_there", lambda: True)
+    no_wheel.setattr(pathfinder, "library", {"cuda": Path("libcuda.so.1")}.get)
     result = assembler.assemble(NOTHING, "sm_90a")
     assert result.assembler == "driver" and result.cubin is None and result.ptx == NOTHING
 
@@ -91,7 +112,6 @@ def test_without_any_assembler_the_error_says_what_to_install(tmp_path, no_wheel
     from tilejit.toolchain import nvjitlink
 
     no_wheel.setenv("PATH", str(tmp_path))
-    no_wheel.setattr(assembler, "_driver_is_there", lambda: False)
     no_wheel.setattr(nvjitlink, "_WHEELS", ())
     with pytest.raises(ToolchainError, match="pip install nvidia-cuda-nvcc"):
         assembler.assemble(NOTHING, "sm_90a")

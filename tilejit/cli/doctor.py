@@ -24,8 +24,8 @@ demo = Lazy("tilejit.demo")  # kernels, which bring NumPy
 numpy = Lazy("numpy")
 device_array = Lazy("tilejit.runtime.device_array")
 
-PACKAGES = ("numpy", "ml_dtypes", "threadpoolctl", "llvmlite")
-OPTIONAL = ("cuda-bindings", "torch", "jax", "cupy")
+PACKAGES = ("numpy", "ml_dtypes", "threadpoolctl", "llvmlite", "cuda-bindings")
+OPTIONAL = ("numba", "cuda-core", "torch", "jax", "cupy")
 EMPTY_KERNEL = "define ptx_kernel void @k() {\n  ret void\n}\n"
 
 

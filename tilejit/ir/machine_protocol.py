@@ -7,7 +7,7 @@ CTAs have the same. `tests/test_protocols.py` refuses a rule that uses another n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -388,6 +388,8 @@ class Machine(Protocol):
         """Points of a buffer."""
     def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
         """The tensor map with the fields that a plan gives, over a global buffer from byte `base` on."""
+    def run_network(self, values: list[Array], steps: Sequence[Any], kept: int) -> list[Array]:
+        """Sort the last axis of `values` by the `steps` of a network, and keep its lowest ``2**kept`` elements."""
     def owners(self, tile: Tile) -> Array | None:
         """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile
         without a layout."""

@@ -169,9 +169,10 @@ class DeviceArray:
                                    self.__dlpack_device__(), versioned)
 
 
-def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | Any:
-    """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
-    shape = checked_shape(shape)
+def empty(shape: Any, dtype: Any = "float32", device: int | Any = 0) -> DeviceArray | Any:
+    """A new row-major array on the device, given by its number or as a ``cuda.core.Device``, with undefined contents.
+    Elements of less than a byte are packed."""
+    shape, device = checked_shape(shape), driver.ordinal(device)
     named: Any = getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
     name: str = dtype if isinstance(dtype, str) else named
     packed = DTYPES.get(name, bool_).packed
@@ -185,9 +186,10 @@ def empty(shape: Any, dtype: Any = "float32", device: int = 0) -> DeviceArray | 
     return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)
 
 
-def to_device(array: Any, device: int = 0) -> DeviceArray | Packed:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
-    or packed elements) on the device."""
+def to_device(array: Any, device: int | Any = 0) -> DeviceArray | Packed:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the
+    device, given by its number or as a ``cuda.core.Device``."""
+    device = driver.ordinal(device)
     if isinstance(array, Packed):
         return array.over(to_device(array.data, device))
     if isinstance(array, (list, tuple, int, float, bool)):

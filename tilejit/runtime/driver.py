@@ -6,26 +6,24 @@ leaves the calling thread's current context as it was; only where there was none
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from numbers import Integral
+from typing import Any
 
 from ..errors import LaunchError
 from .libcuda import (
     CAPTURE_ACTIVE,
-    CAPTURE_MODE_RELAXED,
-    DEVICE_ATTRIBUTES,
-    FUNCTION_ATTRIBUTES,
     GRAPH_USER_OBJECT_MOVE,
-    POINTER_DEVICE_ORDINAL,
     USER_OBJECT_NO_DESTRUCTOR_SYNC,
+    bindings,
     call,
+    entry_point,
+    enumerator,
     library,
 )
-from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 from .tensormap import ALIGNMENT, NBYTES, TensorMap
 
 # compute capability -> the target whose cubins it runs
@@ -53,6 +51,11 @@ def device_count() -> int:
     return call("cuDeviceGetCount", doing="counting the devices")
 
 
+def ordinal(device: Any) -> Any:
+    """The number of a device that is given by its number or as a ``cuda.core.Device``; anything else as it is."""
+    return getattr(device, "device_id", device)
+
+
 @cache
 def _device(device: int):
     count = device_count()
@@ -66,16 +69,15 @@ def _device(device: int):
 @cache
 def attribute(name: str, device: int = 0) -> int:
     """A device attribute by the driver's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
-    return call("cuDeviceGetAttribute", DEVICE_ATTRIBUTES[name], _device(device),
-                doing=f"attribute {name} of device {device}")
+    return call("cuDeviceGetAttribute", enumerator("CUdevice_attribute", f"CU_DEVICE_ATTRIBUTE_{name}"),
+                _device(device), doing=f"attribute {name} of device {device}")
 
 
 @cache
 def name(device: int = 0) -> str:
     """The device's name, such as "NVIDIA H200"."""
-    room = ctypes.create_string_buffer(128)
-    call("cuDeviceGetName", ctypes.addressof(room), len(room), _device(device), doing=f"the name of device {device}")
-    return room.value.decode()
+    found = call("cuDeviceGetName", 128, _device(device), doing=f"the name of device {device}")
+    return found.split(b"\0")[0].decode()
 
 
 @cache
@@ -148,18 +150,23 @@ def get_function(module: int, name: str, device: int = 0) -> int:
 def global_address(module: int, name: str, device: int = 0) -> int:
     """The address of the variable called `name` in a module."""
     with in_context(device):
-        return call("cuModuleGetGlobal", None, module, name.encode(), doing=f"finding the variable {name}")
+        address, _ = call("cuModuleGetGlobal", module, name.encode(), doing=f"finding the variable {name}")
+    return address
 
 
 def function_attribute(function: int, name: str, device: int = 0) -> int:
     """A function attribute by the driver's name without its prefix, such as "NUM_REGS"."""
     with in_context(device):
-        return call("cuFuncGetAttribute", FUNCTION_ATTRIBUTES[name], function, doing=f"attribute {name} of a kernel")
+        return call("cuFuncGetAttribute", _function_attribute(name), function, doing=f"attribute {name} of a kernel")
+
+
+def _function_attribute(name: str):
+    return enumerator("CUfunction_attribute", f"CU_FUNC_ATTRIBUTE_{name}")
 
 
 def _set_function_attribute(function: int, name: str, value: int, device: int) -> None:
     with in_context(device):
-        call("cuFuncSetAttribute", function, FUNCTION_ATTRIBUTES[name], value,
+        call("cuFuncSetAttribute", function, _function_attribute(name), value,
              doing=f"setting {name} of a kernel to {value}")
 
 
@@ -195,11 +202,15 @@ def active_ctas(function: int, threads: int, shared: int, device: int = 0) -> in
 def active_clusters(function: int, threads: int, shared: int, cluster, device: int = 0) -> int:
     """The number of clusters of the kernel that fit on the device at the same time;
     0 if such clusters cannot be placed."""
-    attribute = ctypes.create_string_buffer(struct.pack("<I4x3I", CLUSTER_ATTRIBUTE, *cluster), ATTRIBUTE_BYTES)
-    config = ctypes.create_string_buffer(CONFIG.pack(*cluster, threads, 1, 1, shared, 0, ctypes.addressof(attribute),
-                                                     1))
+    cuda = bindings()
+    attribute, config = cuda.CUlaunchAttribute(), cuda.CUlaunchConfig()
+    attribute.id = enumerator("CUlaunchAttributeID", "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
+    size = attribute.value.clusterDim
+    size.x, size.y, size.z = config.gridDimX, config.gridDimY, config.gridDimZ = cluster
+    config.blockDimX, config.blockDimY, config.blockDimZ, config.sharedMemBytes = threads, 1, 1, shared
+    config.attrs, config.numAttrs = [attribute], 1
     with in_context(device):
-        return call("cuOccupancyMaxActiveClusters", function, ctypes.addressof(config),
+        return call("cuOccupancyMaxActiveClusters", function, config,
                     doing="the kernel's occupancy in clusters")
 
 
@@ -213,9 +224,9 @@ def allocate(nbytes: int, device: int = 0) -> int:
 
 def free_memory(device: int = 0) -> int:
     """Bytes of the device's memory that no process uses."""
-    total = ctypes.c_size_t()
     with in_context(device):
-        return call("cuMemGetInfo", ctypes.addressof(total), doing=f"asking for the free memory of device {device}")
+        free, _ = call("cuMemGetInfo", doing=f"asking for the free memory of device {device}")
+    return free
 
 
 @lru_cache
@@ -267,7 +278,8 @@ def device_of_pointer(address: int) -> int:
     """The ordinal of the device that holds an address; 0 for a null pointer."""
     if address == 0:
         return 0
-    return call("cuPointerGetAttribute", POINTER_DEVICE_ORDINAL, address,
+    ordinal = enumerator("CUpointer_attribute", "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL")
+    return call("cuPointerGetAttribute", ordinal, address,
                 doing=f"finding the device of the address {address:#x}")
 
 
@@ -291,12 +303,10 @@ def capture_id(stream: int, device: int = 0) -> int:
 
 def _capture(stream: int, device: int) -> tuple[int, int | None]:
     """(the number of the capture that a stream is part of, or 0; the graph that it makes)."""
-    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
     with in_context(device):
-        call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number),
-             ctypes.addressof(graph), None, None, doing="asking whether a stream is captured")
+        status, number, graph, *_ = call("cuStreamGetCaptureInfo", stream, doing="asking whether a stream is captured")
     # Whatever follows in a capture that is invalidated fails by itself.
-    return (number.value + 1, graph.value) if status.value == CAPTURE_ACTIVE else (0, None)
+    return (number + 1, graph) if status == CAPTURE_ACTIVE else (0, None)
 
 
 class GraphLife:
@@ -332,27 +342,26 @@ class WorkGraph:
 
     def __init__(self, work: Callable[[], object], stream: int, device: int = 0):
         self.device, self._executable = device, 0
-        graph, nodes = ctypes.c_void_p(), ctypes.c_size_t()
+        relaxed = enumerator("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_RELAXED")
         with in_context(device):
-            call("cuStreamBeginCapture", stream, CAPTURE_MODE_RELAXED, doing="beginning to capture a stream")
+            call("cuStreamBeginCapture", stream, relaxed, doing="beginning to capture a stream")
             try:
                 work()
             except BaseException:
                 with suppress(LaunchError):  # a capture that an error invalidates ends with that error again
-                    call("cuStreamEndCapture", stream, ctypes.addressof(graph), doing="capturing a stream")
-                self._destroy(graph)
+                    self._destroy(call("cuStreamEndCapture", stream, doing="capturing a stream"))
                 raise
-            call("cuStreamEndCapture", stream, ctypes.addressof(graph), doing="capturing a stream")
+            graph = call("cuStreamEndCapture", stream, doing="capturing a stream")
             try:
-                call("cuGraphGetNodes", graph, None, ctypes.addressof(nodes), doing="counting a graph's nodes")
-                if not nodes.value:
+                _, nodes = call("cuGraphGetNodes", graph, doing="counting a graph's nodes")
+                if not nodes:
                     raise LaunchError("capturing a stream failed: no work was put on it")
                 self._executable = call("cuGraphInstantiate", graph, 0, doing="instantiating a graph")
             finally:
                 self._destroy(graph)
 
-    def _destroy(self, graph: ctypes.c_void_p) -> None:
-        if graph.value:
+    def _destroy(self, graph: int) -> None:
+        if graph:
             call("cuGraphDestroy", graph, doing="destroying a graph")
 
     def launch(self, stream: int) -> None:
@@ -434,11 +443,8 @@ class EntryPoints:
 @cache
 def entry_points() -> EntryPoints:
     """The entry points of the loaded driver. LaunchError if there is none."""
-    def address(symbol: str) -> int:
-        function = getattr(library(), symbol, None)
-        return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
-
-    return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col",
+    library()
+    return EntryPoints(*map(entry_point, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col",
                                       "cuTensorMapEncodeIm2colWide", "cuCtxGetCurrent", "cuCtxSetCurrent")))
 
 

@@ -27,7 +27,7 @@ def device_of(bound: Bound, call: dict) -> int:
                           "or install the NVIDIA driver")
     homes: set[Any] = ({v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None}
                        - {"host"})
-    asked = call.get("device")
+    asked = driver.ordinal(call.get("device"))
     if len(homes) > 1:
         raise LaunchError("the arrays of a launch must be on one device, "
                           f"and these are on {', '.join(map(str, sorted(homes)))}")

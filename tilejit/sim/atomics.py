@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import element_loops as loops
+from .compile_loops import as_loops_take_it, compiled
+
 _UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum,
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 EXTREMES = {"min": np.minimum, "max": np.maximum, "minimum": np.minimum, "maximum": np.maximum}
@@ -12,10 +15,50 @@ EXTREMES = {"min": np.minimum, "max": np.maximum, "minimum": np.minimum, "maximu
 NAN_SUM = np.array(0x7fffffff, np.uint32).view(np.float32)
 
 
+# seconds that NumPy takes for an atomic among sorted ones, and for one by one
+SORTED, ALONE = 1e-7, 2.5e-6
+
+
 def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.ndarray, compare: np.ndarray | None,
                  need_old: bool = True) -> tuple[np.ndarray | None, bool]:
     """Apply ``memory[index[i]] op= values[i]`` for each i in order. Returns (the old values, whether memory has
     changed); without `need_old`, the old values may be None, and memory then counts as changed."""
+    if need_old or memory.dtype.isbuiltin != 1 or kind in EXTREMES and memory.dtype.kind == "f":
+        found = _by_loops(memory, index, kind, values, compare, len(index) * SORTED)
+        if found is not None:
+            return found
+    return _by_numpy(memory, index, kind, values, compare, need_old)
+
+
+def _by_loops(memory, index, kind, values, compare, seconds: float) -> tuple[np.ndarray, bool] | None:
+    """`apply_atomic` by a compiled loop; None if NumPy is to do it, in about `seconds`, or no loop can."""
+    dtype, count = memory.dtype, len(index)
+    index, values, old = as_loops_take_it(index), as_loops_take_it(values), np.empty(count, dtype)
+    if dtype.kind in "iu" or kind == "exch" and dtype.isbuiltin == 1:
+        run, unsigned = compiled(loops.apply_integers, seconds), dtype if dtype.kind in "iu" else f"u{dtype.itemsize}"
+        if run is None:
+            return None
+        data, values, given = (x.view(unsigned) for x in (memory, values, old))
+        compare = values if compare is None else as_loops_take_it(compare).view(unsigned)
+        return old, bool(run(data, index, loops.KINDS[kind], values, compare, given))
+    if kind in EXTREMES:
+        run, bits = compiled(loops.apply_extremes, seconds), np.dtype(f"i{dtype.itemsize}")
+        if run is None:
+            return None
+        nan, infinity = ordered_bits(np.array([np.nan, np.inf], dtype), kind)
+        last = bits.type(np.iinfo(bits).max)
+        return old, bool(run(memory.view(bits), index, ordered_bits(values, kind), "max" in kind, last, infinity, nan,
+                             old.view(bits)))
+    if kind == "add" and dtype in (np.float32, np.float64):
+        run, unsigned = compiled(loops.add_floats, seconds), f"u{dtype.itemsize}"
+        if run is None:
+            return None
+        nan = NAN_SUM.view(np.uint32).astype(unsigned)[()]
+        return old, bool(run(memory, memory.view(unsigned), index, values, nan, dtype == np.float32, old))
+    return None
+
+
+def _by_numpy(memory, index, kind, values, compare, need_old: bool) -> tuple[np.ndarray | None, bool]:
     floats = memory.dtype.kind not in "iu"
     if not need_old and kind in EXTREMES and floats:
         cells, at = np.unique(index, return_inverse=True)
@@ -34,6 +77,9 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
     counts = np.diff(np.r_[starts, len(ordered)])
     old = np.empty(len(index), memory.dtype)
     if counts.max() > 256:
+        found = _by_loops(memory, index, kind, values, compare, len(index) * ALONE)
+        if found is not None:
+            return found
         return old, _one_by_one(memory, index, kind, values, compare, old)
     changed = False
     for turn in range(counts.max()):

@@ -11,7 +11,7 @@ from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
 from .global_races import Box, Index, overlaps_itself
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
-from .values import SimBuffer, SimPoints, SimRegion
+from .values import SimBuffer, SimPoints, SimRegion, coordinates_of
 
 
 class GlobalAccess(Component):
@@ -25,7 +25,7 @@ class GlobalAccess(Component):
             if whole is not None:
                 self._count_region(buffer, region, owner)
                 return self._read_boxes(buffer, region, whole, other, dtype, owner)
-        index, keep, shape = self.indices(buffer, coords, mask, bounds)
+        index, keep, shape = self.indices(buffer, coordinates_of(region) if coords is None else coords, mask, bounds)
         self._count_requests(memory, index, owner)
         count = index.size if keep is None else int(np.count_nonzero(keep))
         self.count("global -> registers", count * self._repeats(index) * memory.itemsize)
@@ -56,6 +56,7 @@ class GlobalAccess(Component):
                 self._write_boxes(buffer, region, whole, values, dtype, owner)
                 self._note_store(buffer, region, bool(whole))
                 return
+        coords = coordinates_of(region) if coords is None else coords
         index, keep, shape = self.indices(buffer, coords, mask, bounds, values)
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
@@ -76,10 +77,9 @@ class GlobalAccess(Component):
             self._note_store(buffer, region, index.size > 0)
         if not index.size:
             return
-        if self.m.checks and not atomic:
-            self._check_twice(memory, index, values, owner, shape)
         memory.elements(dtype)[index] = values
         if self.m.checks and not atomic:
+            self._check_twice(memory, index, values, owner, shape)
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
 
     def _note_store(self, buffer: SimBuffer, region: SimRegion | SimPoints | None, reached: bool) -> None:
@@ -319,19 +319,13 @@ class GlobalAccess(Component):
         self.judge(memory, "write" if writing else "read", access(view, ids, self.m.sim.global_clocks, True, who))
 
     def _check_twice(self, memory: GlobalMemory, index, values, owner, shape) -> None:
-        """Report two threads of one CTA that write different values to the same element in one store."""
+        """Report two threads of one CTA that have written different values to the same element in one store: the last
+        one's are there."""
         if owner is None and not (values.ndim == 2 and self.m.threads > 1 and shape[-1] > 1):
             return
-        flat = index.reshape(-1)
-        order = np.arange(flat.size)
-        scratch = self.m.sim.scratch(memory.flat.size)
-        scratch[flat] = order
-        winner = scratch[flat]
-        if (winner == order).all():
-            return
-        data = np.ascontiguousarray(values).reshape(-1)
-        clash = (winner != order) & (data.view(f"V{data.itemsize}") != data[winner].view(f"V{data.itemsize}"))
-        if clash.any():
+        unsigned = f"u{values.itemsize}"
+        kept = memory.elements(values.dtype).view(unsigned)[index]
+        if (kept != np.ascontiguousarray(values).view(unsigned)).any():
             self.m.finding("race",
                            f"two threads write different values to one element of {memory.name} at the same time")
 

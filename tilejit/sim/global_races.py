@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import Loc
+from . import element_loops as loops
+from .compile_loops import as_loops_take_it, compiled
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
 from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, find_unknown
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
+
+MARKED = 4e-8  # seconds that NumPy takes to check and mark an access to a cell by index
 
 SOME = 16    # how many acquisitions by some threads of a CTA are kept apart
 
@@ -169,6 +174,8 @@ class GlobalShadow:
         """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first
         conflict, or None."""
         found = None
+        if who is None and clocks is None and self._mark_by_loop(loops.mark_reads, view, ids, MANY):
+            return None
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
@@ -178,19 +185,21 @@ class GlobalShadow:
         return found
 
     def _mark_readers(self, view, ids: np.ndarray, overlapping: bool) -> None:
-        if self.reader is None:
-            self.reader = np.zeros(self.cells, np.int32)
-        old = view(self.reader)
+        old = view(self._readers_array())
         new = np.where((old == 0) | (old == ids), ids, MANY)
         view.assign(self.reader, new)
         if overlapping:
             lost = view(self.reader) != new
             if lost.any():
-                view.assign(self.reader, np.where(lost, MANY, new))
+                view.assign(self.reader, MANY, lost)
 
     def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """As `read`, for a write. Two CTAs of one batch that write the same cell conflict too."""
         found = None
+        if who is None and clocks is None:
+            marked = self._mark_by_loop(loops.mark_writes, view, ids)
+            if marked:
+                return None if marked == 1 else self._written_together(view, ids)
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if self.reader is not None and found is None:
@@ -204,13 +213,37 @@ class GlobalShadow:
         if self.epoch is not None:
             assert clocks is not None  # as at the access that made the epochs
             view.assign(self.epoch, clocks.now[ids - 1])
-        if overlapping and found is None:
-            now = view(self.writer)
-            clash = now != ids
-            if clash.any():
-                at = np.argmax(clash)
-                found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1, -1
-        return found
+        return self._written_together(view, ids) if overlapping and found is None else found
+
+    def _written_together(self, view, ids: np.ndarray) -> tuple | None:
+        """The first cell that several of `ids` have just written."""
+        now = view(self.writer)
+        clash = now != ids
+        if not clash.any():
+            return None
+        at = np.argmax(clash)
+        return "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1, -1
+
+    def _mark_by_loop(self, loop: Callable[..., int], view, ids: np.ndarray, *more: int) -> int:
+        """Mark an access to cells by index by a compiled loop. Returns 0 if that is left to NumPy, because few cells
+        are accessed or one of them conflicts."""
+        if not isinstance(view, Index):
+            return 0
+        mark = compiled(loop, view.index.size * MARKED)
+        if mark is None:
+            return 0
+        none = np.empty(0, np.int32)
+        if loop is loops.mark_writes:
+            writer, reader = self._arrays(None), none if self.reader is None else self.reader
+        else:
+            writer, reader = none if self.writer is None else self.writer, self._readers_array()
+        cells, ids = (as_loops_take_it(x.reshape(-1)) for x in (view.index, np.broadcast_to(ids, view.index.shape)))
+        return int(mark(writer, reader, cells, ids, *more))
+
+    def _readers_array(self) -> np.ndarray:
+        if self.reader is None:
+            self.reader = np.zeros(self.cells, np.int32)
+        return self.reader
 
     def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
         """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
@@ -426,8 +459,11 @@ class Index:
         return int(self.index[at])
 
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
-        """Set the cells, or those where the mask `mine` is true."""
-        array[self.index] = values if mine is None else np.where(mine, values, self(array))
+        """Set the cells, or those where the mask `mine` is true: also where another access to such a cell is not."""
+        if mine is not None:
+            mine = np.broadcast_to(mine, self.index.shape)
+            values = np.broadcast_to(values, self.index.shape)[mine]
+        array[self.index if mine is None else self.index[mine]] = values
 
 
 def overlaps_itself(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from .host import Host
 from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
+from .networks import run_network
 from .ordered_access import OrderedAccess
 from .remote import RemoteStores
 from .report import Finding
@@ -32,7 +33,7 @@ from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
 from .tma import TensorCopies
 from .traffic import Traffic
-from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap, coordinates_of
+from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
@@ -350,6 +351,10 @@ class Machine:
         without a layout."""
         return self.sim.owners(tile)
 
+    def run_network(self, values: list[np.ndarray], steps: Sequence[Any], kept: int) -> list[np.ndarray]:
+        """Sort the last axis of `values` by the `steps` of a network, and keep its lowest ``2**kept`` elements."""
+        return run_network(values, steps, kept)
+
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def read(self, buffer: SimBuffer, coords: tuple | None, *, mask=None, other=0, owner=None, bounds: bool = True,
@@ -363,8 +368,6 @@ class Machine:
         1). ``atomic`` reads take part in no race. `tile` is the type of the result, if each of the threads that hold
         an element reads it.
         """
-        if coords is None:
-            coords = coordinates_of(region)
         if buffer.memory.scope == "global":
             return self.global_memory.read(buffer, coords, mask, other, owner, bounds, region, atomic)
         return self.shared.read(buffer, coords, mask, other, owner, region, atomic, tile)
@@ -378,8 +381,6 @@ class Machine:
         self.sim.version += 1
         if np.ndim(values) == 1:
             values = np.reshape(values, (-1, 1))
-        if coords is None:
-            coords = coordinates_of(region)
         if buffer.memory.scope == "global":
             self.global_memory.write(buffer, coords, values, mask, owner, bounds, region, atomic)
         else:

@@ -14,7 +14,8 @@ from .component import Component
 from .faults import Reporter
 from .memory import TensorMemory
 from .shadow import ANYONE, MANY, Access, Conflict
-from .values import SimBuffer, SimRegion
+from .shared_units import read_units, units_at, write_units
+from .values import SimBuffer, SimRegion, coordinates_of
 
 
 @dataclass
@@ -25,7 +26,10 @@ class Place:
     offsets: np.ndarray
     shape: tuple[int, ...]
     keep: np.ndarray | None = None
-    run: slice | None = None  # the indices of the elements, if they are contiguous and the same in every CTA
+    # of places that are kept for later, the same in every CTA: the indices of the elements if they are contiguous, and
+    # the numbers of the 16-byte units that they form
+    run: slice | None = None
+    units: np.ndarray | None = None
 
 
 class SharedAccess(Component):
@@ -119,11 +123,14 @@ class SharedAccess(Component):
             key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
             if key in self.m.sim.places:
                 return self.m.sim.places[key]
+        coords = coordinates_of(region) if coords is None else coords
         place = self._compute_place(buffer, coords, mask, itemsize, extra)
         if key is not None:
             first = place.offsets[0] // itemsize
             if len(first) and place.keep is None and (np.diff(first) == 1).all():
                 place.run = slice(int(first[0]), int(first[-1]) + 1)
+            elif place.keep is None:
+                place.units = units_at(place.offsets[0], itemsize)
             if len(self.m.sim.places) > 512:
                 self.m.sim.places.clear()
             if place.keep is None:
@@ -252,6 +259,8 @@ class SharedAccess(Component):
         data = buffer.memory.view(dtype)
         if place.run is not None and isinstance(rows, slice):
             return data[rows, place.run].copy()
+        if place.units is not None:
+            return read_units(buffer.memory, rows, place.units).view(dtype)
         if not self._check_alignment(place, dtype):
             return np.zeros((self.m.batch, place.offsets.shape[1]), dtype)
         index = place.offsets // dtype.itemsize
@@ -265,6 +274,9 @@ class SharedAccess(Component):
         data = buffer.memory.view(dtype)
         if place.run is not None and isinstance(rows, slice):
             data[rows, place.run] = values
+            return
+        if place.units is not None:
+            write_units(buffer.memory, rows, place.units, values)
             return
         if not self._check_alignment(place, dtype):
             return

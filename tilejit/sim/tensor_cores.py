@@ -12,6 +12,7 @@ from ..ops.mma.descriptor import Derived, Descriptor, encode_descriptor
 from ..types import Tile
 from .component import Component
 from .engines import Operation, Span
+from .shared_units import Elements
 
 ROWS, CHUNK = 64, 16  # rows of an instruction; bytes that a swizzle keeps contiguous
 TF32 = np.uint32(0xFFFFE000)
@@ -30,6 +31,12 @@ def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int
             steps.append(descriptor.addresses(at, mn, itemsize))
         blocks.append(np.concatenate(steps, axis=1))
     return np.concatenate(blocks, axis=0)
+
+
+@lru_cache(maxsize=256)
+def elements(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, ...]) -> Elements:
+    """A matrix's elements, to be read from the memory of CTAs."""
+    return Elements.at(addresses(made, start, mn, itemsize, rows), itemsize)
 
 
 @lru_cache(maxsize=256)
@@ -58,7 +65,8 @@ class TensorCores(Component):
         y = self._matrix(b, right, plan.b, plan.n, plan.b.rows, reads)
         self.m.engines.issue(Operation("the mma_async", reads=reads, land=lambda rows, params: None, params={},
                                        queue="wgmma", collective=True))
-        return _product(acc, plan.sign * _truncate_to_tf32(x), _truncate_to_tf32(y), plan.steps, t)
+        x, y = _truncate_to_tf32(x), _truncate_to_tf32(y)
+        return _product(acc, x if plan.sign == 1 else plan.sign * x, y, plan.steps, t)
 
     def multiply(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` for tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
@@ -75,16 +83,18 @@ class TensorCores(Component):
         start = self.m.shared.matrix_origin(region)
         reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK,
                           buffer.peer))
-        data = buffer.memory.view(type_.dtype.np)
         found: np.ndarray | None = None
         own = self.m.rows_of(buffer.peer)
-        own = np.arange(own.start, own.stop) if isinstance(own, slice) else own
         for positions, (at,) in self.m.cases(start):
-            index = addresses(made, at, mn, itemsize, rows) // itemsize
-            values = data[(own if positions is None else own[positions])[:, None, None], index[None]]
+            these = elements(made, at, mn, itemsize, rows)
+            if positions is None:
+                return these.read(buffer.memory, own, type_.dtype.np)
+            if isinstance(own, slice):
+                own = np.arange(own.start, own.stop)
+            values = these.read(buffer.memory, own[positions], type_.dtype.np)
             if found is None:
-                found = np.empty((self.m.batch, *index.shape), data.dtype)
-            found[slice(None) if positions is None else positions] = values
+                found = np.empty((self.m.batch, *values.shape[1:]), values.dtype)
+            found[positions] = values
         assert found is not None  # there is a CTA
         return found
 
@@ -108,4 +118,7 @@ def _product(acc: np.ndarray | None, x: np.ndarray, y: np.ndarray, steps: int, t
             total = (total.astype(np.float32) + np.matmul(part, other.swapaxes(1, 2))).astype(np.float16)
         return total
     product = np.matmul(x, y.swapaxes(1, 2))
-    return product if acc is None else acc + product
+    if acc is None:
+        return product
+    into = product if acc.dtype == product.dtype and acc.shape[0] <= product.shape[0] else None
+    return np.add(acc, product, out=into)

@@ -1,6 +1,6 @@
 """Assembles PTX text to a cubin, by the first assembler found.
 
-They are sought in this order: the setting, the wheel, CUDA_HOME, PATH, the driver, nvJitLink.
+They are sought in this order: the setting, the wheel, CUDA_HOME, PATH, cuda.pathfinder, the driver, nvJitLink.
 
 ptxas reads from its standard input and writes to an anonymous memory file, so nothing is left behind, and any number
 of processes can assemble at the same time. A small kernel takes 12 ms, of which 10 are the start of the program; that
@@ -8,7 +8,6 @@ overlaps LLVM's work."""
 
 from __future__ import annotations
 
-import ctypes
 import linecache
 import os
 import re
@@ -20,7 +19,7 @@ from functools import lru_cache
 
 from ..config import config
 from ..errors import Loc, SlowCodeError, ToolchainError
-from . import nvjitlink
+from . import nvjitlink, pathfinder
 from .child_process import Program
 from .packages import package
 
@@ -114,11 +113,15 @@ def _find(setting: str, home: str, path: str) -> Assembler:
     wheel = _wheel()
     if wheel is not None:
         return wheel
-    for name, found in (("CUDA_HOME", home and shutil.which("ptxas", path=os.path.join(home, "bin"))),
-                        ("PATH", shutil.which("ptxas", path=path))):
+    places: tuple[tuple[str, Callable[[], str | None]], ...] = (
+        ("CUDA_HOME", lambda: shutil.which("ptxas", path=os.path.join(home, "bin")) if home else None),
+        ("PATH", lambda: shutil.which("ptxas", path=path)),
+        ("cuda.pathfinder", lambda: pathfinder.program("ptxas")))
+    for name, search in places:
+        found = search()
         if found:
             return Assembler("ptxas", name, os.path.realpath(found))
-    if _driver_is_there():
+    if pathfinder.library("cuda") is not None:
         return Assembler("driver", "driver")
     linker = nvjitlink.locate()
     if linker is not None:
@@ -134,14 +137,6 @@ def _wheel() -> Assembler | None:
         if found is not None and path is not None and os.access(path, os.X_OK):
             return Assembler("ptxas", name, str(path), found.version)
     return None
-
-
-def _driver_is_there() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

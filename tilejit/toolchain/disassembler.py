@@ -8,6 +8,7 @@ import subprocess
 from functools import lru_cache
 
 from ..errors import ToolchainError
+from . import pathfinder
 from .packages import package
 
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump", "nvidia-cuda-nvcc")
@@ -29,6 +30,10 @@ def _find(home: str, path: str) -> str:
     search = os.pathsep.join(filter(None, (home and os.path.join(home, "bin"), path)))
     for name in ("nvdisasm", "cuobjdump"):
         found = shutil.which(name, path=search)
+        if found:
+            return found
+    for name in ("nvdisasm", "cuobjdump"):
+        found = pathfinder.program(name)
         if found:
             return found
     raise ToolchainError("no disassembler was found: pip install nvidia-cuda-nvdisasm brings one")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..config import config
 from ..errors import CacheError, ToolchainError
+from . import pathfinder
 from .files import read_sealed, write_sealed
 from .packages import package
 
@@ -33,9 +34,9 @@ def _locate(home: str) -> tuple[Path, str]:
         path = found.file("libdevice.10.bc") if found else None
         if found is not None and path is not None:
             return path, f"{wheel} {found.version}"
-    if home:
-        path = Path(home) / "nvvm" / "libdevice" / "libdevice.10.bc"
-        if path.is_file():
+    places = [Path(home) / "nvvm" / "libdevice" / "libdevice.10.bc"] if home else []
+    for path in (p for found in (lambda: places, lambda: [pathfinder.libdevice()]) for p in found()):
+        if path is not None and path.is_file():
             status = path.stat()
             return path, f"{path} {status.st_size} {status.st_mtime_ns}"
     raise ToolchainError(

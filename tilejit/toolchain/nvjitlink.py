@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import ToolchainError
+from . import pathfinder
 from .packages import package
 
 _WHEELS = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
@@ -18,7 +19,7 @@ _PTX = 2  # nvJitLinkInputType
 
 
 def locate() -> Path | None:
-    """The library of the wheel or of CUDA_HOME, or None."""
+    """The library of the wheel, of CUDA_HOME, or that cuda.pathfinder finds; None if there is none."""
     for wheel in _WHEELS:
         found = package(wheel)
         for name in ("libnvJitLink.so.13", "libnvJitLink.so.12"):
@@ -29,7 +30,7 @@ def locate() -> Path | None:
     for folder in ("lib64", "lib") if home else ():
         for path in sorted(Path(home or "", folder).glob("libnvJitLink.so.*")):
             return path
-    return None
+    return pathfinder.library("nvJitLink")
 
 
 @lru_cache(maxsize=4)

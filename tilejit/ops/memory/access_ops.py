@@ -9,7 +9,6 @@ from ...ir.op_traits import Reads, Registers, Traits, Writes
 from ...types import Scalar, Tile, Uniformity
 from . import ldmatrix, stmatrix
 from .access import LOAD, STORE, AccessSite
-from .regions import coordinates
 
 
 @op("reads", attrs=("cache",), variants=(ldmatrix.VARIANT, LOAD), traits=Traits(access=True))
@@ -64,7 +63,7 @@ def _(m, call, source, other, mask):
     owner = m.owners(t) if isinstance(t, Tile) else None
     if isinstance(t, Tile) and other.ndim == 2 and len(t.shape) != 1:
         other = other.reshape(-1, *(1,) * len(t.shape))
-    return m.read(source.buffer, coordinates(m, source), mask=mask, other=other, owner=owner, region=source,
+    return m.read(source.buffer, None, mask=mask, other=other, owner=owner, region=source,
                   tile=None if owner is None else t)
 
 
@@ -72,7 +71,7 @@ def _(m, call, source, other, mask):
 def _(m, call, target, value, mask):
     t = type_of(call.args[1])
     owner = m.owners(t) if isinstance(t, Tile) else None
-    m.write(target.buffer, coordinates(m, target), value, mask=mask, owner=owner, region=target)
+    m.write(target.buffer, None, value, mask=mask, owner=owner, region=target)
 
 
 @load_.emit

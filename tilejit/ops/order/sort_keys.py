@@ -81,34 +81,8 @@ def _(m, call, *xs):
         x = np.moveaxis(np.broadcast_to(x, (batch, *shape)), axis + 1, -1)
         padding = [(0, 0)] * (x.ndim - 1) + [(0, missing)]
         values.append(np.pad(x, padding, constant_values=np.iinfo(x.dtype).max))
-    for step in steps(network.bits, network.kept):
-        if step.halves:
-            low, high = _pairs(values, network.kept)
-            values = [v.reshape(*v.shape[:-2], -1) for v in _choose(_is_below(high, low), high, low)]
-            continue
-        low, high = _pairs(values, step.bit)
-        upwards = np.arange(values[0].shape[-1]) >> min(step.stage, network.kept) & 1 == 0
-        swap = _is_below(high, low) == upwards.reshape(-1, 2, 1 << step.bit)[:, 0]
-        values = [np.stack(both, -2).reshape(v.shape) for v, *both in
-                  zip(values, _choose(swap, high, low), _choose(swap, low, high))]
+    values = m.run_network(values, steps(network.bits, network.kept), network.kept)
     return tuple(np.moveaxis(v[..., :kept], -1, axis + 1) for v in values)
-
-
-def _pairs(values: list, bit: int) -> tuple[list, list]:
-    """The elements at positions where `bit` is 0, and their partners, both (..., blocks, 2**bit)."""
-    split = [v.reshape(*v.shape[:-1], -1, 2, 1 << bit) for v in values]
-    return [v[..., 0, :] for v in split], [v[..., 1, :] for v in split]
-
-
-def _is_below(a: list, b: list) -> np.ndarray:
-    test = a[-1] < b[-1]
-    for x, y in zip(a[-2::-1], b[-2::-1]):
-        test = (x < y) | (x == y) & test
-    return test
-
-
-def _choose(test: np.ndarray, a: list, b: list) -> list:
-    return [np.where(test, x, y) for x, y in zip(a, b)]
 
 
 # -- emission ----------------------------------------------------------------------------------------------------------
