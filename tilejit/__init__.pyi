@@ -1208,8 +1208,10 @@ def each_warpgroup(over: builtins.range | Iterable[int], regs: int | None = None
 def elect() -> _Scope[None]:
     """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
 
-def empty(shape: _Extents, dtype: _DTypeLike = 'float32', device: int = 0) -> DeviceArray | Any:
-    """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
+def empty(shape: _Extents, dtype: _DTypeLike = 'float32', device: int | Any = 0) -> DeviceArray | Any:
+    """A new row-major array on the device, given by its number or as a ``cuda.core.Device``, with undefined contents.
+    Elements of less than a byte are packed.
+    """
 
 def erf(x: _Value, *, fast: bool | None = None) -> _Tile:
     """erf of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
@@ -2078,14 +2080,14 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     """
 
 @overload
-def to_device(array: Packed, device: int = 0) -> Packed:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
-    or packed elements) on the device.
+def to_device(array: Packed, device: int | Any = 0) -> Packed:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the
+    device, given by its number or as a ``cuda.core.Device``.
     """
 @overload
-def to_device(array: Any, device: int = 0) -> DeviceArray:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
-    or packed elements) on the device.
+def to_device(array: Any, device: int | Any = 0) -> DeviceArray:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the
+    device, given by its number or as a ``cuda.core.Device``.
     """
 
 def topk(x: _Value, k: int, axis: int = -1) -> tuple[_Tile, _Tile]:
