@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parent
 # Folders of tilejit/ ("." has its files): files of tests/, single tests, or cases of them.
 QUICK = {
     ".": (
-        "copy/test_copy_options.py", "runtime/test_autotune.py", "runtime/test_bench.py",
+        "copy/test_copy_options.py", "runtime/test_bench.py",
         "language/test_constants.py::test_a_frozen_dataclass_can_be_a_constant", "cache/test_cache_keys.py",
         "test_quick_tier.py", "test_chosen_cases.py", "mutants/test_compiler_mutants.py",
     ),
@@ -64,6 +64,7 @@ QUICK = {
     "emit": ("ops/test_words.py",),
     "ptx": ("ptx/test_ptx_catalogue.py",),
     "ptx/table": ("ptx/test_ptx_catalogue.py",),
+    "tuning": ("runtime/test_autotune.py", "runtime/test_tuning.py"),
     "toolchain": (
         "toolchain/test_assembler.py", "toolchain/test_files.py", "toolchain/test_host_code.py",
         "toolchain/test_packages.py",

@@ -39,7 +39,7 @@ from .sim.report import Report
 from .testing import Verification
 from .timeline import Timeline
 from .timing import Comparison
-from .tuning import Tuned
+from .tuning import Choices, Resources, Tuned
 
 if TYPE_CHECKING:  # mypy then analyses this file before those of the tools, which import it
     from . import jax as jax, kernels as kernels, roofline as roofline, testing as testing, timeline as timeline, timing as timing, tuning as tuning
@@ -52,7 +52,7 @@ __all__ = [
     "alloc", "arange", "argmax", "argmin", "argsort", "array", "asin", "asinh", "asm", "assume", "atan", "atan2",
     "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max",
     "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot", "bench", "bfloat16", "bitcast",
-    "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "clip", "clock",
+    "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "choice", "clip", "clock",
     "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
     "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
     "device_print", "dot", "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv",
@@ -910,19 +910,33 @@ def atomic_xor(
     """
 
 def autotune(
-    configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable[..., Any] | None = None
+    configs: dict[str, Any] | Iterable[dict[str, Any]], key: Iterable[str] | None = None,
+    prune: Callable[..., Any] | None = None, *, where: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+    accept: Callable[[Resources], Any] | None = None, limit: float | None = 10.0, budget: float | None = None,
+    workers: Any = None
 ) -> Callable[[Kernel[..., Any]], Tuned]:
-    """Decorate a kernel with configurations: dicts of constexpr arguments and launch options.
+    """Decorate a kernel with configurations: dicts of constexpr arguments and launch options, or a search space, a dict
+    in which a value is a `choice` of several.
 
     What a configuration does not set, but others do, has its value from the kernel's decorator or the
-    parameter's default.
+    parameter's default. `where` is a constraint on configurations or a list of them, each a function whose parameters
+    are what they set: ``where=lambda BM, BN: BM * BN <= 128 * 256``.
 
     The first call of each kind compiles all configurations in parallel, times those that compile and fit the device
-    in bursts on the call's arguments, and remembers the fastest, on disk too. Budgets such as ``spills=0`` reject a
-    configuration. The kind of a call is given by the parameters named in `key`, by default all: their values if they
-    are numbers, and shapes, strides and dtypes of arrays. ``prune(configs, arguments)`` returns the configurations
-    worth timing for a call. For a kernel that is shorter than its launch (some microseconds), the time measured is
-    that of the launch.
+    in bursts, and takes the fastest. The kind of a call is given by the parameters named in `key`, by default all:
+    their values if they are numbers, and shapes, strides and dtypes of arrays. Each result is kept on disk under a key
+    of its own, so that another process, or a further configuration, times only what is new.
+
+    ``prune(configs, arguments)`` returns the configurations worth compiling for a call. `accept`, a function of
+    its `Resources`, is asked for each that is compiled, and turns down what is not worth timing:
+    ``accept=lambda r: r.spills == 0 and r.active_ctas >= 2``. Limits such as ``spills=0`` in a configuration make its
+    compilation fail.
+
+    Candidates are timed in a process of their own, on copies of the arrays. One that takes longer than `limit`
+    seconds, faults or crashes costs a process; with ``limit=None``, this process times them, on the arrays themselves,
+    which have their contents again afterwards. After `budget` seconds no other candidate is begun, and of a search
+    space a random sample is timed. `workers` are GPUs of this host by number, a ``dask.distributed.Client`` or the
+    module ``ray``: they share the candidates. All GPUs must be of one name. Raises LaunchError for what does not fit.
     """
 
 def ballot(condition: _Value, mask: _Value | None = None) -> _Tile:
@@ -1008,6 +1022,11 @@ def cdiv(a: SupportsIndex, b: SupportsIndex) -> int:
 
 def ceil(x: _Value, *, fast: bool | None = None) -> _Tile:
     """ceil of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: exact."""
+
+def choice(*values: Any) -> Choices:
+    """Values of a constexpr argument or a launch option that `autotune` is to try: ``dict(BLOCK=tile.choice(512, 1024),
+    num_warps=tile.choice(4, 8))`` are four configurations. LaunchError if there are no values.
+    """
 
 def clip(x: _Value, low: _Value, high: _Value) -> _Tile:
     """`x` limited to the range from `low` to `high`, of which one may be None. NaN stays NaN."""
@@ -1189,8 +1208,10 @@ def each_warpgroup(over: builtins.range | Iterable[int], regs: int | None = None
 def elect() -> _Scope[None]:
     """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
 
-def empty(shape: _Extents, dtype: _DTypeLike = 'float32', device: int = 0) -> DeviceArray | Any:
-    """A new row-major array on the device, with undefined contents. Elements of less than a byte are packed."""
+def empty(shape: _Extents, dtype: _DTypeLike = 'float32', device: int | Any = 0) -> DeviceArray | Any:
+    """A new row-major array on the device, given by its number or as a ``cuda.core.Device``, with undefined contents.
+    Elements of less than a byte are packed.
+    """
 
 def erf(x: _Value, *, fast: bool | None = None) -> _Tile:
     """erf of each element of a float tile or scalar; integers become float32. Accuracy in float32 and float64: 2 ulp."""
@@ -2059,14 +2080,14 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     """
 
 @overload
-def to_device(array: Packed, device: int = 0) -> Packed:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
-    or packed elements) on the device.
+def to_device(array: Packed, device: int | Any = 0) -> Packed:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the
+    device, given by its number or as a ``cuda.core.Device``.
     """
 @overload
-def to_device(array: Any, device: int = 0) -> DeviceArray:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists,
-    or packed elements) on the device.
+def to_device(array: Any, device: int | Any = 0) -> DeviceArray:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the
+    device, given by its number or as a ``cuda.core.Device``.
     """
 
 def topk(x: _Value, k: int, axis: int = -1) -> tuple[_Tile, _Tile]:

@@ -57,6 +57,6 @@ from .plan import BufferSpec, plan_copy
 from .schedule import next_tile, tile_at, tile_order
 from .testing import verify
 from .timing import bench
-from .tuning import autotune
+from .tuning import autotune, choice
 
 globals().update(_MATH | _REDUCTIONS | _SCANS | _ATOMICS)

@@ -25,6 +25,7 @@ from .emit.emitter import Emitted, emit
 from .emit.jitter import add_jitter
 from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
+from .frontend.captures import attached_captures
 from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, operands, walk, written_arrays
@@ -165,15 +166,16 @@ def lower(source: Source, arguments: dict[str, Any], *, target: str, launch: Lau
     warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails), *untyped_bits_warnings(graph))
     checked = config().check or _under_pytest()
     body = None
-    for name, run in PASSES:
-        try:
-            graph = run(graph, facts)
-        except RecursionError:
-            raise too_deep(graph.loc) from None
-        if checked and graph.body is not body:
-            check(graph)
-        body = graph.body
-        clock(name)
+    with attached_captures(lambda: built.captured):
+        for name, run in PASSES:
+            try:
+                graph = run(graph, facts)
+            except RecursionError:
+                raise too_deep(graph.loc) from None
+            if checked and graph.body is not body:
+                check(graph)
+            body = graph.body
+            clock(name)
     return Lowered(graph, (*warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
                    frozenset(array for array in written_arrays(c for c in walk(graph.body) if isinstance(c, Call))
                              if isinstance(array, int)), seconds, built.printed,

@@ -56,7 +56,7 @@ class Config:
     ptxas: str = ""         # path of the assembler to use
     target: str = ""        # target to compile for when no device says (default sm_90a)
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
-    log: bool = False       # one line on stderr for every compile, with its cause
+    log: bool = False       # one line on stderr for every compile, with its cause, and every candidate of `autotune`
     check: bool = False     # check the graph after every pass (always on under pytest)
     numba: bool | None = None  # whether the simulator compiles its loops; default: where the work pays for it
     jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves

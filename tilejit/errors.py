@@ -90,6 +90,8 @@ class TileError(Exception):
     """Base class of all errors for a user's mistakes. ``loc`` is the location in the kernel's source,
     if it is known."""
 
+    captured: tuple[Any, ...] | None = None  # what compiling had read from the code around the kernel, if that failed
+
     def __init__(self, message: str, loc: Loc | None = None):
         super().__init__(message)
         self.message = message
@@ -141,6 +143,10 @@ class CacheError(TileError):
 
 class ToolchainError(TileError):
     """LLVM, the assembler or the driver rejected its input."""
+
+
+class SlowCodeError(ToolchainError):
+    """The assembler dropped what the kernel's speed depends on."""
 
 
 class TileWarning(UserWarning):

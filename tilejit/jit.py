@@ -21,6 +21,7 @@ from .concurrency import not_while_forking
 from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, print_text, warn
 from .frontend import Capture, Source
+from .frontend.captures import attached_captures
 from .ir.builder import Facts
 from .ir.op import variant_names
 from .lazy import Lazy
@@ -283,7 +284,8 @@ class Kernel:
             with compiler.pause_garbage_collection():
                 version = self.version(bound, options, target, shelf.missed)
                 lowered = version.require_lowered()
-                compiled = shelf.compile(lowered, bound)
+                with attached_captures(lambda: lowered.captured):
+                    compiled = shelf.compile(lowered, bound)
             self._warn_of(compiled.warnings[len(lowered.warnings):])
             version.compiled = compiled
             return compiled
@@ -296,6 +298,12 @@ class Kernel:
             self._warn_of(found.compiled.warnings[len(version.require_lowered().warnings):])
         version.compiled = found.compiled
         return version.compiled
+
+    def captures(self, bound: Bound, options: dict[str, Any], target: str) -> tuple[Capture, ...]:
+        """The values that compiling for these arguments has read from the code around the kernel; () if it has not been
+        compiled for them."""
+        version = self._versions(bound, options, target)[1]
+        return () if version is None else version.captured
 
     def _lower(self, bound: Bound, options: dict[str, Any], target: str) -> Lowered:
         lowered: Lowered = compiler.lower(self.source, **self._frontend_inputs(bound, options, target))

@@ -66,22 +66,43 @@ def alternate(measures: Mapping[K, Callable[[], float]], rounds: int) -> dict[K,
     return times
 
 
-def time_launches(launches: Mapping[int, Callable[[], Any]], stream: int,
-                  device: int) -> tuple[dict[int, float], dict[int, TileError]]:
-    """The milliseconds of each launch on a stream, as the median of bursts that alternate with the others'; and the
-    errors of launches that fail."""
-    first: dict[int, float] = {}
-    failed: dict[int, TileError] = {}
-    for i, launch in launches.items():
+def time_launches(launches: Mapping[K, Callable[[], Any]], stream: int,
+                  device: int) -> tuple[dict[K, float], dict[K, TileError]]:
+    """The milliseconds of each launch on a stream, as `time_bursts` has them, and the errors of launches that fail."""
+    def of(launch: Callable[[], Any]) -> Callable[[int], float]:
+        return lambda count: burst(launch, count, stream, device)
+    return time_bursts({i: of(launch) for i, launch in launches.items()})
+
+
+def time_bursts(bursts: Mapping[K, Callable[[int], float]],
+                proceed: Callable[[K, float | None], bool] = lambda i, last: True
+                ) -> tuple[dict[K, float], dict[K, TileError]]:
+    """The milliseconds of each launch, as the median of bursts that alternate with the others'; and the errors of
+    those that fail. A burst is a function that launches as often as it is told and returns the milliseconds of one.
+
+    `proceed` is called with each name, and the milliseconds of its first timing (None if it failed), and returns
+    whether to go on with the next; those after it have neither time nor error."""
+    first: dict[K, float] = {}
+    failed: dict[K, TileError] = {}
+    for i, run in bursts.items():
         try:
-            burst(launch, 1, stream, device)
+            run(1)
             # the second launch compiles the launcher to machine code, while the GPU waits
-            first[i] = min(burst(launch, 2, stream, device) for _ in range(3))
+            first[i] = min(run(2) for _ in range(3))
         except LaunchError as error:
             failed[i] = error
+        if not proceed(i, first.get(i)):
+            break
     near = [i for i in first if first[i] <= LOST * min(first.values())]
-    times = alternate({i: partial(burst, launches[i], count_in_burst(first[i]), stream, device) for i in near}, ROUNDS)
-    return {i: median(times.get(i, [once])) for i, once in first.items()}, failed
+    samples: dict[K, list[float]] = {i: [] for i in near}
+    for _ in range(ROUNDS):
+        for i in near:
+            if i not in failed:
+                try:
+                    samples[i].append(bursts[i](count_in_burst(first[i])))
+                except LaunchError as error:
+                    failed[i] = error
+    return {i: median(samples.get(i, [once])) for i, once in first.items() if i not in failed}, failed
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

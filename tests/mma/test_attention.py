@@ -11,6 +11,7 @@ from tilejit.errors import ToolchainError
 
 from tests.gpu import in_child, needs_gpu
 from tests.mma.attention import attention
+from tests.runtime.fakes import FakeTuning
 
 BF16 = ml_dtypes.bfloat16
 
@@ -266,14 +267,15 @@ def test_a_variant_with_too_few_registers_is_refused():
         compiled(d=256, stages=1)
 
 
-def test_autotune_skips_variants_that_serialise_products_or_spill():
+def test_autotune_skips_variants_that_serialise_products_or_spill(monkeypatch):
     """Advisories of the assembler count like errors."""
     common = dict(NC=2, CAUSAL=True, num_warps=12, spills=0)
-    configs = dict(enumerate([dict(common, BN=64, D=256, STAGES=1), dict(common, BN=64, D=128, STAGES=2), dict(common, BN=192, D=128, STAGES=1)]))
-    tuned, arrays = tile.autotune(list(configs.values()))(attention), [tile.ArraySpec((4, 512, 256), "bfloat16") for _ in range(4)]
-    made = tuned._compile_configs(("any call",), configs, (*arrays, tile.ArraySpec((1,), "uint32"), 0.1), {}, "sm_90a")
-    assert list(made) == [1] and made[1].spills == 0
-    assert "serialized" in tuned.rejected["any call",][0] and re.search("serialized|spills|registers", tuned.rejected["any call",][2])
+    configs = [dict(common, BN=64, D=256, STAGES=1), dict(common, BN=64, D=128, STAGES=2), dict(common, BN=192, D=128, STAGES=1)]
+    tuned, fake = tile.autotune(configs)(attention), FakeTuning(monkeypatch)
+    arrays = [fake.array((4, 512, 256), "bfloat16") for _ in range(4)]
+    assert tuned.config(1, *arrays, fake.array((1,), "uint32"), 0.1) is tuned.configs[1]
+    (reasons,) = tuned.rejected.values()
+    assert list(reasons) == [0, 2] and "serialized" in reasons[0] and re.search("serialized|spills|registers", reasons[2])
 
 
 @needs_gpu("sm_90a")

@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant("kernels", "return down // 2 * across + down % 2 * tile.cdiv(across, 2) if PAIR else down * across",
            "return down // 2 * across if PAIR else down * across",
            "mma/test_grouped.py mma/test_pairs.py"),
-    Mutant("tuning.py", "if kind not in self.chosen:", "if kind in self.chosen:", "runtime/test_autotune.py"),
+    Mutant("tuning", "if kind not in self.chosen:", "if kind in self.chosen:", "runtime/test_autotune.py"),
     Mutant("testing.py", "return not self.findings and not self.differences",
            "return not self.findings",
            "runtime/test_verify.py"),

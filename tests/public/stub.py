@@ -52,7 +52,7 @@ UNNAMED = {
     "testing": ("Verification",),
     "timeline": ("Timeline",),
     "timing": ("Comparison",),
-    "tuning": ("Tuned",),
+    "tuning": ("Choices", "Resources", "Tuned"),
 }
 
 # {class of values: (names of the types of the compiler's values, what it is, further lines)}

@@ -8,10 +8,11 @@ import struct
 import types
 from contextlib import nullcontext
 from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver
+from tilejit.runtime.arrays import ArrayView, row_major
 from tilejit.runtime.driver import EntryPoints
 from tilejit.runtime.launcher import Launcher, Link
 from tilejit.runtime.recipe import Recipe
@@ -278,3 +279,57 @@ class FakeGpu:
 
     def cuCtxSynchronize(self):
         pass
+
+
+# -- a GPU on which configurations are tuned ----------------------------------------------------------------------------------
+
+class FakeTuning:
+    """A GPU that compiles nothing less, and times configurations by a function: `milliseconds(config number, candidate)`, or an error.
+    `timed` are the numbers of warps of the candidates that were timed, in order."""
+
+    def __init__(self, monkeypatch, name="Fake GPU", target="sm_90a"):
+        self.timed: list[int] = []
+        self.milliseconds = lambda warps: float(warps)
+        self.launched: list[tuple] = []
+        self.shares: list[tuple] = []
+        for function, result in (("available", True), ("name", name), ("target", target), ("synchronize", None), ("version", 13000),
+                                 ("active_ctas", 2), ("free_memory", 1 << 40), ("copy_to_host", None)):
+            monkeypatch.setattr(driver, function, lambda *args, result=result, **named: result)
+        monkeypatch.setattr("tilejit.runtime.launcher.load", lambda recipe, image, device, **options: FakeLauncher(self, recipe))
+        monkeypatch.setattr("tilejit.tuning.workers.time_share", self.time_share)
+
+    def time_share(self, candidates, call, device, limit, seconds, tell=lambda number, first: None):
+        self.shares.append((device, limit, seconds, call))
+        times, failed = {}, {}
+        for n, candidate in candidates.items():
+            warps = candidate.recipe["threads"] // 32
+            self.timed.append(warps)
+            try:
+                times[n] = self.milliseconds(warps)
+            except LaunchError as error:
+                failed[n] = error
+            tell(n, times.get(n))
+        return times, failed
+
+    def array(self, shape, dtype="float32", pointer=1 << 20):
+        """An array on the device; nothing reads its data."""
+        return FakeDeviceArray(ArrayView(pointer, shape, row_major(shape), dtype, 0))
+
+
+class FakeDeviceArray:
+    def __init__(self, view):
+        self.view, self.shape, self.strides, self.dtype = view, view.shape, view.strides, view.dtype
+
+    def __tilejit_view__(self):
+        return replace(self.view, owner=self)
+
+
+class FakeLauncher:
+    function = 1
+
+    def __init__(self, gpu, recipe):
+        self.gpu, self.recipe = gpu, recipe
+
+    def __call__(self, grid, stream, args):
+        self.gpu.launched.append((self.recipe["threads"] // 32, grid))
+        return True

@@ -11,7 +11,7 @@ import tilejit as tile
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import driver
 from tilejit.timing import time_launches
-from tilejit.tuning import Kept
+from tilejit.tuning.kept import Kept
 
 from tests.gpu import in_child, needs_gpu
 from tests.runtime.fakes import FakeGpu
@@ -192,6 +192,29 @@ def test_the_gpu_uses_the_fastest_configuration_and_leaves_arrays_unchanged():
     print(json.dumps(times))
 
 
+@tile.jit
+def misbehaving(x, DO: tile.constexpr):
+    if DO == "hang":
+        nobody_arrives = tile.mbarrier(1)
+        nobody_arrives.wait(0)
+    if DO == "fault":
+        tile.asm("{ .reg .b64 a; mov.b64 a, 64; st.global.b32 [a], $1; mov.u32 $0, 0; }", tile.int32, 1)
+    tile.store(x[0:64], tile.load(x[0:64]) + 1)
+
+
+@pytest.mark.unsanitized
+@needs_gpu()
+@in_child(timeout=120)
+def test_candidates_that_hang_or_fault_on_the_gpu_are_left_out_and_the_arrays_are_those_of_the_launch():
+    os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
+    x = tile.to_device(np.arange(64, dtype=np.float32), 0)
+    tuned = tile.autotune(dict(DO=tile.choice("hang", "fault", "work")), limit=2)(misbehaving)
+    tuned[1](x)
+    np.testing.assert_array_equal(x.numpy(), np.arange(64) + 1)
+    (reasons,) = tuned.rejected.values()
+    assert reasons[0] == "it had not ended after 2 s" and "CUDA_ERROR" in reasons[1] and list(tuned.chosen.values()) == [dict(DO="work")]
+
+
 @pytest.mark.unperturbed
 @needs_gpu()
 @in_child(timeout=120)
@@ -201,5 +224,6 @@ def test_the_choice_is_cached_on_disk():
     x, out = (tile.to_device(np.ones(1 << 20, np.float32), 0) for _ in range(2))
     accumulate[grid](x, out, 1 << 20)
     again[grid](x, out, 1 << 20)
-    assert not again.timings and again.chosen == accumulate.chosen
+    assert again.timings == accumulate.timings and again.chosen == accumulate.chosen
+    assert all(trial.known for trials in again.tried.values() for trial in trials.values())
     assert (out.numpy() == 3).all()

@@ -24,7 +24,7 @@ from . import (  # noqa: F401 - each registers what its syntax does
     statements,
 )
 from .calls import call, run
-from .captures import Capture
+from .captures import Capture, attached_captures
 from .joins import assemble, leaves
 from .names import Frame
 from .prune import needed_values, prune
@@ -71,9 +71,10 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
         g.need("a programmatic dependent launch (pdl=True)", 90)
     params = _parameters(w, source, arguments)
     try:
-        run(w)
-        for ring in g.state.get("rings", ()):
-            ring.check()
+        with attached_captures(lambda: _captures_of(w)):
+            run(w)
+            for ring in g.state.get("rings", ()):
+                ring.check()
     except RecursionError:
         raise too_deep(w.g.loc) from None
     finally:
@@ -82,8 +83,12 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     body = prune(Block(tuple(g.blocks[0])))
     _warn_of_unused_loads(g, body, source)
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
-    return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())),
+    return Built(graph, tuple(g.warnings), _captures_of(w), tuple(g.state.get(PRINTED, ())),
                  frozenset(g.state.get(SPARE, ())), tuple(g.state.get("tails", ())))
+
+
+def _captures_of(w: Walker) -> tuple[Capture, ...]:
+    return tuple(capture for capture, _ in w.captured.values())
 
 
 def _warn_of_unused_loads(g: Builder, body: Block, source: Source) -> None:

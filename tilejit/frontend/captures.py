@@ -13,13 +13,14 @@ import enum
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..dtypes import MAX_BITS, DType
-from ..errors import CompilationError
+from ..errors import CompilationError, TileError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
 from ..names import counterpart
@@ -186,16 +187,17 @@ class Unrecorded(Exception):
     """A value has no token or cannot be reached from the kernel, so the kernel is not cached on disk."""
 
 
-def text_of(token: Any) -> str:
-    """A token as text that is the same in every process. Unrecorded if the token is None."""
+def text_of(token: Any, located: bool = True) -> str:
+    """A token as text that is the same in every process, and if not `located` in every folder. Unrecorded if the token
+    is None."""
     if token is None:
         raise Unrecorded
     if isinstance(token, tuple):
-        return f"({', '.join(map(text_of, token))})"
+        return f"({', '.join(text_of(part, located) for part in token)})"
     if isinstance(token, frozenset):
-        return f"{{{', '.join(sorted(map(text_of, token)))}}}"
+        return f"{{{', '.join(sorted(text_of(part, located) for part in token))}}}"
     if isinstance(token, Source):
-        return identity(token)
+        return identity(token, located)
     if isinstance(token, Function):
         function = token.function
         return f"{function.__module__}.{function.__qualname__} {_code_digest(function.__code__)}"
@@ -204,14 +206,15 @@ def text_of(token: Any) -> str:
     return repr(token)
 
 
-def identity(source: Source) -> str:
-    """A function's identity: its text, its location (which line tables and messages contain) and its defaults.
+def identity(source: Source, located: bool = True) -> str:
+    """A function's identity: its text, its defaults, and if `located` its location, which line tables and messages
+    contain.
 
     The cells of a notebook have file names with the process id, which is left out.
     """
     file = re.sub(r"ipykernel_\d+", "ipykernel", source.file)
-    return (f"{source.name} {source.fingerprint()} {file}:{source.first_line} "
-            f"{text_of(tuple(defaults_of(source).items()))}")
+    place = f"{file}:{source.first_line} " if located else ""
+    return f"{source.name} {source.fingerprint()} {place}{text_of(tuple(defaults_of(source).items()), located)}"
 
 
 def _class_text(kind: type) -> str:
@@ -263,7 +266,18 @@ def _code_digest(code: CodeType) -> str:
 
 # -- captures as data --------------------------------------------------------------------------------------------------
 
-def record_captures(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict[str, Any]:
+@contextmanager
+def attached_captures(captured: Callable[[], tuple[Capture, ...]]) -> Iterator[None]:
+    """A context whose errors get the values that were captured so far, on which they may depend."""
+    try:
+        yield
+    except TileError as error:
+        error.captured = captured()
+        raise
+
+
+def record_captures(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any],
+                    located: bool = True) -> dict[str, Any]:
     """Captures as plain data, which `find_changed_capture` compares with the values in another process.
 
     `sources` says how each function that reads a value is reached from the kernel: through a compile-time argument, a
@@ -287,13 +301,13 @@ def record_captures(captured: tuple[Capture, ...], source: Source, constants: di
         if capture.source not in places:
             raise Unrecorded
         owner = places[capture.source]
-        values.append([owner, list(capture.path), text_of(capture.token)])
+        values.append([owner, list(capture.path), text_of(capture.token, located)])
         reach("capture", owner, list(capture.path), capture.token)
     return {"sources": ways, "values": values}
 
 
-def find_changed_capture(record: dict[str, Any], source: Source,
-                         constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
+def find_changed_capture(record: dict[str, Any], source: Source, constants: dict[str, Any],
+                         located: bool = True) -> tuple[tuple[Capture, ...], str]:
     """The recorded captures with their current values, and the name of the first that has changed ("" if none has)."""
     sources: list[Source | Function] = [source]
     for kind, owner, name, steps in record["sources"]:
@@ -311,7 +325,7 @@ def find_changed_capture(record: dict[str, Any], source: Source,
     for owner, path, text in record["values"]:
         capture = Capture(sources[owner], tuple(path), None)
         held = capture.current()
-        if held is None or text_of(held) != text:
+        if held is None or text_of(held, located) != text:
             return (), capture.name
         captured.append(Capture(capture.source, capture.path, held))
     return tuple(captured), ""

@@ -222,6 +222,13 @@ def allocate(nbytes: int, device: int = 0) -> int:
         return call("cuMemAlloc", nbytes, doing=f"allocating {nbytes} bytes on device {device}")
 
 
+def free_memory(device: int = 0) -> int:
+    """Bytes of the device's memory that no process uses."""
+    with in_context(device):
+        free, _ = call("cuMemGetInfo", doing=f"asking for the free memory of device {device}")
+    return free
+
+
 @lru_cache
 def unused_address(device: int) -> int:
     """The address of 256 bytes that nothing reads or writes, for tensor maps of arrays without elements."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..config import config
-from ..errors import Loc, ToolchainError
+from ..errors import Loc, SlowCodeError, ToolchainError
 from . import nvjitlink, pathfinder
 from .child_process import Program
 from .packages import package
@@ -220,7 +220,7 @@ def _judge_notes(notes: tuple[str, ...], ptx: str, allow: tuple[str, ...], assem
     if assembler.kind == "nvjitlink":
         message += "\nnvJitLink cannot keep setmaxnreg: pip install nvidia-cuda-nvcc brings ptxas"
     lines, numbers = ptx.splitlines(), [int(found[1]) for found in map(_LINE.search, bad) if found]
-    raise ToolchainError(message, next((place for n in numbers if n > 0 and (place := _source_place(lines, n))), None))
+    raise SlowCodeError(message, next((place for n in numbers if n > 0 and (place := _source_place(lines, n))), None))
 
 
 def _error(ptx: str, target: str, assembler: Assembler, code: int, log: str) -> ToolchainError:

@@ -21,7 +21,7 @@ from ...runtime.arrays import ArrayView, describe
 from ...runtime.store import open_store
 from ...timing import time_launches
 from ...toolchain.installed import tools
-from ...tuning import Kept
+from ...tuning.kept import Kept
 from ..operands import (
     HOPPER,
     TILES,
