@@ -171,8 +171,8 @@ FAMILIES = (
             "testing verify testing.Verification testing.Difference timing bench timing.Comparison timing.Timing "
             "profile named_range timeline timeline.Timeline timeline.Span "
             "roofline roofline.Counts roofline.Roofline roofline.Gpu "
-             "tuning autotune choice tuning.Tuned tuning.Resources tuning.Trial tuning.TuningReport tuning.TunedCall kernels "
-             "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention kernels.attention_backward jax jax.call"
+            "tuning autotune choice tuning.Tuned tuning.Resources tuning.Trial tuning.TuningReport tuning.TunedCall kernels "
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention kernels.attention_backward jax jax.call"
         ),
     ),
     Family(
