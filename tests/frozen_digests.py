@@ -40,6 +40,7 @@ TESTS = Path(__file__).resolve().parent
 ROOT = str(TESTS.parent)
 PACKAGE = os.path.join(ROOT, "tilejit", "")
 RECORD = TESTS / "digests"  # one file for each folder of tests
+LATER_OPTIONS = ("profile",)  # launch options that are newer than the record: left out of keys at their defaults
 MISSING = "-"               # stands for the digest of IR that no process of the run emitted
 STAGES = ("graph", "plans", "LLVM IR")
 LETTERS = 6                 # of a digest; a change stays unseen with a probability of 16 ** -LETTERS
@@ -135,7 +136,10 @@ def version_text(kernel, bound, found: Lowered) -> str:
     """All that distinguishes a version of a kernel from the others."""
     values = [described((capture.name, capture.token)) for capture in found.captured if not _of_the_code(capture)]
     facts = sorted(map(described, found.facts.items()))
-    return anywhere("\n".join([described(kernel.source), described(bound.key), described(found.graph.launch), *sorted(values), *facts]))
+    launch = found.graph.launch
+    options = [getattr(launch, f.name) for f in dataclasses.fields(launch) if f.name not in LATER_OPTIONS or getattr(launch, f.name) != f.default]
+    options_text = f"[{','.join(map(described, options))}]"
+    return anywhere("\n".join([described(kernel.source), described(bound.key), options_text, *sorted(values), *facts]))
 
 
 def _of_the_code(capture) -> bool:

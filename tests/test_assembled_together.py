@@ -62,7 +62,7 @@ def test_a_performance_advisory_of_the_assembler_is_an_error_of_its_kernel():
     slow = Waiting("slow", "sm_90a", good.ptx.replace("\tret;", "\tsetmaxnreg.inc.sync.aligned.u32 200;\n\tret;").replace(".maxntid 128, 1, 1\n", ""))
     assert not queue.add(good) and not queue.add(slow)
     problem, = queue.finish()
-    assert problem.startswith("slow: ToolchainError") and "setmaxnreg" in problem
+    assert problem.startswith("slow: SlowCodeError") and "setmaxnreg" in problem
 
 
 def test_a_module_of_several_functions_is_assembled_alone():

@@ -349,7 +349,7 @@ read_only.flags.writeable = False
     (lambda: tile.jit(source=3), "the source of a kernel is its text, not int"),
     (lambda: tile.jit(source="async def k(x):\n    tile.store(x[0], 1)"), "a kernel cannot be `async def`; write def"),
     (lambda: tile.jit(source="def k(x, x):\n    tile.store(x[0], 1)"), "the text is not Python: duplicate argument 'x'"),
-    (lambda: tile.autotune({"BLOCK": 4}), "autotune takes a list of configurations, each a dict"),
+    (lambda: tile.autotune(4), "autotune takes a list of configurations, each a dict"),
     (lambda: tile.autotune("BLOCK"), "autotune takes a list of configurations, each a dict"),
     (lambda: good[1](tile.ArraySpec((64,), "float32"), y), "x is a spec without data"),
     (lambda: tile.jit(source="def k(x, y, n):\n    tile.store(y[0:64], tile.load(x[0:64]).to(tile.int8) + (n + 1))")[1](x, y, 127),
