@@ -7,7 +7,7 @@ import pytest
 from tests.gpu import run_child
 
 PROGRAM = """
-    import os, threading, time
+    import faulthandler, os, threading, time
     import numpy as np
     import tilejit as tile
 
@@ -28,7 +28,7 @@ PROGRAM = """
         pid = os.fork()
         if pid:
             return pid
-        threading.Thread(target=lambda: (time.sleep(20), os._exit(7)), daemon=True).start()  # it hangs
+        faulthandler.dump_traceback_later(20, exit=True)  # it hangs
         out, k = np.zeros(64, np.float32), kernel(1)
         k[1,](out, 1.0)
         k.compile(out, 1.0, target="sm_90a")
@@ -38,7 +38,8 @@ PROGRAM = """
         threading.Thread(target=work, args=(first,), daemon=True).start()
     for n in range(8):
         time.sleep(0.05 * n)
-        assert os.waitpid(child(), 0)[1] == 0
+        _, status = os.waitpid(child(), 0)
+        assert status == 0, (n, status)
     os._exit(0)
 """
 
