@@ -50,6 +50,7 @@ from .passes.pipelining.tokens import complete_tokens
 from .passes.placement.shared_memory import place_shared
 from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
+from .passes.products.flushed_powers import flush_powers
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.wgmma_waits import insert_wgmma_waits
 from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
@@ -116,9 +117,9 @@ class Lowered:
 
 
 # (name, function) of each pass, in order. The name is that of its module in passes/.
-PASSES = (("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
-          ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("pipeline", write_pipelines),
-          ("layouts", assign_layouts),
+PASSES = (("flushed_powers", flush_powers), ("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead),
+          ("constant_bounds", check_constant_bounds), ("shared_layouts", choose_shared_layouts), ("dots", write_dots),
+          ("pipeline", write_pipelines), ("layouts", assign_layouts),
           ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),

@@ -155,6 +155,19 @@ def test_each_seed_of_a_run_begins_with_kernels_that_were_not_launched(monkeypat
     staged.warm.clear()
 
 
+def test_kernels_without_synchronisation_have_one_turn(monkeypatch):
+    @tile.jit(num_warps=1)
+    def doubled(x, y):
+        tile.store(y[0:32], tile.load(x[0:32]) * 2)
+
+    monkeypatch.setenv("TILEJIT_JITTER_SEEDS", "3")
+    monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    x = tile.ArraySpec((32, 32), "float32")
+    for kernel, args, turns in ((doubled, (tile.ArraySpec((32,), "float32"),) * 2, 1), (staged, (x, x), 3)):
+        monkeypatch.setenv("TILEJIT_JITTER", "5")
+        assert sum(kernel.compile(*args, target="sm_90a") is not None for _ in jitter_seeds()) == turns
+
+
 class Gone:
     pass
 

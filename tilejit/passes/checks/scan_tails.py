@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ...ir.builder import Facts, Warning_, as_value, type_as, type_of
-from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, operands, walk
+from ...ir.graph import Call, Const, Graph, Node, Operand, Value
 from ...ops.memory.access_ops import store_
 from ...ops.memory.atomics import atomic_
 from ...ops.memory.ordered import ordered_store
@@ -22,6 +22,7 @@ from ...ops.reduce.scan import scan_
 from ...ops.tiles.arrange import broadcast, reshape_, transpose_
 from ...types import Region, Sym, Tile
 from ..analysis.context import Context
+from ..analysis.uses import uses
 
 STORES = (store_, ordered_store, atomic_)
 
@@ -40,22 +41,6 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
 def _begins_inside(context: Context, start: Operand) -> bool:
     least, _ = context.bounds(start)
     return least is not None and least >= 0
-
-
-def uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
-    """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it,
-    the aliases are its names there."""
-    found: dict[Operand, list[Any]] = {}
-    for node in walk(body):
-        same: list[tuple[Operand, tuple[Value, ...]]] = []
-        if isinstance(node, (For, While)):
-            same = [(x, (c.inner, c.result)) for c, y in zip(node.carried, node.body.yields) for x in (c.init, y)]
-        elif isinstance(node, If):
-            same = [(x, (result,)) for result, *sides in zip(node.results, node.then.yields, node.orelse.yields)
-                    for x in sides]
-        for x, values in same or [(x, ()) for x in operands(node)]:
-            found.setdefault(x, []).append((node, values))
-    return found
 
 
 def _is_dropped(context: Context, tail: Tail, uses: dict[Any, Any]) -> bool:

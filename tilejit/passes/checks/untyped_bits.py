@@ -13,7 +13,7 @@ from typing import Any
 from ...ir.builder import Warning_, element_type
 from ...ir.graph import Call, Graph, Operand, walk
 from ...ops.tiles.casts import cast
-from .scan_tails import uses
+from ..analysis.uses import uses
 
 #: Forms that return their operand `a` as it is -> the function of the language that keeps its dtype.
 MOVES = {
