@@ -202,6 +202,11 @@ def misbehaving(x, DO: tile.constexpr):
     tile.store(x[0:64], tile.load(x[0:64]) + 1)
 
 
+@pytest.mark.parametrize("do, instruction", [("hang", "mbarrier.try_wait"), ("fault", "st.global.b32 [a]"), ("work", "st.global")])
+def test_kernels_that_hang_and_fault_compile(do, instruction):
+    assert instruction in misbehaving.compile(tile.ArraySpec((64,), "float32"), DO=do, target="sm_90a").ptx
+
+
 @pytest.mark.unsanitized
 @needs_gpu()
 @in_child(timeout=120)

@@ -7,10 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import tilejit as tile
+
+from tests.runtime import stub_calls
 
 HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+
+def test_the_kernels_of_the_calls_compile():
+    for kernel, arrays in ((stub_calls.double, 2), (stub_calls.count_up, 1)):
+        made = kernel.compile(*(tile.ArraySpec((64,), "float32"),) * arrays, BLOCK=32, target="sm_90a")
+        assert "st.global" in made.ptx and made.cubin
 
 
 @pytest.fixture(scope="module")
