@@ -13,8 +13,6 @@ from tests.runtime import stub_calls
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-
 
 def test_the_kernels_of_the_calls_compile():
     for kernel, arrays in ((stub_calls.double, 2), (stub_calls.count_up, 1)):
@@ -25,6 +23,8 @@ def test_the_kernels_of_the_calls_compile():
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory):
     """The folder of the stub."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
     folder = tmp_path_factory.mktemp("stub")
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", HERE / "stub_driver.c", "-o", folder / "libcuda.so.1",
                     "-ldl"], check=True)
