@@ -62,8 +62,6 @@ def test_the_search_stops_at_the_bound(looked_at, monkeypatch):
 
 @pytest.mark.parametrize("plans", [WORST, REFERENCE], ids=["worst", "reference"])
 def test_planning_takes_less_than_two_milliseconds_per_site(plans):
-    """CPU time; `tests/bench/planning.py` prints it. Sites that take longer at first are measured again over half a second, since other
-    processes may have used the cache or changed the clock."""
+    """CPU time on an idle core; `tests/bench/planning.py` prints it, and says how a slower core is told from a slower plan."""
     times = {name: fastest(plan) for name, plan in plans.items()}
-    again = {name: fastest(plans[name], attempts=300) for name, seconds in times.items() if seconds > LIMIT}
-    assert {name: seconds for name, seconds in again.items() if seconds > LIMIT} == {}
+    assert {name: seconds for name, seconds in times.items() if seconds > LIMIT} == {}

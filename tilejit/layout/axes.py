@@ -75,6 +75,8 @@ def as_whole_number(value: Any) -> Any:
 
     Raises CompilationError for floats, strings, sequences and None.
     """
+    if type(value) is int:
+        return value
     if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
         return operator.index(value)
     if value is None or isinstance(value, (float, complex, str, tuple, list, dict)):
@@ -87,7 +89,7 @@ def as_shard(entry: Any) -> Shard:
     if not isinstance(entry, (tuple, list)) or len(entry) not in (2, 3):
         raise CompilationError(f"a shard is (extent, stride, axis), found {entry!r}")
     extent, stride = as_whole_number(entry[0]), entry[1]
-    if isinstance(stride, OnAxis):
+    if type(stride) is not int and isinstance(stride, OnAxis):
         if len(entry) == 3 and entry[2] != stride.axis:
             raise CompilationError(f"a shard lies on one axis, found {stride!r} and {entry[2]!r}")
         entry = (extent, stride.value, stride.axis)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from math import gcd, prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .view import Dim, Number, View, divide, multiple
 
@@ -92,8 +92,7 @@ class TensorMap:
                 **({"nowhere": True} if self.nowhere else {})}
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Adjacent digits of one dimension that also continue each other in shared memory;
     `cuts` are the boundaries between them."""
 
@@ -104,8 +103,7 @@ class Run:
     cuts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A dimension of the box, or a loop over boxes: `box` steps of `weight` elements along `dim`, `step` bytes apart
     in shared memory."""
 
@@ -115,8 +113,7 @@ class Group:
     step: int
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A possible box: its `groups`, innermost first, the `loops` that repeat it, and the number of its cuts that the
     search `made_up`, which are not boundaries of digits."""
 
@@ -333,8 +330,7 @@ def largest_divisor(extent: int, limit: int) -> int:
 
 # -- from a box to a map -----------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A dimension of the map: one part of the dimension `dim` of the array, in steps of `weight` elements."""
 
     dim: int
