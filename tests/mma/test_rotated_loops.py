@@ -1,11 +1,14 @@
 """Rotated loops: the first products of the next iteration run ahead, and threads work while the second products of this one run."""
 
 import random
+import re
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+
+from tests.gpu import in_child, needs_gpu
 
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
@@ -63,13 +66,16 @@ def check(made, start, stop, form):
     assert np.abs(out - want).max() <= 2.0 ** -8 * (p @ np.abs(k if "shared" in form else v)).max() + 1e-6
 
 
-def run(rows, start, stop, form, **constants):
-    """Check one launch on the simulator against NumPy. Returns whether the loop was rotated."""
+def run(rows, start, stop, form, launch=None, **constants):
+    """Check one launch against NumPy, by default on the simulator. Returns whether the loop was rotated."""
     made = arrays(rows, stop, constants["D"])
-    options = dict(constants, FORM=form, num_warps=constants["BM"] // 16, target="sm_90a")
-    attend.simulate(rows // constants["BM"], *made, start, stop, **options).raise_first()
+    options = dict(constants, FORM=form, num_warps=constants["BM"] // 16)
+    if launch is None:
+        attend.simulate(rows // constants["BM"], *made, start, stop, target="sm_90a", **options).raise_first()
+    else:
+        launch(rows // constants["BM"], *made, start, stop, **options)
     check(made, start, stop, form)
-    rotation, = attend.compile(*made, start, stop, **options).rotations
+    rotation, = attend.compile(*made, start, stop, target="sm_90a", **options).rotations
     return rotation.rotated
 
 
@@ -82,12 +88,114 @@ def test_rotated_loops_of_no_one_and_more_trips_are_right(stages):
 FORMS = ("causal", "bias", "added", "shared", "split", "turned", "branch")
 
 
-@pytest.mark.parametrize("number", range(8))
-def test_drawn_rotated_loops_are_right(number):
+def drawn(number):
+    """The extents, form and constants of a kernel with a number."""
     r = random.Random(number)
     form = tuple(sorted({FORMS[number % len(FORMS)], *r.sample(FORMS, r.randint(0, 2))}))
     bm, bn, d = r.choice((64, 128, 192)), r.choice((16, 32)), r.choice((16, 32))
-    trips = r.randint(1, 4)
     start = bn * r.randint(0, 1)
-    stop = start + bn * trips - (r.randrange(bn) if "branch" in form and "turned" not in form else 0)
-    assert run(2 * bm if r.random() < 0.3 else bm, start, stop, form, BM=bm, BN=bn, D=d, STAGES=r.randint(2, 4))
+    stop = start + bn * r.randint(1, 4) - (r.randrange(bn) if "branch" in form and not {"turned", "bias"} & {*form} else 0)
+    return (2 * bm if r.random() < 0.3 else bm, start, stop, form), dict(BM=bm, BN=bn, D=d, STAGES=r.randint(2, 4))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_drawn_rotated_loops_are_right(number):
+    extents, constants = drawn(number)
+    assert run(*extents, **constants)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_drawn_rotated_loops_are_right_on_the_gpu():
+    for number in range(24):
+        extents, constants = drawn(number)
+        for seed in (None, 1, 2):
+            assert run(*extents, lambda rows, *made, **options: attend[(rows,)](*made, backend="cuda", jitter=seed, **options), **constants)
+
+
+@tile.jit
+def over_heads(Q, K, V, OUT, D: tile.constexpr):
+    """One CTA goes over the heads, each backwards along the keys."""
+    for h in range(Q.shape[0]):
+        q = tile.load(Q[h, 0:64, 0:D])
+        total, acc = tile.zeros((64,)), tile.zeros((64, D))
+        for n in tile.pipelined(range(K.shape[1] - 16, -1, -16), stages=3, warp_specialize=True):
+            p = tile.maximum(tile.dot(q, tile.load(K[h, n:n + 16, 0:D]).T), 0.0)
+            total += tile.sum(p, axis=1)
+            acc = tile.dot(p.to(tile.float16), tile.load(V[h, n:n + 16, 0:D]), acc)
+        tile.store(OUT[h, 0:64, 0:D], acc + total[:, None])
+
+
+@pytest.mark.parametrize("keys", [16, 80])
+def test_a_rotated_loop_runs_again_and_backwards(keys):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.integers(-2, 3, (5, n, 32)).astype(np.float16) for n in (64, keys, keys))
+    out = np.full((5, 64, 32), np.nan, np.float32)
+    over_heads.simulate(1, q, k, v, out, D=32, target="sm_90a").raise_first()
+    assert over_heads.compile(q, k, v, out, D=32, target="sm_90a").rotations[0].rotated
+    p = np.maximum(q.astype(np.float32) @ k.astype(np.float32).transpose(0, 2, 1), 0)
+    np.testing.assert_array_equal(out, p @ v.astype(np.float32) + p.sum(axis=2, keepdims=True))
+
+
+def test_the_next_first_product_starts_before_this_second_one_and_threads_work_while_it_runs():
+    """And the slots of both are released apart."""
+    made = attend.compile(*arrays(128, 256, 64), 0, 256, BM=128, BN=128, D=64, STAGES=2, FORM=("causal",), num_warps=8, spills=0,
+                          target="sm_90a")
+    _, consumers = made.graph.split("warpgroup 0 x 2")
+    loop = consumers[consumers.index(" for "):].split("->")[0]
+    steps = re.findall(r"mma_async|mma_wait\(n=\d\)|mbarrier_wait|ring_release(?=\()|reduce(?=\()|cast(?=\(.*bfloat16)", loop)
+    assert steps == ["mbarrier_wait", "mma_async", "mbarrier_wait", "mma_async", "mma_wait(n=1)", "ring_release", "reduce", "reduce",
+                     "mma_wait(n=0)", "ring_release", "cast"]
+    assert "rotated: the product at line" in made.explain()
+
+
+@tile.jit
+def declined(Q, K, V, OUT, WHY: tile.constexpr, D: tile.constexpr = 64):
+    q, acc = tile.load(Q[0:64, 0:D]), tile.zeros((64, D))
+    last = tile.zeros((64, D))
+    for n in tile.pipelined(range(0, K.shape[0], 64), stages=2, warp_specialize=True):
+        k = tile.load(K[n:n + 64, 0:D])
+        s = tile.dot((acc if WHY == "early" else q).to(tile.float16), k.T)
+        if WHY == "stored":
+            tile.store(OUT[0:64, 0:64], s)
+        p = tile.maximum(s, 0.0).to(tile.float16)
+        acc = tile.dot(p, tile.load(V[n:n + 64, 0:D]), acc)
+        if WHY == "third":
+            last = tile.dot(acc.to(tile.float16), k, last)
+    tile.store(OUT[0:64, 0:D], acc + last)
+
+
+@pytest.mark.parametrize("why,words", [
+    ("early", "depends on what the product at line {} of the iteration before computes"),
+    ("stored", "store at line {} would change its place among the products"),
+    ("third", "two in a row can overlap"),
+])
+def test_explain_says_why_a_loop_is_not_rotated(why, words):
+    arrays = [tile.ArraySpec((64, 64), "float16")] * 3
+    made = declined.compile(*arrays, tile.ArraySpec((64, 64), "float32"), WHY=why, target="sm_90a")
+    rotation, = made.rotations
+    assert not rotation.rotated and re.search(words.replace("{}", r"\d+"), rotation.how), rotation
+    assert f"not rotated: {rotation.how}" in made.explain()
+
+
+@pytest.mark.parametrize("constants,words", [
+    (dict(BM=64, BN=16, D=16, STAGES=1, FORM=("shared",)), "read the same buffer, which takes 2 stages"),
+    (dict(BM=64, BN=16, D=16, STAGES=2, FORM=(), ROLES=False), "warp_specialize=True gives these to a producer"),
+    (dict(BM=192, BN=128, D=128, STAGES=2, FORM=()), "of a thread's 160 registers"),
+])
+def test_a_loop_is_rotated_only_with_a_producer_and_enough_stages_and_registers(constants, words):
+    made = arrays(constants["BM"], 128, constants["D"])
+    rotation, = attend.compile(*made, 0, 128, **constants, num_warps=constants["BM"] // 16, target="sm_90a").rotations
+    assert not rotation.rotated and words in rotation.how
+
+
+def test_a_loop_with_one_product_is_not_in_question():
+    @tile.jit
+    def product(A, B, C):
+        acc = tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, A.shape[1], 64), stages=2, warp_specialize=True):
+            acc = tile.dot(tile.load(A[0:64, k:k + 64]), tile.load(B[k:k + 64, 0:64]), acc)
+        tile.store(C[0:64, 0:64], acc)
+
+    square = tile.ArraySpec((64, 64), "float16")
+    assert product.compile(square, square, square, target="sm_90a").rotations == ()
