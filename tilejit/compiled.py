@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         LayoutRecord,
         LoadRecord,
         LoopRecord,
+        MaskRecord,
         ProductRecord,
         RotationRecord,
     )
@@ -90,6 +91,7 @@ class CompiledKernel:
     loops: tuple[LoopRecord, ...]
     loads: tuple[LoadRecord, ...]
     rotations: tuple[RotationRecord, ...]
+    masks: tuple[MaskRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple[str, ...]
     compile_time: dict[str, float]
@@ -160,6 +162,8 @@ class CompiledKernel:
             lines += _explain_load(load)
         for rotation in self.rotations:
             lines += _explain_rotation(rotation)
+        for mask in self.masks:
+            lines += _explain_mask(mask)
         lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
@@ -228,6 +232,11 @@ def _explain_load(load: LoadRecord) -> list[str]:
 
 def _explain_rotation(loop: RotationRecord) -> list[str]:
     return [f"  line {loop.line}: {loop.source}", f"    {'' if loop.rotated else 'not '}rotated: {loop.how}"]
+
+
+def _explain_mask(mask: MaskRecord) -> list[str]:
+    return [f"  line {mask.line}: {mask.source}",
+            f"    skipped in iterations of the pipelined loop at line {mask.loop} in which the mask is true everywhere"]
 
 
 def _explain_map(m: TensorMapRecord) -> str:

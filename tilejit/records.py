@@ -130,9 +130,19 @@ class RotationRecord:
     how: str
 
 
+@dataclass(frozen=True)
+class MaskRecord:
+    """A mask in the pipelined loop at the line `loop` that is skipped in iterations in which it is true everywhere."""
+
+    line: int
+    source: str
+    loop: int
+
+
 # The attributes of a compiled kernel that hold records, and the records' classes.
 RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
-           "loops": LoopRecord, "loads": LoadRecord, "rotations": RotationRecord}
+           "loops": LoopRecord, "loads": LoadRecord, "rotations": RotationRecord,
+           "masks": MaskRecord}
 
 
 class Plain(SimpleNamespace):
