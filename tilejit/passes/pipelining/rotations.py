@@ -90,7 +90,7 @@ class Rotation:
         """The operands of the second products in registers that a conversion makes. Its result has the registers of
         the iteration before, once its products have read them."""
         converted = {v for n in nodes if isinstance(n, Call) and n.op.traits.conversion for v in n.results}
-        return converted & {p.args[1] for p in self.second}
+        return {p.args[1] for p in self.second if p.args[1] in converted}
 
     def _values_from_first(self, outer: set[Value]) -> list[Value]:
         """The values that the second half takes of the first, of the loop (`outer`), or hands on."""
