@@ -97,7 +97,7 @@ class _MaskSkipper:
         with self.g.block() as nodes:
             test = self.is_whole(condition)
             for bound in self.bounds:
-                test = _both(self.g, test, bound)
+                test = _conjunction(self.g, test, bound)
         if not isinstance(test, Value):
             return None
         copier = Copier()
@@ -125,14 +125,14 @@ class _MaskSkipper:
         if made.op in REARRANGED:
             return self.is_whole(made.args[0])
         if made.op is ew.bit_and:
-            return _both(self.g, *map(self.is_whole, made.args))
+            return _conjunction(self.g, *map(self.is_whole, made.args))
         if made.op not in COMPARISONS or not element_type(made.args[0]).is_int:
             return False
         one, other = map(self.extremes, made.args)
         if one is None or other is None:
             return False
         falls = made.op in (ew.le, ew.lt)
-        return _compared(self.g, COMPARISONS[made.op], one[1] if falls else one[0], other[0] if falls else other[1])
+        return _comparison(self.g, COMPARISONS[made.op], one[1] if falls else one[0], other[0] if falls else other[1])
 
     def extremes(self, x: Operand) -> Extremes | None:
         """The extremes of an integer, or of a tile of integers; None if they are not known before the threads compute
@@ -165,7 +165,7 @@ class _MaskSkipper:
             other = other[1], other[0]
         low, high = (_sum(self.g, "+" if call.op is ew.add else "-", a, b) for a, b in zip(one, other))
         least, most = integer_range(element_type(call.result))
-        self.bounds += _compared(self.g, ">=", low, least), _compared(self.g, "<=", high, most)
+        self.bounds += _comparison(self.g, ">=", low, least), _comparison(self.g, "<=", high, most)
         return low, high
 
 
@@ -188,13 +188,13 @@ def _sum(g: Writer, symbol: str, a: Extreme, b: Extreme) -> Extreme:
     return binary(g, symbol, a, b)
 
 
-def _compared(g: Writer, symbol: str, a: Extreme, b: Extreme) -> Operand | bool:
+def _comparison(g: Writer, symbol: str, a: Extreme, b: Extreme) -> Operand | bool:
     if isinstance(a, int) and isinstance(b, int):
         return {">=": a >= b, ">": a > b, "<=": a <= b, "<": a < b}[symbol]
     return compare(g, symbol, a, b)
 
 
-def _both(g: Writer, a: Operand | bool, b: Operand | bool) -> Operand | bool:
+def _conjunction(g: Writer, a: Operand | bool, b: Operand | bool) -> Operand | bool:
     """Whether both hold."""
     if isinstance(a, bool):
         return b if a else False
