@@ -16,6 +16,7 @@ from tilejit.ptx.names import python_name
 
 from .annotations import ATTRIBUTES, OVERLOADS
 from .families import FAMILIES, Family
+from .run_examples import example_of, standing_words
 from .stub import (
     KERNEL_METHODS,
     VALUES,
@@ -40,6 +41,15 @@ loop (`total = 0.0`, and then a tile).
 
 `from tilejit import *` brings the language, but not the names that Python has too (`range`, `max`, `sum`, ...). In a
 kernel, Python's own `range`, `min`, `max` and `abs` work on the language's values.
+"""
+
+IMPORTS = """\
+The examples begin with
+
+```python
+import numpy as np
+import tilejit as tile
+```
 """
 
 # What the words in the signatures mean.
@@ -218,8 +228,11 @@ def words_of(text: str) -> str:
 def page(family: Family) -> str:
     """The text of a page."""
     sections = [described(name) for name in family.names]
-    words = words_of("\n".join(sections))
-    return "\n".join([NOTE, "", f"# {family.title}\n", family.about + "\n", *([words] if words else []), *sections])
+    words = [words_of("\n".join(sections)), standing_words(family.page)]
+    examples = [example_of(family.page, name.lstrip("_")) for name in family.names]
+    words += [IMPORTS] if any(examples) else []
+    parts = [part for pair in zip(sections, examples) for part in pair]
+    return "\n".join([NOTE, "", f"# {family.title}\n", family.about + "\n", *filter(None, words), *filter(None, parts)])
 
 
 def anchor(name: str) -> str:
