@@ -17,7 +17,6 @@ import textwrap
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +104,9 @@ def entries(page: str) -> dict[str, Entry]:
 
 # -- running -----------------------------------------------------------------------------------------------------------
 
-_numbers = count()
-
-
 def executed(code: str, names: dict[str, Any]) -> None:
     """Run code whose lines `tile.jit` can read."""
-    file = f"example_{next(_numbers)}.py"
+    file = "example.py"
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     exec(compile(code, file, "exec", dont_inherit=True), names)
 
