@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,24 @@ def register_names(app: Any, document: nodes.document) -> None:
             app.env.domains["py"].note_object(full, kind, section["ids"][0], location=section)
 
 
+def link_names(app: Any, document: nodes.document, page: str) -> None:
+    """A name in code, such as `tile.sum` or `tile.sum(x, axis=0)`, leads to its section of the reference."""
+    objects = app.env.domains["py"].objects
+    for code in list(document.findall(nodes.literal)):
+        name = re.match(r"(?:tile|tilejit)\.(\w+(?:\.\w+)*)", code.astext())
+        entry = objects.get(f"tilejit.{name[1]}") if name else None
+        inside = any(isinstance(node, (nodes.reference, nodes.title)) for node in ancestors(code))
+        if entry and not inside and entry.docname != page:
+            uri = f"{app.builder.get_relative_uri(page, entry.docname)}#{entry.node_id}"
+            code.replace_self(nodes.reference("", "", code.deepcopy(), internal=True, refuri=uri))
+
+
+def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
 def lead_to_the_index(app: Any, error: Exception | None) -> None:
     """The site's own root leads to docs/index.html."""
     if error is None:
@@ -148,4 +168,5 @@ def setup(app: Any) -> None:
     app.add_source_parser(NotebookParser)
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", register_names)
+    app.connect("doctree-resolved", link_names)
     app.connect("build-finished", lead_to_the_index)

@@ -40,7 +40,11 @@ STANDING = {
     "ring": ("a ring of two slots", "tile.ring(2, S=((64, 64), tile.float32))"),
     "turns": ("turns of two groups", "tile.turns(2)"),
 }
-HOST = {"row": ("the shape and dtype of an array float32 [64]", tile.ArraySpec((64,), "float32"))}
+HOST = {
+    "row": ("the shape and dtype of an array float32 [64]", tile.ArraySpec((64,), "float32")),
+    "fill": ("a kernel that sets the eight elements of its only argument to 1",
+             tile.jit(source="def fill(x): tile.store(x[0:8], 1)")),
+}
 
 KERNEL = """\
 @tile.jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -62,7 +63,7 @@ PYRIGHT = {
 # -- generated files ---------------------------------------------------------------------------------------------------
 
 
-def test_the_stub_and_the_reference_are_as_generated():
+def test_the_stub_and_the_reference_are_as_generated(tmp_path):
     """After a change of a signature, a docstring or an example: python -m tests.public.generate
 
     That runs the examples and the wrong calls, in a process of its own: their kernels are not tests.
@@ -73,6 +74,8 @@ def test_the_stub_and_the_reference_are_as_generated():
         text=True,
         timeout=300,
         cwd=ROOT,
+        env={**{name: x for name, x in os.environ.items() if not name.startswith("TILEJIT_")},
+             "TILEJIT_CACHE_DIR": str(tmp_path)},
     )
     assert done.returncode == 0, f"run `python -m tests.public.generate`: these differ:\n{done.stdout}{done.stderr}"
 
