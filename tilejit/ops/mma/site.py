@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...dispatch import Site
-from ...dtypes import DType, float32
+from ...dtypes import DType, count_elements, float32, uint8
 from ...ir.builder import Builder, describe, element_type, extents_of, type_of
-from ...ir.graph import Value
+from ...ir.graph import Operand, Value
 from ...types import Region, Tile
 from ..moves.copy_async.site import alignment
+from .tcgen05_kinds import KINDS, PADDED
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,23 @@ class Factors:
     types: tuple[str, str]
     block: int
     dtype: DType
+
+
+def padded_bytes_of(dtype: DType, kind: str, name: str) -> DType | None:
+    """The padded dtype for an operand of elements `name`, if it is of bytes in which these are packed, and
+    instructions of the `kind` read them padded; else None."""
+    return PADDED[name] if dtype == uint8 and KINDS[kind].k != 64 else None
+
+
+def as_multiplied(x: Operand, name: str, kind: str) -> Tile | Region:
+    """The type of an operand of a product with scale factors as instructions of a `kind` read it: bytes in which
+    elements `name` are packed as padded elements, if they read these."""
+    t = type_of(x)
+    assert isinstance(t, (Tile, Region))
+    dtype = padded_bytes_of(t.dtype, kind, name)
+    if dtype is None:
+        return t
+    return Tile(dtype, (*t.shape[:-1], count_elements(dtype.element, t.shape[-1])))
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,7 @@ class MmaSite(Site):
         if "kind" in t["options"]:
             kind, types, block = (t["options"][name] for name in ("kind", "types", "block"))
             factors = Factors(kind, types, block, element_type(call.args[3]))
+            a_type, b_type = (as_multiplied(x, name, kind) for x, name in zip((a, b), types))
         return MmaSite(a_type, b_type, a_starts, b_starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
                        g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align,
                        g.registers, factors, g)
