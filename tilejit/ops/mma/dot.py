@@ -42,8 +42,7 @@ def dot_(acc: Registers, a: Reads, b: Reads, scale_a: Registers = None, scale_b:
 
 @dot_.infer
 def _(g, acc, a, b, *factors, trans_a, trans_b, dtype, precision, options):
-    if "kind" in options:
-        a, b = (Value("operand", as_multiplied(x, name, options["kind"])) for x, name in zip((a, b), options["types"]))
+    a, b = (Value(x.name, as_multiplied(x, options, n)) for n, x in enumerate((a, b)))
     m, n, k = product_shape(g, acc, a, b, trans_a, trans_b)
     if 0 in (m, n, k):
         raise g.error(f"a product of [{m}, {k}] by [{k}, {n}] has nothing to multiply")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ...config import architecture
+from ...dtypes import DType
 from ...dispatch import reasons, variants_at
 from ...errors import line_of
 from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
@@ -34,6 +35,7 @@ from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
 from ...ops.memory.ordered import ordered_load
 from ...ops.mma.dot import dot_
+from ...ops.mma.site import types_as_multiplied
 from ...ops.ptx.escape import asm_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
@@ -150,6 +152,18 @@ def observes_other_kernels(context: Context, node: Node) -> bool:
     return unknown or node.op is ordered_load or waits_for_grids(node)
 
 
+def padded_operands(context: Context) -> dict[Operand, DType]:
+    """The tiles of packed bytes that nothing but products take, and these as padded elements, with the dtype of
+    those."""
+    taken = [(x, read) for c in context.calls if c.op is dot_ for x, read in zip(c.args[1:3], types_as_multiplied(c))
+             if read != type_of(x)]
+    if not taken:
+        return {}
+    calls = [n for n in walk(without_dead_code(context.graph.body)) if isinstance(n, Call)]
+    others = {a for c in calls for n, a in enumerate(c.args) if c.op is not dot_ or n not in (1, 2)}
+    return {x: read.dtype for x, read in taken if x not in others}
+
+
 class _LoadsAhead:
     """The walk that plans each pipelined loop when it comes to it, and rewrites the loads and products in it."""
 
@@ -161,6 +175,7 @@ class _LoadsAhead:
         self.ahead_copies: dict[Operand, AheadCopy] = {}  # keyed by the loaded tile
         # values that products no longer use; they are dead unless something else uses them
         self.taken_by_products: set[Value] = set()
+        self.padded = padded_operands(context)
         self.warnings: list[Warning_] = []
         self.records: list[LoadRecord] = []
 
@@ -247,12 +262,14 @@ class _LoadsAhead:
             ahead = self.copies.make(load, loop, branches, masked, False)
             if pipeline_of(loop).warp_specialize and isinstance(type_of(ahead.copy.args[1]), RowsOfArray):
                 ahead = self.by_engine(load, loop, branches, masked) or ahead
+            elif load.result in self.padded:
+                ahead = self.by_padding(load, loop, branches) or ahead
         except PatternMismatch as mismatch:
             return str(mismatch)
         if why := self.why_depends(loop, load, ahead):
             return why
-        t, pipeline = type_as(load.result, Tile), pipeline_of(loop)
-        nbytes = t.size * t.dtype.nbytes * max(0, pipeline.stages - ahead.to.stages)
+        pipeline = pipeline_of(loop)
+        nbytes = type_as(ahead.region, Region).nbytes * max(0, pipeline.stages - ahead.to.stages)
         if nbytes > self.left:
             return (f"its {pipeline.stages} slots take {nbytes} bytes of shared memory, "
                     f"of which {max(self.left, 0)} are left")
@@ -282,6 +299,15 @@ class _LoadsAhead:
         except PatternMismatch:
             return None
         return ahead if completes_by_bytes(self.context, self.with_likely_layout(ahead.copy), "thread") else None
+
+    def by_padding(self, load: Call, loop: For, branches: tuple[If, ...]) -> AheadCopy | None:
+        """The copy by which TMA pads packed elements as the products read them; None if it cannot."""
+        try:
+            ahead = self.copies.make(load, loop, branches, True, False, self.padded[load.result])
+        except PatternMismatch:
+            return None
+        kind = "thread" if pipeline_of(loop).warp_specialize else self.context.scope.kind
+        return ahead if completes_by_bytes(self.context, ahead.copy, kind) else None
 
     def why_depends(self, loop: For, load: Call, ahead: AheadCopy) -> str:
         """Why the place of a copy, or the condition of a branch around it, is not known iterations ahead; "" if it
@@ -376,6 +402,8 @@ class _LoadsAhead:
             ahead = self.ahead_copies.get(loaded)
             if ahead is None or ahead.repair is not None or sorted(ahead.axes) != [0, 1]:
                 continue
+            if types_as_multiplied(call)[n - 1] != type_of(x) and not element_type(ahead.region).padded:
+                continue  # stored padded in each trip
             turned ^= ahead.axes == (1, 0)
             if n == 1 and self.needs_registers(call, ahead, turned):
                 continue

@@ -92,7 +92,7 @@ class StagedOperands:
                 continue
             x, transposed = self._strip_transpose(operand)
             x, at = self._batch_of(x)
-            t = self._as_stored(x, call, n)
+            t = as_multiplied(x, call.attrs["options"], n - 1)
             transposed ^= attrs[flag]
             by_threads = t.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
             if (by_threads and loads_behind(self.context, x) is None
@@ -117,14 +117,6 @@ class StagedOperands:
                 self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, region)}
                 stored.append(StagedOperand(x, columns, buffer, persistent, region, tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
-
-    def _as_stored(self, x: Value, call: Call, n: int) -> Tile:
-        """The type with which memory holds operand `n`: bytes of narrow elements may become padded ones."""
-        t, options = type_as(x, Tile), call.attrs["options"]
-        if "kind" not in options:
-            return t
-        read = as_multiplied(x, options["types"][n - 1], options["kind"])
-        return read if isinstance(read, Tile) else t
 
     def _warpgroups_across(self, call: Call) -> int:
         """How many warpgroups divide the columns of a product, if it is one by wgmma: each reads its own part of b."""

@@ -52,7 +52,7 @@ from ...ops.mma.dot_tensor import (
     sums_layout,
     units,
 )
-from ...ops.mma.site import MmaSite, as_multiplied
+from ...ops.mma.site import MmaSite, types_as_multiplied
 from ...ops.mma.tcgen05 import tensor_mma
 from ...ops.mma.tcgen05_kinds import KINDS
 from ...ops.mma.tcgen05_operands import scale_layout
@@ -231,9 +231,8 @@ class TensorDots(_Walk):
         self.order_operands(a, b)
         factors: list[FactorPlaces] = []
         if len(call.args) > 3:
-            t = call.attrs["options"]
-            read = {x: as_multiplied(x, name, t["kind"]) for x, name in zip((a, b), t["types"])}
-            a, b = self.in_memory("scaled", a, b, held={x: t for x, t in read.items() if isinstance(t, Tile)})
+            held = {x: t for x, t in zip((a, b), types_as_multiplied(call)) if isinstance(t, Tile)}
+            a, b = self.in_memory("scaled", a, b, held=held)
             factors = self.store_factors(call)
         elif isinstance(a.type, Tile):
             a = self.in_tensor_memory(a)
