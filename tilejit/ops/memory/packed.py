@@ -157,7 +157,7 @@ def refuse_packed(g: Builder, what: str, dtype: DType) -> None:
 
 # -- memory as bytes ---------------------------------------------------------------------------------------------------
 
-@op("pure")
+@op("pure", traits=Traits(view=True))
 def bytes_of(buffer):
     """A buffer of packed elements as one of uint8."""
 
@@ -198,6 +198,9 @@ def _(m, call, buffer):
 @unpadded.emit
 def _(e, call, buffer):
     return replace(buffer, type=call.result.type, sizes=call.result.type.shape)
+
+
+AS_BYTES = (bytes_of, unpadded)  # ops whose result is all of a buffer, seen as bytes
 
 
 def without_padding(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayout:
@@ -334,5 +337,5 @@ def packed_bytes(g: Builder, x: Value) -> Value:
     return g.state.get(UNPACKED, {}).get(x) or pack(g, x)
 
 
-__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "packed_bytes", "recast",
+__all__ = ["AS_BYTES", "as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "packed_bytes", "recast",
            "refuse_packed", "shape_of", "start_byte", "unpack", "unpadded", "without_padding"]
