@@ -36,6 +36,7 @@ from ...ops.memory.atomics import atomic_, used_values
 from ...ops.memory.ordered import ordered_load
 from ...ops.mma.dot import dot_
 from ...ops.mma.site import types_as_multiplied
+from ...ops.moves.copy_async.tma.view import PADDED
 from ...ops.ptx.escape import asm_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
@@ -176,6 +177,7 @@ class _LoadsAhead:
         # values that products no longer use; they are dead unless something else uses them
         self.taken_by_products: set[Value] = set()
         self.padded = padded_operands(context)
+        self.packed: dict[Operand, str] = {}  # those of them that no copy pads, with the reason
         self.warnings: list[Warning_] = []
         self.records: list[LoadRecord] = []
 
@@ -214,6 +216,9 @@ class _LoadsAhead:
             told.append(f"the copy fills in zeros or what the array holds there, and where the tile is read, about "
                         f"{ahead.repair.instructions} instructions of each thread put in other= for what is "
                         f"{ahead.repair.what}")
+        if ahead is not None and load.result in self.packed:
+            told.append("its elements are stored again in each trip, padded as the tensor cores read them, since TMA "
+                        f"cannot pad them on their way: {self.packed[load.result]}")
         if not told or load.loc is None:
             return None
         return LoadRecord(line_of(load.loc), load.loc.source_line.strip(), line_of(loop.loc), ahead is not None,
@@ -301,13 +306,30 @@ class _LoadsAhead:
         return ahead if completes_by_bytes(self.context, self.with_likely_layout(ahead.copy), "thread") else None
 
     def by_padding(self, load: Call, loop: For, branches: tuple[If, ...]) -> AheadCopy | None:
-        """The copy by which TMA pads packed elements as the products read them; None if it cannot."""
+        """The copy by which TMA pads packed elements as the products read them; None if it cannot, for a reason that
+        `packed` then has."""
         try:
             ahead = self.copies.make(load, loop, branches, True, False, self.padded[load.result])
-        except PatternMismatch:
+        except PatternMismatch as mismatch:
+            self.packed[load.result] = str(mismatch)
             return None
-        kind = "thread" if pipeline_of(loop).warp_specialize else self.context.scope.kind
-        return ahead if completes_by_bytes(self.context, ahead.copy, kind) else None
+        pipeline, slot = pipeline_of(loop), type_as(ahead.region, Region)
+        kind = "thread" if pipeline.warp_specialize else self.context.scope.kind
+        nbytes = slot.nbytes * max(0, pipeline.stages - ahead.to.stages)
+        if slot.shape[-1] % PADDED:
+            why = f"it pads rows of {PADDED} elements, and these have {slot.shape[-1]}"
+        elif ahead.repair is not None:
+            why = f"other= is put in place of what is {ahead.repair.what}"
+        elif nbytes > self.left:
+            why = f"padded, its {pipeline.stages} slots take {nbytes} bytes of shared memory"
+        elif not completes_by_bytes(self.context, ahead.copy, kind):
+            site = site_with_barrier(self.context, ahead.copy, kind)
+            tma = next(v for v in ahead.copy.op.variants if v.name == "tma")
+            why = "; ".join(miss.words for miss in reasons(tma, site)) or "no copy of it completes by bytes"
+        else:
+            return ahead
+        self.packed[load.result] = why
+        return None
 
     def why_depends(self, loop: For, load: Call, ahead: AheadCopy) -> str:
         """Why the place of a copy, or the condition of a branch around it, is not known iterations ahead; "" if it
