@@ -185,6 +185,24 @@ def test_matrices_may_lie_padded_in_shared_memory(target, layout, instruction):
     assert_exact_but_for_sums(arrays[-1], x @ y.T, np.abs(x) @ np.abs(y).T, 64)
 
 
+@tile.jit
+def of_half_stored(A, SA, B, SB, C):
+    a, b = tile.alloc((128, 64), tile.padded(A.dtype), layout=tile.auto), tile.alloc((32, 64), tile.padded(B.dtype), layout=tile.auto)
+    tile.store(a, tile.load(A[0:128, 0:64]))
+    tile.store(b[0:16, 0:64], tile.load(B[0:16, 0:64]))
+    tile.sync()
+    tile.store(C[0:128, 0:32], tile.dot_scaled(a, tile.load(SA[0:128, 0:2]), b, tile.load(SB[0:32, 0:2]), trans_b=True))
+
+
+@pytest.mark.usefixtures("assembled_later")
+def test_elements_that_nothing_has_stored_are_found_and_padding_is_not():
+    """The twin that stores both matrices, and never their padding, is `of_padded`, without a finding."""
+    arrays, *_ = of_loop(E3M2, E2M1, 64)
+    for seed in range(3):
+        (found,) = of_half_stored.simulate(1, *arrays, target="sm_100a", seed=seed).findings
+        assert found.kind == "uninitialized-read" and "tile.dot_scaled" in found.loc.source_line
+
+
 WHY_NONE = {  # (extents, call): the need that explain names
     ((64, 16, 32), "dot_scaled(a, sa, b, sb)"): "needs a multiple of 128 rows: 64",
     ((128, 24, 32), "dot_scaled(a, sa, b, sb)"): "needs 16 to 256 columns in steps of 16: 24",
@@ -309,6 +327,12 @@ def test_scaled_products_are_right_on_the_gpu():
         arrays, want, size, options = of_case(name)
         product[1,](*arrays, backend="cuda", **options)
         assert_exact_but_for_sums(arrays[-1], want, size, options["SHAPE"][2])
+    arrays, want, size = of_loop(E3M2, E2M1, 64)
+    of_padded[1,](*arrays, LAYOUT=tile.auto, backend="cuda")
+    assert_exact_but_for_sums(arrays[-1], want, size, 64)
+    arrays, want, size = of_loop(E2M1, E2M3, 256)
+    of_slots[1,](*arrays, DTYPES=(E2M1, E2M3), K=256, backend="cuda")
+    assert_exact_but_for_sums(arrays[-1], want, size, 256)
 
 
 @tile.jit

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...dtypes import DType, count_elements, count_units, dtype_of, float32, uint8, uint32, unit_name
+from ...dtypes import DType, count_elements, count_units, dtype_of, float32, int32, uint8, uint32, unit_name
 from ...errors import CompilationError
 from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
 from ...ir.graph import Const, Value
@@ -178,11 +178,11 @@ def _(e, call, buffer):
 
 
 @op("pure", traits=Traits(view=True))
-def unpadded(buffer):
+def bytes_without_padding(buffer):
     """A buffer of padded elements as one of the bytes in which they are packed, without the padding between them."""
 
 
-@unpadded.infer
+@bytes_without_padding.infer
 def _(g, buffer):
     t = type_of(buffer)
     elements = dtype_of(t.dtype.padded)
@@ -190,17 +190,17 @@ def _(g, buffer):
     return replace(t, dtype=uint8, shape=shape, layout=without_padding(layout_of(t), t.shape, t.dtype))
 
 
-@unpadded.simulate
+@bytes_without_padding.simulate
 def _(m, call, buffer):
     return replace(buffer, type=call.result.type, shape=call.result.type.shape)
 
 
-@unpadded.emit
+@bytes_without_padding.emit
 def _(e, call, buffer):
     return replace(buffer, type=call.result.type, sizes=call.result.type.shape)
 
 
-AS_BYTES = (bytes_of, unpadded)  # ops whose result is all of a buffer, seen as bytes
+AS_BYTES = (bytes_of, bytes_without_padding)  # ops whose result is all of a buffer, seen as bytes
 
 
 def without_padding(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayout:
@@ -229,10 +229,10 @@ def as_bytes(g: Builder, place: Value) -> Value:
     if isinstance(type_of(place), Points):
         raise g.error(f"rows of {dtype} that a tile chooses are no region: name a box, as in x[i:i + 8]")
     buffer, *starts, last = call.args
-    last = Const(count_units(dtype.element, last.value), last.dtype) if isinstance(last, Const) else start_byte(
-        g, last, dtype.element)
+    last = start_byte(g, int(last.value) if isinstance(last, Const) else last, dtype.element)
     extents = *call.attrs["extents"][:-1], count_units(dtype.element, call.attrs["extents"][-1])
-    return g.call(call.op, g.call(unpadded, buffer), *starts, last, **{**call.attrs, "extents": extents})
+    return g.call(call.op, g.call(bytes_without_padding, buffer), *starts, g.operand(last, int32),
+                  **{**call.attrs, "extents": extents})
 
 
 @op("pure", attrs=("dtype",))
@@ -337,5 +337,5 @@ def packed_bytes(g: Builder, x: Value) -> Value:
     return g.state.get(UNPACKED, {}).get(x) or pack(g, x)
 
 
-__all__ = ["AS_BYTES", "as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "packed_bytes", "recast",
-           "refuse_packed", "shape_of", "start_byte", "unpack", "unpadded", "without_padding"]
+__all__ = ["AS_BYTES", "as_bytes", "bytes_along", "bytes_of", "bytes_without_padding", "fill_byte", "in_memory", "pack",
+           "packed_bytes", "recast", "refuse_packed", "shape_of", "start_byte", "unpack", "without_padding"]

@@ -110,7 +110,8 @@ class AheadCopies:
             copy = nodes[-1]
             filled = is_zero_fill(other)
             zero = Const(0.0 if t.dtype.is_float else 0, t.dtype)
-            x = g.call(load_, slot if padded is None else as_bytes(g, slot), other if filled else zero, None, cache=None)
+            read = slot if padded is None else as_bytes(g, slot)
+            x = g.call(load_, read, other if filled else zero, None, cache=None)
             x = pattern.in_tile_order(g, x, source.axes)
             repair = None
             if not filled or not masked and pattern.kept_terms:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ...config import architecture
-from ...dtypes import DType
 from ...dispatch import reasons, variants_at
+from ...dtypes import DType
 from ...errors import line_of
 from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
 from ...ir.graph import (

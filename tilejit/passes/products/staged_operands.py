@@ -93,6 +93,7 @@ class StagedOperands:
             x, transposed = self._strip_transpose(operand)
             x, at = self._batch_of(x)
             t = as_multiplied(x, call.attrs["options"], n - 1)
+            assert isinstance(t, Tile)  # as the operand
             transposed ^= attrs[flag]
             by_threads = t.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
             if (by_threads and loads_behind(self.context, x) is None
