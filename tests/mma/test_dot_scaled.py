@@ -284,6 +284,31 @@ def test_what_tma_cannot_pad_runs_ahead_packed_and_is_padded_in_each_trip(step, 
 
 
 @tile.jit
+def of_both_kinds(A, SA, B, SB, C, D, E):
+    """A times mxfp4, which is read packed, and A times mxfp8, for which it is padded."""
+    packed, padded = tile.zeros((128, 16)), tile.zeros((128, 16))
+    for k in tile.pipelined(range(0, 256, 128), stages=2):
+        a, sa, sb = (tile.load(x[0:n, k // s:k // s + 128 // s]) for x, n, s in ((A, 128, 1), (SA, 128, 32), (SB, 16, 32)))
+        packed = tile.dot_scaled(a, sa, tile.load(B[0:16, k:k + 128]), sb, packed, trans_b=True)
+        padded = tile.dot_scaled(a, sa, tile.load(C[0:16, k:k + 128]), sb, padded, trans_b=True)
+    tile.store(D[0:128, 0:16], packed)
+    tile.store(E[0:128, 0:16], padded)
+
+
+@pytest.mark.usefixtures("assembled_later")
+def test_one_operand_may_be_read_packed_by_one_product_and_padded_by_another():
+    rng = np.random.default_rng(3)
+    (a, sa, x), (b, sb, y) = drawn(128, 256, E2M1, E8M0, 32, rng), drawn(16, 256, E2M1, E8M0, 32, rng)
+    wide = b.astype(np.float32).astype(getattr(ml_dtypes, E4M3))
+    outs = [np.zeros((128, 16), np.float32) for _ in range(2)]
+    made = of_both_kinds.compile(packed(a), sa, packed(b), sb, wide, *outs, target="sm_100a")
+    assert ".kind::mxf4.block_scale." in made.ptx and ".kind::mxf8f6f4.block_scale." in made.ptx
+    of_both_kinds.simulate(1, packed(a), sa, packed(b), sb, wide, *outs, target="sm_100a").raise_first()
+    for out in outs:
+        assert_exact_but_for_sums(out, x @ y.T, np.abs(x) @ np.abs(y).T, 256)
+
+
+@tile.jit
 def of_slots(A, SA, B, SB, C, DTYPES: tile.constexpr, K: tile.constexpr):
     """A loop whose own copies bring both matrices."""
     a, b = tile.alloc((128, 128), DTYPES[0], layout=tile.auto), tile.alloc((32, 128), DTYPES[1], layout=tile.auto)

@@ -156,12 +156,12 @@ def observes_other_kernels(context: Context, node: Node) -> bool:
 def padded_operands(context: Context) -> dict[Operand, DType]:
     """The tiles of packed bytes that nothing but products take, and these as padded elements, with the dtype of
     those."""
-    taken = [(x, read) for c in context.calls if c.op is dot_ for x, read in zip(c.args[1:3], types_as_multiplied(c))
-             if read != type_of(x)]
-    if not taken:
+    taken = [(x, read) for c in context.calls if c.op is dot_ for x, read in zip(c.args[1:3], types_as_multiplied(c))]
+    if all(read == type_of(x) for x, read in taken):
         return {}
     calls = [n for n in walk(without_dead_code(context.graph.body)) if isinstance(n, Call)]
     others = {a for c in calls for n, a in enumerate(c.args) if c.op is not dot_ or n not in (1, 2)}
+    others |= {x for x, read in taken if read == type_of(x)}
     return {x: read.dtype for x, read in taken if x not in others}
 
 
