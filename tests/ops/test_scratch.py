@@ -12,7 +12,7 @@ from tilejit.ir.graph import Call, For, If
 from tilejit.ops.memory.shared import sync
 from tilejit.passes.placement.shared_memory import _scratch_bytes as bytes_of_scratch
 
-from tests.gpu import in_child, needs_gpu
+from tests.gpu import in_child, needs_gpu, needs_module
 
 X = tile.ArraySpec((4096,), "float32")
 
@@ -68,6 +68,7 @@ def test_a_tile_moves_in_parts_where_scratch_memory_for_all_of_it_does_not_fit(k
 
 
 @needs_gpu()
+@needs_module("torch")
 @in_child(timeout=120)
 @pytest.mark.parametrize("kernel", [reshaped, shifted, flipped])
 def test_parts_of_a_tile_are_put_together_on_the_gpu(kernel):

@@ -49,11 +49,12 @@ class Tiles(Protocol):
         """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
         there: in parts, for an op with the trait `in_parts`, where scratch is smaller than the tile. `shape` and
         `place` are those of `scratch_load`."""
-    def scratch_store(self, call: Any, values: list[Emitted], t: Tile, pitch: int | None = None) -> None:
+    def scratch_store(self, call: Any, values: list[Emitted], t: Tile, pitch: int | None = None,
+                      part: range | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
         apart (contiguous if None)."""
-    def scratch_load(self, call: Any, t: Tile, shape: tuple[int, ...], place: Any = None,
-                     pitch: int | None = None) -> list[Emitted]:
+    def scratch_load(self, call: Any, t: Tile, shape: tuple[int, ...], place: Any = None, pitch: int | None = None,
+                     part: range | None = None, earlier: list[Emitted] | None = None) -> list[Emitted]:
         """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`."""
 
 
