@@ -40,6 +40,7 @@ from ...ir.graph import (
 )
 from ...ops.language.operators import compare
 from ...ops.memory.ordered import ordered_load
+from ...ops.memory.packed import AS_BYTES
 from ...ops.memory.shared import sync
 from ...ops.structure.ring_release import arrivals, ring_release
 from ...ops.sync import barriers as bars
@@ -54,7 +55,7 @@ from ..analysis.program_slices import (
     live_values,
     without_dead_code,
 )
-from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
+from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
 from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_array
 from .rotated_loops import RotatedLoop
@@ -163,7 +164,7 @@ class Consumer(PipelineWriter):
 
     def reads(self, node: Node, staged: StagedLoop) -> bool:
         """Whether the threads themselves read a slot at a node, synchronously."""
-        if not isinstance(node, Call) or node.op in INDEXED or node in staged.copies or reads_late(node):
+        if not isinstance(node, Call) or node.op in VIEWS or node in staged.copies or reads_late(node):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
@@ -357,7 +358,10 @@ class Producer:
             if not isinstance(node, Call) or node.op.effect != "reads":
                 continue
             place = node.args[0]
-            if memory_type(place).scope != "global" or made[place].args[0] in changed:
+            array = made[place].args[0]
+            while array in made and made[array].op in AS_BYTES:
+                array = made[array].args[0]
+            if memory_type(place).scope != "global" or array in changed:
                 raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
                                        f"{node.op.name}, and the kernel writes the memory that it reads; "
                                        "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)
