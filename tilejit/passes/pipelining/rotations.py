@@ -23,7 +23,7 @@ from ...records import RotationRecord
 from ...types import Scalar, Tile
 from ..analysis.context import Context
 from ..analysis.program_slices import live_values
-from ..analysis.staging import INDEXED, StagedLoop
+from ..analysis.staging import VIEWS, StagedLoop
 from ..products.accumulators import is_product
 
 # Registers that ptxas 13.0 needs in a rotated loop beside its tiles; with fewer it serialises the products (C7512).
@@ -134,7 +134,7 @@ class Rotation:
     def _readers(self, buffer: Operand) -> set[Node]:
         """The nodes of the loop's body that read a staged buffer, directly or in their blocks."""
         return {n for n in self.loop.body.nodes if n not in self.staged.copies and n is not self.staged.slot
-                for c in walk(Block((n,))) if isinstance(c, Call) and c.op not in INDEXED
+                for c in walk(Block((n,))) if isinstance(c, Call) and c.op not in VIEWS
                 and any(isinstance(a, Value) and self.context.buffer_of(a) is buffer for a in c.args)}
 
     # -- when ----------------------------------------------------------------------------------------------------------
