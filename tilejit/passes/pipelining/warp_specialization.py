@@ -57,9 +57,16 @@ from ..analysis.program_slices import (
 )
 from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
-from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_array
+from .pipeline_writer import (
+    PipelineWriter,
+    bounded_slot,
+    deferrable_wait_of,
+    phase_after,
+    slot_after,
+    source_array,
+)
 from .rotated_loops import RotatedLoop
-from .rotations import Rotation
+from .rotations import Lane, Rotation
 
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators
 # take most of the 64 K registers of a multiprocessor.
@@ -90,10 +97,10 @@ def specialize_warps(context: Context, found: StagedLoopFinder, rotations: dict[
         regs = None, None
     made = replace(launch, num_warps=warps + added)
     why_not = {loop: r.why_not(regs[1] or made.registers) for loop, r in rotations.items()}
-    lanes = {loop: [lane.staged for lane in rotations[loop].lanes] for loop, why in why_not.items() if not why}
-    consumer = Consumer(context, loops, {loop: rotations[loop] for loop in lanes})
+    rotated = {loop: rotations[loop] for loop, why in why_not.items() if not why}
+    consumer = Consumer(context, loops, rotated)
     body = consumer.block(graph.body)
-    producer = Producer(context, loops, lanes).body_of(graph.body)
+    producer = Producer(context, loops, rotated).body_of(graph.body)
     fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.traits.allocates)
     spared = unused_reads(context)
     rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)),
@@ -230,10 +237,11 @@ class Producer:
     """The thread that issues the copies of all loops: it runs the kernel's control flow,
     and of the rest only what they need."""
 
-    def __init__(self, context: Context, loops: dict[For, StagedLoop], lanes: dict[For, list[StagedLoop]]):
+    def __init__(self, context: Context, loops: dict[For, StagedLoop], rotations: dict[For, Rotation]):
         self.context, self.loops = context, loops
         # of each loop, the copies whose slots are filled and released together
-        self.lanes = {loop: lanes.get(loop, [staged]) for loop, staged in loops.items()}
+        self.lanes = {loop: rotations[loop].lanes if loop in rotations else [Lane(staged, False, "trip")]
+                      for loop, staged in loops.items()}
         self.writer = PipelineWriter(context, loops, make=False)
 
     def body_of(self, body: Block) -> Block:
@@ -293,7 +301,7 @@ class Producer:
         for node in block.nodes:
             match node:
                 case For() if node in self.loops:
-                    nodes.append(self.loop(copier, self.loops[node]))
+                    nodes += self.loop(copier, self.loops[node])
                 case For() | While() | If():
                     nodes += _with_blocks(copier, node, lambda b: self.slice_block(copier, b))
                 case Scope():
@@ -302,9 +310,22 @@ class Producer:
                     nodes += copier.node(node)
         return Block(tuple(nodes), copier.all(block.yields))
 
-    def loop(self, copier: Copier, staged: StagedLoop) -> For:
-        """The loop with, in each trip, a wait for the slot to be empty and the copies into it."""
-        loop, g = staged.loop, self.writer.g
+    def loop(self, copier: Copier, staged: StagedLoop) -> list[Node]:
+        """The loop with, in each trip, a wait for the slot to be empty and the copies into it.
+
+        Those of a rotated loop that the first half reads are a trip ahead of the others, as they are needed: else they
+        would wait for the second half to release its slots. With one slot, they have to.
+        """
+        loop, g, writer = staged.loop, self.writer.g, self.writer
+        ahead = [lane.staged for lane in self.lanes[loop] if lane.early and staged.stages > 1]
+        rest = [lane.staged for lane in self.lanes[loop] if lane.staged not in ahead]
+        bounds = replace(loop, start=copier(loop.start), stop=copier(loop.stop))
+        writer.new = copier.values
+        with g.block() as before:
+            if ahead:
+                inits = {c.inner: copier(c.init) for c in loop.carried}
+                first = tuple(inits[x] if isinstance(x, Value) and x in inits else x for x in staged.slot.args)
+                g.emit_if(writer.trip_exists(bounds, bounds.start, 0), lambda: self.fill(ahead, bounds.start, *first))
 
         def body(block: Block) -> Block:
             with g.block() as nodes:
@@ -312,16 +333,26 @@ class Producer:
                 for node in block.nodes:
                     if isinstance(node, Call) and node.op.effect == "pure" and node not in staged.address_nodes:
                         g.append(copier.call(node))
-                self.writer.new = copier.values
+                writer.new = copier.values
                 stage, phase = copier.all(staged.slot.args)
-                for lane in self.lanes[loop]:
-                    self.writer.await_empty(lane, stage, phase)
-                    self.writer.issue(lane, copier(loop.index), stage)
+                index = copier(loop.index)
+                if ahead:
+                    following = slot_after(g, stage, 1, staged.stages)
+                    its_phase = phase_after(g, stage, phase, 1, staged.stages)
+                    g.emit_if(writer.trip_exists(bounds, index, 1),
+                              lambda: self.fill(ahead, writer.index_after(loop, index, 1), following, its_phase))
+                self.fill(rest, index, stage, phase)
             return Block(tuple(nodes), copier.all(block.yields))
 
         made, = _with_blocks(copier, loop, body)
         assert isinstance(made, For)
-        return replace(made, pipeline=None)
+        return [*before, replace(made, pipeline=None)]
+
+    def fill(self, lanes: list[StagedLoop], index: Operand, stage: Operand, phase: Operand) -> None:
+        """Wait until slot `stage` of these copies is empty, and issue those of the trip of `index`."""
+        for lane in lanes:
+            self.writer.await_empty(lane, stage, phase)
+            self.writer.issue(lane, index, stage)
 
     def check_dependencies(self, body: Block) -> None:
         """Raise CompilationError where the copies depend on something that the producer does not run."""
@@ -346,8 +377,8 @@ class Producer:
         barriers."""
         allocated = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
                      for r in n.results}
-        slots = {v for lanes in self.lanes.values() for s in lanes
-                 for v in (*s.rings.values(), s.full, s.empty) if v is not None}
+        staged = [lane.staged for lanes in self.lanes.values() for lane in lanes]
+        slots = {v for s in staged for v in (*s.rings.values(), s.full, s.empty) if v is not None}
         return allocated | set(self.context.graph.params) | slots
 
     def _check_reads(self, body: Block) -> None:
