@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import gcd
 
 from ..dtypes import bool_
@@ -90,12 +91,27 @@ class Tiles(Component):
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
         apart (contiguous if None). Ends with a barrier of the scope."""
         self.e.begin_scratch(call)
-        for word in self._words(t, self._in_a_word(t, pitch)):
-            parts = [p for p in (self.first_replica(t), self.is_element(t, word[0])) if p is not None]
-            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes, pitch)
-            self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.e.all_of(parts),
-                                None)
+        self._write_scratch(call, values, t, t.shape, (0,) * len(t.shape), pitch)
         self.e.sync.scope()
+
+    def scratch_store_parts(self, call, parts: Iterable[tuple[list[V], Tile, tuple[int, ...]]],
+                            shape: tuple[int, ...]) -> None:
+        """As `scratch_store`, of tiles (values, type, start) that make up one of `shape`."""
+        self.e.begin_scratch(call)
+        for values, t, start in parts:
+            self._write_scratch(call, values, t, shape, start, None)
+        self.e.sync.scope()
+
+    def _write_scratch(self, call, values: list[V], t: Tile, shape: tuple[int, ...], start: tuple[int, ...],
+                       pitch: int | None) -> None:
+        """Write a tile that begins at `start` of one of `shape`, which the call's scratch holds."""
+        count = gcd(self._in_a_word(t, pitch), shape[-1], start[-1])
+        for word in self._words(t, count):
+            tests = [p for p in (self.first_replica(t), self.is_element(t, word[0])) if p is not None]
+            at = tuple(c + s if s else c for c, s in zip(self.coordinates(t, word[0]), start))
+            address, offset = self._scratch_place(call, shape, at, t.dtype.nbytes, pitch)
+            self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.e.all_of(tests),
+                                None)
 
     def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
         """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`. `place`

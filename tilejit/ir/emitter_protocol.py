@@ -6,7 +6,7 @@ In the emitter a scalar is one emitted value of the thread, and a tile is a list
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from ..dtypes import DType
@@ -47,6 +47,9 @@ class Tiles(Protocol):
     def scratch_store(self, call: Any, values: list[Emitted], t: Tile, pitch: int | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
         apart (contiguous if None)."""
+    def scratch_store_parts(self, call: Any, parts: Iterable[tuple[list[Emitted], Tile, tuple[int, ...]]],
+                            shape: tuple[int, ...]) -> None:
+        """As `scratch_store`, of tiles (values, type, start) that make up one of `shape`."""
     def scratch_load(self, call: Any, t: Tile, shape: tuple[int, ...], place: Any = None,
                      pitch: int | None = None) -> list[Emitted]:
         """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`."""

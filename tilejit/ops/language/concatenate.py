@@ -1,0 +1,88 @@
+"""``concatenate``: tiles joined along one of their dimensions."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+
+from ...ir.builder import Builder, describe, type_of
+from ...ir.builtin import builtin
+from ...ir.op import op
+from ...lazy import Lazy
+from ...types import Tile
+from ..tiles.arrange import reshape_
+from ..tiles.elementwise import same_dtype
+from .promotion import collective, common_dtype, convert
+from .shape import checked_axis
+
+stacking = Lazy("tilejit.ops.language.stack")
+
+
+@op("pure", attrs=("axis",), collective=True)
+def concatenate_(*tiles, axis):
+    """Join tiles of one dtype, whose extents differ along `axis` only, along this axis."""
+
+
+@concatenate_.infer
+def _(g, *tiles, axis):
+    shapes = [type_of(t).shape for t in tiles]
+    extent = sum(shape[axis] for shape in shapes)
+    return Tile(same_dtype(g, *tiles), (*shapes[0][:axis], extent, *shapes[0][axis + 1:]))
+
+
+@concatenate_.simulate
+def _(m, call, *tiles):
+    batch = max(x.shape[0] for x in tiles)
+    return np.concatenate([np.broadcast_to(x, (batch, *x.shape[1:])) for x in tiles], call.attrs["axis"] + 1)
+
+
+@concatenate_.emit
+def _(e, call, *tiles):
+    """All threads write their elements to scratch memory, then read those of the result."""
+    types, axis, target = [type_of(t) for t in call.args], call.attrs["axis"], call.result.type
+    firsts = accumulate((t.shape[axis] for t in types[:-1]), initial=0)
+    starts = [tuple(first if d == axis else 0 for d in range(len(target.shape))) for first in firsts]
+    e.tiles.scratch_store_parts(call, zip(tiles, types, starts), target.shape)
+    return e.tiles.scratch_load(call, target, target.shape)
+
+
+def _layout(assigner, call, types):
+    result = call.result.type
+    operands = tuple(have or assigner.default(type_of(t).shape, result.dtype) for t, have in zip(call.args, types))
+    return operands, (assigner.default(result.shape, result.dtype),)
+
+
+concatenate_.rules.layout = _layout
+concatenate_.rules.scratch = lambda call: call.result.type.size * call.result.type.dtype.nbytes
+
+
+@builtin
+def concatenate(g: Builder, tiles, axis=0):
+    """Join a tuple of tiles along one of their dimensions. Their other extents are equal, and they are promoted to one
+    dtype."""
+    if not isinstance(tiles, tuple) or not tiles or not all(isinstance(type_of(t), Tile) for t in tiles):
+        raise g.error(f"concatenate takes a tuple of tiles, as in (a, b), not {describe(tiles)}")
+    one = tiles[0].type.shape
+    if not one:
+        raise g.error("tiles that are concatenated have a dimension: join those of no dimension by tile.stack")
+    axis, dtype = checked_axis(g, axis, len(one)), common_dtype(g, *tiles)
+    for t in tiles:
+        other = type_of(t).shape
+        if len(other) != len(one) or any(n != k for d, (n, k) in enumerate(zip(other, one)) if d != axis):
+            raise g.error(f"tiles that are concatenated along axis {axis} agree in their other extents, and these are "
+                          f"{list(one)} and {list(other)}")
+    made = [convert(g, t, dtype) for t in tiles]
+    made = [t for t in made if type_of(t).size] or made[:1]
+    shapes = {type_of(t).shape for t in made}
+    if len(made) == 1:
+        return made[0]
+    if len(shapes) == 1:  # registers of a thread become those of the result, unless its extents are padded
+        shape = type_of(made[0]).shape
+        stacked = g.call(stacking.stack_, *made, axis=axis)
+        return g.call(reshape_, stacked, shape=(*shape[:axis], shape[axis] * len(made), *shape[axis + 1:]))
+    collective(g, "concatenate")
+    return g.call(concatenate_, *made, axis=axis)
+
+
+__all__ = ["concatenate"]
