@@ -43,7 +43,7 @@ def _(e, call, *tiles):
     types, axis, target = [type_of(t) for t in call.args], call.attrs["axis"], call.result.type
     firsts = accumulate((t.shape[axis] for t in types[:-1]), initial=0)
     starts = [tuple(first if d == axis else 0 for d in range(len(target.shape))) for first in firsts]
-    e.tiles.scratch_store_parts(call, zip(tiles, types, starts), target.shape)
+    e.tiles.scratch_store_joined(call, zip(tiles, types, starts), target.shape)
     return e.tiles.scratch_load(call, target, target.shape)
 
 

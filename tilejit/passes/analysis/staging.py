@@ -71,6 +71,12 @@ class StagedLoop:
     # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
     by_commit: bool = False
 
+    def with_copies(self, copies: list[Call]) -> StagedLoop:
+        """The same loop with some of its copies alone."""
+        nodes, _ = slice_around(self.loop.body, set(copies))
+        by_bytes = [by_bytes for c, by_bytes in zip(self.copies, self.by_bytes) if c in copies]
+        return StagedLoop(self.loop, self.slot, copies, tuple(n for n in nodes if n not in copies), by_bytes)
+
     @property
     def stages(self) -> int:
         return pipeline_of(self.loop).stages
