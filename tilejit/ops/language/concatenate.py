@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from ...ir.builder import Builder, describe, type_of
+from ...ir.builder import Builder, describe, type_as, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...lazy import Lazy
@@ -26,7 +27,7 @@ def concatenate_(*tiles, axis):
 
 @concatenate_.infer
 def _(g, *tiles, axis):
-    shapes = [type_of(t).shape for t in tiles]
+    shapes = [type_as(t, Tile).shape for t in tiles]
     extent = sum(shape[axis] for shape in shapes)
     return Tile(same_dtype(g, *tiles), (*shapes[0][:axis], extent, *shapes[0][axis + 1:]))
 
@@ -40,7 +41,7 @@ def _(m, call, *tiles):
 @concatenate_.emit
 def _(e, call, *tiles):
     """All threads write their elements to scratch memory, then read those of the result."""
-    types, axis, target = [type_of(t) for t in call.args], call.attrs["axis"], call.result.type
+    types, axis, target = [type_as(t, Tile) for t in call.args], call.attrs["axis"], call.result.type
     firsts = accumulate((t.shape[axis] for t in types[:-1]), initial=0)
     starts = [tuple(first if d == axis else 0 for d in range(len(target.shape))) for first in firsts]
     e.tiles.scratch_store_joined(call, zip(tiles, types, starts), target.shape)
@@ -49,40 +50,44 @@ def _(e, call, *tiles):
 
 def _layout(assigner, call, types):
     result = call.result.type
-    operands = tuple(have or assigner.default(type_of(t).shape, result.dtype) for t, have in zip(call.args, types))
+    operands = tuple(have or assigner.default(type_as(t, Tile).shape, result.dtype) for t, have in zip(call.args, types))
     return operands, (assigner.default(result.shape, result.dtype),)
 
 
+def _scratch(call) -> int:
+    t: Tile = call.result.type
+    return t.size * t.dtype.nbytes
+
+
 concatenate_.rules.layout = _layout
-concatenate_.rules.scratch = lambda call: call.result.type.size * call.result.type.dtype.nbytes
+concatenate_.rules.scratch = _scratch
 
 
 @builtin
-def concatenate(g: Builder, tiles, axis=0):
+def concatenate(g: Builder, tiles: Any, axis=0):
     """Join a tuple of tiles along one of their dimensions. Their other extents are equal, and they are promoted to one
     dtype."""
     if not isinstance(tiles, tuple) or not tiles or not all(isinstance(type_of(t), Tile) for t in tiles):
         raise g.error(f"concatenate takes a tuple of tiles, as in (a, b), not {describe(tiles)}")
-    one = tiles[0].type.shape
+    shapes: list[tuple[int, ...]] = [t.type.shape for t in tiles]
+    one = shapes[0]
     if not one:
         raise g.error("tiles that are concatenated have a dimension: join those of no dimension by tile.stack")
     axis, dtype = checked_axis(g, axis, len(one)), common_dtype(g, *tiles)
-    for t in tiles:
-        other = type_of(t).shape
+    for other in shapes:
         if len(other) != len(one) or any(n != k for d, (n, k) in enumerate(zip(other, one)) if d != axis):
             raise g.error(f"tiles that are concatenated along axis {axis} agree in their other extents, and these are "
                           f"{list(one)} and {list(other)}")
-    made = [convert(g, t, dtype) for t in tiles]
-    made = [t for t in made if type_of(t).size] or made[:1]
-    shapes = {type_of(t).shape for t in made}
-    if len(made) == 1:
-        return made[0]
-    if len(shapes) == 1:  # registers of a thread become those of the result, unless its extents are padded
-        shape = type_of(made[0]).shape
-        stacked = g.call(stacking.stack_, *made, axis=axis)
-        return g.call(reshape_, stacked, shape=(*shape[:axis], shape[axis] * len(made), *shape[axis + 1:]))
+    made = [(convert(g, t, dtype), shape) for t, shape in zip(tiles, shapes)]
+    made = [(t, shape) for t, shape in made if 0 not in shape] or made[:1]
+    operands, shapes = [t for t, _ in made], [shape for _, shape in made]
+    if len(operands) == 1:
+        return operands[0]
+    if len(set(shapes)) == 1:  # registers of a thread become those of the result, unless its extents are padded
+        whole = *shapes[0][:axis], shapes[0][axis] * len(operands), *shapes[0][axis + 1:]
+        return g.call(reshape_, g.call(stacking.stack_, *operands, axis=axis), shape=whole)
     collective(g, "concatenate")
-    return g.call(concatenate_, *made, axis=axis)
+    return g.call(concatenate_, *operands, axis=axis)
 
 
 __all__ = ["concatenate"]
