@@ -50,7 +50,8 @@ def _(e, call, *tiles):
 
 def _layout(assigner, call, types):
     result = call.result.type
-    operands = tuple(have or assigner.default(type_as(t, Tile).shape, result.dtype) for t, have in zip(call.args, types))
+    shapes = [type_as(t, Tile).shape for t in call.args]
+    operands = tuple(have or assigner.default(shape, result.dtype) for shape, have in zip(shapes, types))
     return operands, (assigner.default(result.shape, result.dtype),)
 
 
