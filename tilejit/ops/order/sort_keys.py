@@ -18,8 +18,8 @@ from .network import LANES, Network, choose_network, network_layouts, steps
 # Up to this many comparisons and exchanges among threads, a network is written out. Loops take longer than the
 # instructions that they save where a thread has few elements, whose shuffles wait for each other.
 WRITTEN_OUT = 400
-# The bytes of shared memory by which warps exchange elements, unless a single one of each thread takes more. With fewer,
-# they take more barriers.
+# The bytes of shared memory by which warps exchange elements at a time, unless one of each thread takes more. With
+# fewer, they take more barriers.
 EXCHANGED = 1 << 16
 
 # Both integers of 64 bits, the lower one first, by one comparison (two instructions) and selections of words. Of
