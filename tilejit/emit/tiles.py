@@ -88,7 +88,7 @@ class Tiles(Component):
     # -- scratch ---------------------------------------------------------------------------------------------------
 
     def move_through_scratch(self, call, values: list[V], source: Tile, target: Tile,
-                               shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
+                             shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
         """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
         there. `shape` and `place` are those of `scratch_load`. Scratch that is smaller than the tile holds a part of it
         at a time."""

@@ -45,7 +45,7 @@ class Tiles(Protocol):
     def is_element(self, t: Tile, reg: int) -> Emitted | None:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
     def move_through_scratch(self, call: Any, values: list[Emitted], source: Tile, target: Tile,
-                               shape: tuple[int, ...], place: Any = None, pitch: int | None = None) -> list[Emitted]:
+                             shape: tuple[int, ...], place: Any = None, pitch: int | None = None) -> list[Emitted]:
         """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
         there: in parts, for an op with the trait `in_parts`, where scratch is smaller than the tile. `shape` and
         `place` are those of `scratch_load`."""
