@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .errors import CacheError, CompilationError
+from .errors import CacheError, CompilationError, read_columns
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -42,7 +42,8 @@ def _choice(text: str) -> bool | None:
 
 
 # by a field's type; others are text
-_READERS: dict[str, Callable[[str], Any]] = {"bool": _flag, "int | None": _seed, "bool | None": _choice}
+_READERS: dict[str, Callable[[str], Any]] = {"bool": _flag, "int | None": _seed, "bool | None": _choice,
+                                           "int": read_columns}
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Config:
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
     log: bool = False       # one line on stderr for every compile, with its cause, and every candidate of `autotune`
     check: bool = False     # check the graph after every pass (always on under pytest)
+    columns: int = 100      # width at which the lines of an error's message are folded; 0: nowhere
     numba: bool | None = None  # whether the simulator compiles its loops; default: where the work pays for it
     jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves
 

@@ -12,6 +12,7 @@ from .config import checked_target
 from .dispatch import Choice, choose, names
 from .dtypes import count_units, dtype_of, int32
 from .errors import CompilationError
+from .frames import hide_own_frames
 from .ir.builder import Facts
 from .ir.graph import Const, Launch, number
 from .layout import TileLayout
@@ -215,6 +216,7 @@ OPS = {"copy": copy_, "copy_async": copy_async_}
 THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
 
+@hide_own_frames
 def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
               target: str = "sm_90a",
               **options: Any) -> Choice:

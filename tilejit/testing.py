@@ -13,6 +13,7 @@ import numpy as np
 from .config import checked_target, config
 from .dtypes import dtype_of, float8_e8m0fnu
 from .errors import LaunchError, VerificationError
+from .frames import hide_own_frames
 from .jit import Kernel
 from .lazy import Lazy
 from .runtime import driver
@@ -73,6 +74,7 @@ class Verification:
     def passed(self) -> bool:
         return not self.findings and not self.differences
 
+    @hide_own_frames
     def raise_first(self) -> None:
         """Raise VerificationError for the first finding or difference, if there is any."""
         everything: list[Any] = [*self.findings, *self.differences]
@@ -98,6 +100,7 @@ def _check_reference(reference: Any, rtol: float | None, atol: float | None) -> 
             raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
 
 
+@hide_own_frames
 def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any],
            rtol: float | None = None, atol: float | None = None, seed: int = 0, target: str | None = None,
            **kwargs: Any) -> Verification:

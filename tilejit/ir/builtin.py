@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CompilationError, at
+from ..frames import hide_own_frames
 from ..names import find_counterpart, suggest_keyword
 from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Tile
 from .builder import Builder, describe, type_of
@@ -37,6 +38,7 @@ class Builtin:
     def __repr__(self) -> str:
         return f"<builtin {self.name}>"
 
+    @hide_own_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain is not None:
             return self.plain(*args, **kwargs)

@@ -12,6 +12,7 @@ import tilejit as tile
 from ...config import config as settings
 from ...dtypes import int32
 from ...errors import CompilationError, LaunchError
+from ...frames import hide_own_frames
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
@@ -52,6 +53,7 @@ ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hoppe
 PLANS: dict = {}  # key of the arrays' properties and options -> Listed or Stacked
 
 
+@hide_own_frames
 def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
                    arguments: Sequence[Any] = (), *, offs: Any = None, precision: str | None = None,
                    config: Config | None = None) -> Any:
