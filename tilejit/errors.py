@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 import warnings
@@ -100,14 +101,14 @@ def fold_lines(text: str, first: str = "") -> str:
     lines: list[str] = []
     for line in text.split("\n"):
         before = "" if lines else first
-        lines += [line] if len(before) + len(line) <= columns else _folded(line, len(before), columns)
+        lines += [line] if len(before) + len(line) <= columns else _fold_line(line, len(before), columns)
     return "\n".join(lines)
 
 
-def _folded(line: str, before: int, columns: int) -> list[str]:
+def _fold_line(line: str, before: int, columns: int) -> list[str]:
     """The parts of one line, which stands `before` columns from the left."""
     indent = len(line) - len(line.lstrip(" "))
-    words = line[indent:].split(" ")
+    words = re.split(r"(?<!\d,) ", line[indent:])  # a shape stays in one line
     parts = [" " * indent + words[0]]
     for word in words[1:]:
         used = len(parts[-1]) + (before if len(parts) == 1 else 0)
@@ -160,11 +161,11 @@ class LaunchError(TileError):
 
 
 class SimulationError(TileError):
-    """The simulator found a fault in the kernel; ``finding`` is the first one."""
+    """The simulator found a fault in the kernel; ``finding`` is the first one, and ``findings`` has all."""
 
-    def __init__(self, message: str, loc: Loc | None = None, finding: Any = None):
+    def __init__(self, message: str, loc: Loc | None = None, finding: Any = None, findings: tuple[Any, ...] = ()):
         super().__init__(message, loc)
-        self.finding = finding
+        self.finding, self.findings = finding, findings
 
 
 class VerificationError(TileError):

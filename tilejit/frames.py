@@ -20,9 +20,11 @@ _BETWEEN = ("contextlib", "functools")  # what stands between two frames of the 
 
 
 def hide_frames(error: BaseException) -> None:
-    """Let an error leave the package. Take the package's frames out of the traceback of an error, which the caller handles and raises again by a bare
-    ``raise``, and out of those of its causes. An error that led to it inside the package is not shown. With
-    ``TILEJIT_LOG`` set, nothing is hidden. Long lines of the message are folded from now on."""
+    """Let an error leave the package: the caller handles it, and raises it again by a bare ``raise``.
+
+    The package's frames are taken out of its traceback and those of its causes, and an error that led to it inside the
+    package is not shown. With ``TILEJIT_LOG`` set, nothing is hidden. Long lines of the message are folded from now
+    on."""
     if isinstance(error, TileError):
         error.folded = True
     if config().log:

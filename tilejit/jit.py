@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from .compiled import CompiledKernel
 from .concurrency import not_while_forking
-from .config import checked_target, config
+from .config import checked_target, chosen_seed, config
 from .errors import CompilationError, LaunchError, TileError, print_text, warn
 from .frames import hide_frames, hide_own_frames
 from .frontend import Capture, Source
@@ -426,15 +426,17 @@ class Kernel:
         return torch_operator.as_torch_op(self, name, specs, grid, out, backward, constants)
 
     @_user_call
-    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-                 max_steps: int | None = None, timeline: bool = False, **kwargs: Any) -> Report:
+    def simulate(self, grid: Any, /, *args: Any, seed: int | None = None, checks: bool = True,
+                 target: str | None = None, max_steps: int | None = None, timeline: bool = False,
+                 **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
         stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
-        report's `.timeline()` shows who did what when.
+        report's `.timeline()` shows who did what when. `seed` chooses the order of what the hardware leaves open; by
+        default it is that of the setting TILEJIT_SEED, or 0.
 
         If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
-        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None),
+        for name, given in (("seed", seed is not None), ("checks", not checks), ("target", target is not None),
                             ("timeline", timeline)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: "
@@ -444,13 +446,14 @@ class Kernel:
                               max_steps=max_steps, timeline=timeline)
 
     def _simulate(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], target: str | None = None,
-                  **how: Any) -> Report:
+                  seed: int | None = None, **how: Any) -> Report:
         simulate = _simulator()
         if how.get("timeline"):
             options = {**options, "profile": True}  # with its named ranges
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.require_lowered().written)
-        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays, **how)
+        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays,
+                        seed=chosen_seed(seed), **how)
 
     @_user_call
     def assert_variant(self, argument: str, variant: str) -> None:

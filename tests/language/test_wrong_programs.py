@@ -1,6 +1,6 @@
 """Wrong programs and calls that users write, each with its whole message: `data/wrong_programs.txt`.
 
-A case begins with ``=== kernel: title``, the body of a kernel over x, y and n, or ``=== program: title``, lines of a
+A case begins with ``=== kernel: title``, the body of a kernel over x, y, n, a, b and c, or ``=== program: title``, lines of a
 script. Below ``---`` is what Python prints of the error. To write the messages anew, and then read what has changed:
 
     python -m tests.language.test_wrong_programs
@@ -39,7 +39,7 @@ class Case:
         if self.kind == "program":
             return self.text
         body = "".join(f"    {line}\n" for line in self.text.splitlines())
-        return f"@tile.jit\ndef kernel(x, y, n):\n{body}\nkernel[1](x, y, 4)\n"
+        return f"@tile.jit\ndef kernel(x, y, n, a, b, c):\n{body}\nkernel[1](x, y, 4, a, b, c)\n"
 
 
 def read() -> list[Case]:

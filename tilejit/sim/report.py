@@ -153,8 +153,9 @@ class Report:
     def raise_first(self) -> None:
         """Raise the first finding, if there is one, as a SimulationError.
         Findings of the kinds WARNINGS are warnings instead."""
-        for finding in self.faults():
-            raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
+        found = tuple(self.faults())
+        for finding in found:
+            raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding, found)
 
     def faults(self) -> list[Finding]:
         """The findings that a launch raises. It warns of the others."""

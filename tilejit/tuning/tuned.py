@@ -146,8 +146,8 @@ class Tuned:
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
     @hide_own_frames
-    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-                 **kwargs: Any) -> Report:
+    def simulate(self, grid: Any, /, *args: Any, seed: int | None = None, checks: bool = True,
+                 target: str | None = None, **kwargs: Any) -> Report:
         """Run the first configuration that compiles for `target` on the simulator; returns its report."""
         chosen = self._first_config(*self._bound(args, kwargs), args, kwargs, target)
         report: Report = self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)

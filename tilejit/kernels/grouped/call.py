@@ -118,8 +118,8 @@ def _check_lists(a: Any, b: Any, out: Any) -> None:
         if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
             raise LaunchError(f"{name} must be a list of matrices unless offs= is given, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
-        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}"
-                          + (f" and {len(out)}" if out is not None else ""))
+        lengths = f"{len(a)} and {len(b)}" if out is None else f"{len(a)}, {len(b)} and {len(out)}"
+        raise LaunchError(f"a, b and out are lists of one matrix for each product, not of {lengths}")
 
 
 def _new_results(plan: Listed, a: Sequence[Any]) -> list[Any]:
