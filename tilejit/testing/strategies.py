@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
@@ -17,6 +16,9 @@ from ..dtypes import DTYPES, DType, dtype_of, float8_e8m0fnu
 from ..errors import LaunchError
 from ..frames import hide_own_frames
 from ..layout import TileLayout, standard_layout
+from ..lazy import Lazy
+
+ml_dtypes = Lazy("ml_dtypes")
 
 KINDS = ("bool", "int", "uint", "float")
 MOST = 4096  # elements of an array, by default
@@ -109,7 +111,7 @@ def strides(draw: st.DrawFn, shape: Sequence[int], *, negative: bool = True, uni
     order of the dimensions, with gaps between rows or elements, and backwards if `negative`. With `unit`, the last
     dimension is contiguous. Shrinks to row-major."""
     rank = len(shape)
-    order = range(rank)
+    order: Sequence[int] = range(rank)
     if not unit and draw(st.integers(0, 2)) == 2:
         order = draw(st.permutations(order))
     found, step = [0] * rank, 1 if unit else draw(st.sampled_from((1, 1, 1, 2, 3)))
