@@ -9,6 +9,7 @@ script. Below ``---`` is what Python prints of the error. To write the messages 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -94,7 +95,8 @@ def failed(case: Case) -> Exception:
 
 
 def printed(error: Exception) -> str:
-    return "".join(traceback.format_exception_only(error))
+    """What Python prints of an error, but for the suggestion that Python 3.10 adds to ours."""
+    return re.sub(r"\. Did you mean: '\w+'\?$", "", "".join(traceback.format_exception_only(error)), flags=re.MULTILINE)
 
 
 @pytest.fixture
