@@ -45,7 +45,8 @@ def __getattr__(name: str) -> _Any:
             return names[name]
     hint = "" if name.startswith("_") else _suggested(name, _public())
     try:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        # with a name, but no object: else Python suggests once more
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     except AttributeError as error:
         _hide_frames(error)
         raise

@@ -108,7 +108,7 @@ def fold_lines(text: str, first: str = "") -> str:
 def _fold_line(line: str, before: int, columns: int) -> list[str]:
     """The parts of one line, which stands `before` columns from the left."""
     indent = len(line) - len(line.lstrip(" "))
-    words = re.split(r"(?<!\d,) ", line[indent:])  # a shape stays in one line
+    words = re.split(r" (?!\d)|(?<!\d,) ", line[indent:])  # a shape stays in one line
     parts = [" " * indent + words[0]]
     for word in words[1:]:
         used = len(parts[-1]) + (before if len(parts) == 1 else 0)

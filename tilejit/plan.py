@@ -121,6 +121,9 @@ class BufferSpec:
         return tuple(starts), tuple(extents), tuple(kept)
 
 
+BufferSpec.__init__ = hide_own_frames(BufferSpec.__init__)  # type: ignore[method-assign]
+
+
 def _whole_numbers(what: str, values: Iterable[Any]) -> tuple[int, ...]:
     if any(isinstance(n, bool) or not isinstance(n, Integral) for n in values):
         raise CompilationError(f"{what} are whole numbers, not {tuple(values)}")

@@ -9,7 +9,6 @@ script. Below ``---`` is what Python prints of the error. To write the messages 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
 import warnings
@@ -95,8 +94,7 @@ def failed(case: Case) -> Exception:
 
 
 def printed(error: Exception) -> str:
-    """What Python prints of an error, but for the suggestion that Python 3.10 adds to ours."""
-    return re.sub(r"\. Did you mean: '\w+'\?$", "", "".join(traceback.format_exception_only(error)), flags=re.MULTILINE)
+    return "".join(traceback.format_exception_only(error))
 
 
 @pytest.fixture
