@@ -92,10 +92,11 @@ def read_columns(text: str) -> int:
     return int(text) if text.strip().isdecimal() else 100
 
 
-def fold_lines(text: str, first: str = "") -> str:
-    """`text` with the lines that are too long folded at blanks, by two columns further in. `first` is what stands
-    before it. Words that are too long, such as paths, stay whole."""
-    columns = read_columns(os.environ.get("TILEJIT_COLUMNS", ""))
+def fold_lines(text: str, first: str = "", columns: int | None = None) -> str:
+    """`text` with lines of more than `columns`, by default those of the setting, folded at blanks, and continued two
+    columns further in. `first` is what stands before it. Words that are too long, such as paths, stay whole."""
+    if columns is None:
+        columns = read_columns(os.environ.get("TILEJIT_COLUMNS", ""))
     if not columns:
         return text
     lines: list[str] = []
