@@ -115,7 +115,13 @@ def test_examples_shrink_to_what_is_simple_and_meet_what_is_not():
 @pytest.mark.parametrize("call, text", [
     (lambda: strategies.dtypes("floats"), "the kinds of dtypes are bool, int, uint, float, not 'floats'"),
     (lambda: strategies.dtypes("bool", bits=(32, 64)), "no dtype of kind bool has 32 to 64 bits"),
-    (lambda: find(strategies.shapes(3, block=(4, 4)), lambda s: True), "block has one number, or one for each of the 3 dimensions, not (4, 4)"),
+    (lambda: strategies.shapes(3, block=(4, 4)), "block has one number, or one for each dimension, of which there are 3, not (4, 4)"),
+    (lambda: strategies.shapes((3, 2)), "dims is a number of dimensions, or the least and the most, not (3, 2)"),
+    (lambda: strategies.extents(0), "block is a number of elements, of at least 1, not 0"),
+    (lambda: strategies.strides(3), "a shape is a tuple of integers of at least 0, not 3"),
+    (lambda: strategies.arrays("float32", (2, -1)), "a shape is a tuple of integers of at least 0, not (2, -1)"),
+    (lambda: strategies.arrays("float33", (2, 1)), "'float33' is not an element type"),
+    (lambda: strategies.layouts("float16", (0, 4)), "a buffer has extents of at least 1 and elements of whole bytes, not (0, 4) of float16"),
 ])
 def test_a_wrong_call_is_refused(call, text):
     with pytest.raises(tile.TileError) as caught:

@@ -24,11 +24,21 @@ KINDS = ("bool", "int", "uint", "float")
 MOST = 4096  # elements of an array, by default
 
 
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape. LaunchError if it is none."""
+    made = tuple(shape) if isinstance(shape, (tuple, list)) else None
+    if made is None or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in made):
+        raise LaunchError(f"a shape is a tuple of integers of at least 0, not {shape!r}")
+    return tuple(int(n) for n in made)
+
+
 @hide_own_frames
 def extents(block: int = 32, *, max_size: int | None = None, empty: bool = False) -> st.SearchStrategy[int]:
     """Extents at which a kernel that takes `block` elements at a time may fail: 1, multiples of `block`, and one
     or a few more or less; up to `max_size`, by default three blocks and one. Shrinks to 1, or to 0 if `empty` allows
     it."""
+    if isinstance(block, bool) or not isinstance(block, (int, np.integer)) or block < 1:
+        raise LaunchError(f"block is a number of elements, of at least 1, not {block!r}")
     most = 3 * block + 1 if max_size is None else max_size
     edges = sorted({n for k in range(1, most // block + 1) for n in (k * block - 1, k * block, k * block + 1)
                     if 1 <= n <= most})
@@ -38,16 +48,23 @@ def extents(block: int = 32, *, max_size: int | None = None, empty: bool = False
 
 
 @hide_own_frames
-@st.composite
-def shapes(draw: st.DrawFn, dims: int | tuple[int, int] = (1, 3), *, block: int | Sequence[int] = 32,
-           max_elements: int = MOST, empty: bool = False) -> tuple[int, ...]:
+def shapes(dims: int | tuple[int, int] = (1, 3), *, block: int | Sequence[int] = 32, max_elements: int = MOST,
+           empty: bool = False) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes of `dims` dimensions, or of a number from a range (least, most), and of at most `max_elements`. Each
     extent is one of `extents`; `block` may have a number for each dimension."""
-    least, most = (dims, dims) if isinstance(dims, int) else dims
-    rank = draw(st.integers(least, most))
+    ranks = (dims, dims) if isinstance(dims, int) else tuple(dims)
+    if len(ranks) != 2 or not 0 <= ranks[0] <= ranks[1]:
+        raise LaunchError(f"dims is a number of dimensions, or the least and the most, not {dims!r}")
+    if not isinstance(block, int) and ranks != (len(block), len(block)):
+        raise LaunchError(f"block has one number, or one for each dimension, of which there are {dims}, not {block!r}")
+    return _shapes(ranks, block, max_elements, empty)
+
+
+@st.composite
+def _shapes(draw: st.DrawFn, ranks: tuple[int, int], block: int | Sequence[int], max_elements: int,
+            empty: bool) -> tuple[int, ...]:
+    rank = draw(st.integers(*ranks))
     blocks = (block,) * rank if isinstance(block, int) else tuple(block)
-    if len(blocks) != rank:
-        raise LaunchError(f"block has one number, or one for each of the {rank} dimensions, not {block!r}")
     shape: list[int] = []
     for one in reversed(blocks):
         left = max(1, max_elements // max(1, prod(shape)))
@@ -90,10 +107,13 @@ def special_values(dtype: Any, *, finite: bool = False) -> np.ndarray:
 
 
 @hide_own_frames
-@st.composite
-def elements(draw: st.DrawFn, dtype: Any, *, finite: bool = False) -> Any:
+def elements(dtype: Any, *, finite: bool = False) -> st.SearchStrategy[Any]:
     """Numbers of a dtype, as NumPy scalars: special ones, and any bits. With `finite`, neither infinities nor NaN."""
-    kind = dtype_of(dtype)
+    return _elements(dtype_of(dtype), finite)
+
+
+@st.composite
+def _elements(draw: st.DrawFn, kind: DType, finite: bool) -> Any:
     special = special_values(kind, finite=finite)
     if draw(st.booleans()):
         return special[draw(st.integers(0, len(special) - 1))]
@@ -105,11 +125,16 @@ def elements(draw: st.DrawFn, dtype: Any, *, finite: bool = False) -> Any:
 
 
 @hide_own_frames
-@st.composite
-def strides(draw: st.DrawFn, shape: Sequence[int], *, negative: bool = True, unit: bool = False) -> tuple[int, ...]:
+def strides(shape: Sequence[int], *, negative: bool = True,
+            unit: bool = False) -> st.SearchStrategy[tuple[int, ...]]:
     """Strides, in elements, of an array of a shape whose elements are apart from each other: row-major, in another
     order of the dimensions, with gaps between rows or elements, and backwards if `negative`. With `unit`, the last
     dimension is contiguous. Shrinks to row-major."""
+    return _strides(_checked_shape(shape), negative, unit)
+
+
+@st.composite
+def _strides(draw: st.DrawFn, shape: tuple[int, ...], negative: bool, unit: bool) -> tuple[int, ...]:
     rank = len(shape)
     order: Sequence[int] = range(rank)
     if not unit and draw(st.integers(0, 2)) == 2:
@@ -124,13 +149,9 @@ def strides(draw: st.DrawFn, shape: Sequence[int], *, negative: bool = True, uni
     return tuple(found)
 
 
-_any_strides = strides
-
-
 @hide_own_frames
-@st.composite
-def arrays(draw: st.DrawFn, dtype: Any, shape: Any, *, strides: Any = None, special: bool | Sequence[float] = True,
-           finite: bool = False, offset: bool = True) -> np.ndarray:
+def arrays(dtype: Any, shape: Any, *, strides: Any = None, special: bool | Sequence[float] = True,
+           finite: bool = False, offset: bool = True) -> st.SearchStrategy[np.ndarray]:
     """NumPy arrays of a dtype and a shape (or strategies of them).
 
     The elements are normal numbers of magnitude 1, or integers from the whole range; some are `special_values`, or
@@ -138,15 +159,24 @@ def arrays(draw: st.DrawFn, dtype: Any, shape: Any, *, strides: Any = None, spec
     elements, by default `strategies.strides`, or () for row-major. With `offset`, an array may begin anywhere in its
     memory, at a multiple of its element. Shrinks to a row-major array without special values.
     """
-    kind = dtype_of(draw(dtype) if isinstance(dtype, st.SearchStrategy) else dtype)
-    extent = tuple(draw(shape) if isinstance(shape, st.SearchStrategy) else shape)
+    if not isinstance(dtype, st.SearchStrategy):
+        dtype = st.just(dtype_of(dtype))
+    if not isinstance(shape, st.SearchStrategy):
+        shape = st.just(_checked_shape(shape))
+    return _arrays(dtype, shape, strides, special, finite, offset)
+
+
+@st.composite
+def _arrays(draw: st.DrawFn, dtypes: st.SearchStrategy[Any], shapes: st.SearchStrategy[Any], strides: Any,
+            special: bool | Sequence[float], finite: bool, offset: bool) -> np.ndarray:
+    kind, extent = dtype_of(draw(dtypes)), _checked_shape(draw(shapes))
     made = _numbers(kind, extent, draw(st.integers(0, 2 ** 32 - 1)))
     if made.size and special is not False:
         values = special_values(kind, finite=finite) if special is True else np.array(list(special)).astype(kind.np)
         for at in draw(st.lists(st.integers(0, made.size - 1), max_size=8)):
             made.flat[at] = values[draw(st.integers(0, len(values) - 1))]
     if strides is None:
-        chosen: tuple[int, ...] = draw(_any_strides(extent))
+        chosen: tuple[int, ...] = draw(_strides(extent, True, False))
     elif isinstance(strides, st.SearchStrategy):
         chosen = tuple(draw(strides))
     else:
@@ -182,12 +212,18 @@ def _copy_to_strides(values: np.ndarray, strides: Sequence[int], offset: int) ->
 
 
 @hide_own_frames
-@st.composite
-def layouts(draw: st.DrawFn, dtype: Any, shape: Sequence[int]) -> TileLayout:
+def layouts(dtype: Any, shape: Sequence[int]) -> st.SearchStrategy[TileLayout]:
     """Layouts of shared memory for ``tile.alloc(shape, dtype, layout=...)``: row-major, in another order of the
     dimensions, with padded rows, in columns of 16 bytes, and swizzled in spans of 32, 64 and 128 bytes where the shape
     allows it. Shrinks to row-major."""
-    kind, extent = dtype_of(dtype), tuple(shape)
+    kind, extent = dtype_of(dtype), _checked_shape(shape)
+    if 0 in (extent or (0,)) or kind.packed:
+        raise LaunchError(f"a buffer has extents of at least 1 and elements of whole bytes, not {extent} of {kind}")
+    return _layouts(kind, extent)
+
+
+@st.composite
+def _layouts(draw: st.DrawFn, kind: DType, extent: tuple[int, ...]) -> TileLayout:
     columns = extent[-1] * kind.nbytes
     down = len(extent) > 1 and extent[-2] % 8 == 0
     spans = [span for span in (16, 32, 64, 128) if down and columns % span == 0]
