@@ -36,7 +36,7 @@ from .runtime.arguments import ArraySpec as ArraySpec
 from .runtime.device_array import DeviceArray as DeviceArray
 from .runtime.packed import Packed as Packed
 from .sim.report import Report
-from .testing import Verification
+from .testing.verification import Verification
 from .timeline import Timeline
 from .timing import Comparison
 from .tuning import Choices, Resources, Tuned
@@ -53,24 +53,25 @@ __all__ = [
     "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max",
     "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot", "bench", "bfloat16", "bitcast",
     "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "choice", "clip", "clock",
-    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
-    "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
-    "device_print", "dot", "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv",
-    "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async",
-    "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn",
-    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full",
-    "gather", "globaltimer", "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col",
-    "int16", "int32", "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load",
-    "load_kernel", "log", "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma",
-    "mma_async", "mma_commit", "mma_wait", "named_barrier", "named_range", "next_tile", "nextafter", "num_programs",
-    "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "profile", "program_id", "ptx",
-    "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle",
-    "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack",
-    "static_assert", "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh",
-    "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread",
-    "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc",
-    "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id",
-    "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "concatenate", "constexpr", "copy",
+    "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum",
+    "device_assert", "device_print", "dot", "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf",
+    "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init",
+    "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64",
+    "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod",
+    "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
+    "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
+    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log", "log10", "log1p", "log2", "match",
+    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
+    "named_range", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined",
+    "plan_copy", "prefetch", "prod", "profile", "program_id", "ptx", "rand", "randint", "randn", "reduce",
+    "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up",
+    "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert", "static_print",
+    "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence",
+    "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at",
+    "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns", "uint16", "uint32", "uint64",
+    "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id",
+    "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -496,23 +497,25 @@ class Kernel(Generic[_P, _R]):
         """
     @overload
     def simulate(
-        self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+        self, grid: _Grid, /, *args: Any, seed: int | None = None, checks: bool = True, target: str | None = None,
         max_steps: int | None = None, timeline: bool = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
         stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
-        report's `.timeline()` shows who did what when.
+        report's `.timeline()` shows who did what when. `seed` chooses the order of what the hardware leaves open; by
+        default it is that of the setting TILEJIT_SEED, or 0.
 
         If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
     @overload
     def simulate(
-        self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None, max_steps: Any = None,
-        timeline: Any = False, **kwargs: Any
+        self, grid: _Grid, /, *args: Any, seed: Any = None, checks: Any = True, target: Any = None,
+        max_steps: Any = None, timeline: Any = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
         stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
-        report's `.timeline()` shows who did what when.
+        report's `.timeline()` shows who did what when. `seed` chooses the order of what the hardware leaves open; by
+        default it is that of the setting TILEJIT_SEED, or 0.
 
         If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
@@ -1051,6 +1054,11 @@ def cluster_sync() -> None:
 
 def cluster_wait() -> None:
     """Wait until every thread of the cluster has arrived at its barrier."""
+
+def concatenate(tiles: Sequence[_Value], axis: int = 0) -> _Tile:
+    """Join a tuple of tiles along one of their dimensions. Their other extents are equal, and they are promoted to one
+    dtype.
+    """
 
 def copy(dst: _Operand, src: _Operand, variant: str | None = None) -> None:
     """Copy the region `src` to the region `dst`. Each is in global or shared memory.
@@ -2128,7 +2136,7 @@ def uniform(x: _Value) -> _Tile:
 @overload
 def verify(
     kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: float | None = None,
-    atol: float | None = None, seed: int = 0, target: str | None = None, **kwargs: Any
+    atol: float | None = None, seed: int | None = None, target: str | None = None, **kwargs: Any
 ) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one,
     and compare with `reference`.
@@ -2143,7 +2151,7 @@ def verify(
 @overload
 def verify(
     kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: Any = None,
-    atol: Any = None, seed: Any = 0, target: Any = None, **kwargs: Any
+    atol: Any = None, seed: Any = None, target: Any = None, **kwargs: Any
 ) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one,
     and compare with `reference`.
