@@ -36,6 +36,8 @@ FOLDER = ROOT / "tutorials"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 BACKEND = "module://tests.docs.figures"
 
+CELL = re.compile(r"<\d\d_\w+ \d+>")  # the file of a cell: the notebook and the cell's number
+
 # Text of outputs that differs between processes, machines or assemblers.
 OTHERWISE = (
     (r"compiled in ms: .*?; assembled by \S+", "compiled in ms: ..."), (r"\b\d+ registers", "N registers"),
@@ -142,7 +144,7 @@ def run_cell(source: str, name: str, names: dict[str, Any]) -> list[Output]:
             collector.figures()
     for output in collector.outputs:
         if "text" in output:
-            output["text"] = output["text"].replace(name, "cell.py")
+            output["text"] = CELL.sub("cell.py", output["text"])
     return collector.outputs
 
 

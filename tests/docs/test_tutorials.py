@@ -14,6 +14,19 @@ from tests.docs import notebooks
 from tests.docs.notebooks import FOLDER, NOTEBOOKS, ROOT
 from tests.gpu import needs_gpu, needs_module, run_child
 
+SUBJECTS = ("01_first_kernel", "02_tiles_and_layouts", "03_moving_data", "04_barriers_and_pipelines", "05_matrix_products",
+            "06_roles_and_clusters", "07_softmax_and_norms", "08_attention", "09_debugging_and_profiling", "10_testing",
+            "11_from_triton", "12_torch_and_jax")
+
+
+def test_there_is_a_notebook_for_each_subject_and_the_index_links_to_each():
+    """With 10 to 25 cells."""
+    assert [path.stem for path in NOTEBOOKS] == list(SUBJECTS)
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert not [path.name for path in NOTEBOOKS if f"(../tutorials/{path.name})" not in index]
+    assert not [(path.name, n) for path in NOTEBOOKS if not 10 <= (n := len(notebooks.cells_of(path))) <= 25]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_of_a_tutorial_runs_on_the_simulator_and_gives_the_output_that_is_stored(path, monkeypatch, tmp_path):
     """In this process, in which `tests/every_kernel.py` sees the kernels."""
