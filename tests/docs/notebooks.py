@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import reduce
+from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -222,7 +223,7 @@ def store(path: Path, outputs: list[list[Output]], gpu: str | None) -> None:
     """Write outputs to the file, those of a machine with the GPU of that name (None: without one)."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell, new in zip((c for c in notebook["cells"] if c["cell_type"] == "code"), outputs, strict=True):
-        source, metadata = "".join(cell["source"]), cell["metadata"]
+        source, metadata = blake2b("".join(cell["source"]).encode(), digest_size=8).hexdigest(), cell["metadata"]
         if measures(cell):
             if gpu is None and metadata.get("measured", {}).get("source") == source:
                 continue
@@ -233,7 +234,12 @@ def store(path: Path, outputs: list[list[Output]], gpu: str | None) -> None:
             continue
         elif shown(cell["outputs"]) == shown(new) and not [o for o in new if "image/png" in o.get("data", ())]:
             continue  # what may vary stays as it is
-        cell["outputs"], cell["execution_count"] = stored_form(new), None
+        cell["outputs"] = stored_form(new)
+    for n, cell in enumerate((c for c in notebook["cells"] if c["cell_type"] == "code"), 1):
+        cell["execution_count"] = n
+        for output in cell["outputs"]:
+            if output["output_type"] == "execute_result":
+                output["execution_count"] = n
     path.write_text(as_text(notebook), encoding="utf-8")
 
 
