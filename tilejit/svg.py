@@ -2,8 +2,7 @@
 
 Pictures are shown on light and dark pages and converted by tools that know little of CSS: so a page paints its own
 background, colours are hexadecimal, and every property is an attribute, not a rule of a style sheet (which, in a
-notebook, would hold for the other pictures of the page too). Only that a picture shrinks to the width of its column
-needs a style, of the picture itself.
+notebook, would hold for the other pictures of the page too).
 """
 
 from __future__ import annotations
@@ -43,6 +42,5 @@ def cell(x: float, y: float, width: float, height: float, fill: str, text: str =
 def page(parts: Iterable[str], width: float, height: float) -> str:
     """A picture of its own background."""
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-            f'style="max-width:100%;height:auto" viewBox="0 0 {width:g} {height:g}" '
-            f'font-family="ui-monospace, Menlo, Consolas, monospace">'
+            f'viewBox="0 0 {width:g} {height:g}" font-family="ui-monospace, Menlo, Consolas, monospace">'
             f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>{"".join(parts)}</svg>')
