@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -50,6 +51,18 @@ def test_a_tutorial_is_stored_with_its_outputs_and_without_errors(path):
     nbformat.validate(notebook)
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert outputs and not [output for output in outputs if output.output_type == "error"]
+
+
+def test_measured_figures_of_a_cell_are_those_of_the_pages_that_it_names():
+    """A cell that names pages of docs/lab has dicts of numbers, which stand there."""
+    cells = [(path.name, "".join(cell["source"])) for path in NOTEBOOKS for cell in notebooks.code_of(path)]
+    named = [(name, source, re.findall(r"docs/lab/\w+\.md", source)) for name, source in cells if "docs/lab/" in source]
+    for name, source, pages in named:
+        text = "".join((ROOT / page).read_text() for page in pages)
+        dicts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]
+        numbers = [n.value for d in dicts for value in d.values for n in ast.walk(value) if isinstance(n, ast.Constant)]
+        assert len(numbers) > 3 and not [n for n in numbers if not re.search(rf"(?<![\d.]){re.escape(str(n))}(?![\d.]*\d)", text)], name
+    assert len(named) >= 4
 
 
 def test_jupyter_gives_the_outputs_that_this_runner_gives(tmp_path, monkeypatch):
@@ -126,6 +139,7 @@ def run_notebook(path: str) -> None:
     notebooks.run(Path(path))
 
 
+@pytest.mark.unperturbed
 @pytest.mark.unsanitized  # cells measure
 @needs_gpu()
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
