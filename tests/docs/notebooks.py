@@ -255,6 +255,8 @@ def name_of_gpu() -> str | None:
 
 
 def main(beginnings: list[str]) -> None:
+    for name in [name for name in os.environ if name.startswith("TILEJIT_")]:
+        del os.environ[name]
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-notebooks-")
     gpu = name_of_gpu()
     for path in NOTEBOOKS:
