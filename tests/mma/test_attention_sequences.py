@@ -104,6 +104,49 @@ def test_keys_in_pages_are_right(page, by_rows, rows, splits):
         check(got[i], lse[i], q[i], whole[0][i], whole[1][i], causal=True)
 
 
+@pytest.mark.parametrize("target, heads, kv_heads, rows, d, dv, options", [
+    ("sm_90a", 20, 1, 1, 576, 512, {}), ("sm_90a", 2, 1, 70, 576, 512, dict(causal=True)), ("sm_90a", 4, 2, 5, 64, 32, dict(causal=True)),
+    ("sm_80", 2, 1, 9, 272, 272, {})])
+def test_values_may_be_the_first_columns_of_the_keys(target, heads, kv_heads, rows, d, dv, options, monkeypatch):
+    """As in latent attention. Both are read once."""
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    q, k = inputs(1, heads, kv_heads, rows, 90, d)[:2]
+    tried(q, k, k[..., :dv], **options)
+    apart = k[..., :dv].copy()
+    again = kernels.attention(q, k, apart, **options)  # with the plan of another kernel
+    assert np.abs(again.astype(np.float32) - kernels.attention(q, k, k[..., :dv], **options).astype(np.float32)).max() < 0.05
+
+
+def test_latent_keys_may_be_in_pages_and_in_packed_sequences():
+    rng = np.random.default_rng(0)
+    pages, table = rng.standard_normal((7, 1, 16, 144)).astype(BF16), np.array([[5, 1, 3], [0, 6, 2]], np.int32)
+    q, lengths = rng.standard_normal((2, 6, 1, 144)).astype(BF16), np.array([40, 17], np.int32)
+    got = kernels.attention(q, pages, pages[..., :128], lengths=lengths, block_table=table)
+    for i, n in enumerate(lengths):
+        k = pages[table[i]].transpose(1, 0, 2, 3).reshape(1, 48, 144)[:, :n]
+        check(got[i], None, q[i], k, k[..., :128])
+    q, k = rng.standard_normal((2, 57, 144)).astype(BF16), rng.standard_normal((1, 57, 144)).astype(BF16)
+    got = kernels.attention(q, k, k[..., :128], lengths=lengths, causal=True)
+    check(got[:, 40:], None, q[:, 40:], k[:, 40:], k[:, 40:, :128], causal=True)
+
+
+def test_a_tile_has_some_of_many_heads_that_share_keys():
+    """All 72 do not fit in one, and 12 heads of 5 rows do."""
+    tried(*inputs(1, 144, 2, 1, 60))
+    tried(*inputs(1, 24, 1, 5, 60), causal=True)
+
+
+@pytest.mark.parametrize("target, bm", [("sm_90a", 64), ("sm_80", 32), ("sm_100a", 32)])
+def test_wide_rows_do_not_spill(target, bm):
+    plan = SequenceConstants(bm=bm, bn=32, d=576, dv=512, stages=2, heads=128, kv_heads=1, shared=bm, lengths=True, page=64, rows_first=True,
+                             splits=4, inner=True, pieces=bm // 32)
+    spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
+    made = sequences.compile(spec(8, 128, 1, 576), spec(1 << 20, 576), spec(1 << 20, 576), spec(4, 1024, 512, dtype="float32"),
+                             spec(4, 1024, dtype="float32"), 0, 0, spec(8, dtype="int32"), spec(8, 4096, dtype="int32"), 0.1, 0, 0, 0.0, 0, 0, 0, 0,
+                             PLAN=plan, num_warps=8, target=target)
+    assert made.spills == 0 and not made.warnings
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
 def test_sequences_run_on_every_target(target, monkeypatch):
     monkeypatch.setenv("TILEJIT_TARGET", target)
@@ -145,6 +188,8 @@ TABLE = np.zeros((2, 3), np.int32)
     (Q, K, dict(block_table=N, lengths=N), "block_table is an array of int32 or int64 with 2 dimensions"),
     (Q, K[:, :, ::2], dict(block_table=TABLE, lengths=N), r"pages are contiguous in the order \[pages, kv_heads, rows, D\] or"),
     (Q, K, dict(lengths=N, config=Config()), "config.roles must be False"),
+    (np.ones((1, 2, 1, 288), BF16), np.ones((1, 1, 5, 288), BF16), dict(config=Config()), "rows of over 256 columns need a kernel without roles"),
+    (np.ones((1, 2, 1, 592), BF16), np.ones((1, 1, 5, 592), BF16), {}, "rows of q and k have a multiple of 16 elements, from 16 to 576, and not 592"),
     (Q[0], K[0], dict(lengths=(N, N), config=Config(roles=False, splits=2)), "packed sequences are not split: config.splits must be 1, not 2"),
 ])
 def test_bad_lengths_and_pages_are_refused(q, k, options, words):

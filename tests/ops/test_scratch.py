@@ -7,9 +7,12 @@ import pytest
 import tilejit as tile
 import tilejit.compile
 from hypothesis import given, settings, strategies as st
+from tilejit.errors import SharedMemoryError
 from tilejit.ir.graph import Call, For, If
 from tilejit.ops.memory.shared import sync
 from tilejit.passes.placement.shared_memory import _scratch_bytes as bytes_of_scratch
+
+from tests.gpu import in_child, needs_gpu, needs_module
 
 X = tile.ArraySpec((4096,), "float32")
 
@@ -29,6 +32,53 @@ def test_each_small_reduction_has_its_own_scratch_memory_and_one_barrier():
     """Nobody reads it before, so only the barrier between writing and reading is needed."""
     compiled = normalised.compile(X, X, N=1024, target="sm_90a")
     assert barriers(compiled.ptx) == 2 and str(compiled.graph).count(", unused") == 2
+
+
+@tile.jit
+def reshaped(x, y, N: tile.constexpr, M: tile.constexpr):
+    tile.store(y[0:M // 2, 0:2 * N], tile.reshape(tile.load(x[0:N, 0:M]), (M // 2, 2 * N)))
+
+
+@tile.jit
+def shifted(x, y, N: tile.constexpr, M: tile.constexpr):
+    tile.store(y[0:N - 3, 0:M - 5], tile.load(x[0:N, 0:M])[3:, 5:])
+
+
+@tile.jit
+def flipped(x, y, N: tile.constexpr, M: tile.constexpr):
+    tile.store(y[0:N, 0:M], tile.flip(tile.load(x[0:N, 0:M]), 0))
+
+
+def moved(kernel, x):
+    n, m = x.shape
+    return {reshaped: lambda: x.reshape(m // 2, 2 * n), shifted: lambda: x[3:, 5:], flipped: lambda: x[::-1]}[kernel]()
+
+
+@pytest.mark.parametrize("kernel", [reshaped, shifted, flipped])
+def test_a_tile_moves_in_parts_where_scratch_memory_for_all_of_it_does_not_fit(kernel):
+    x = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
+    y = np.zeros_like(moved(kernel, x))
+    spec = tile.ArraySpec(x.shape, "float32"), tile.ArraySpec(y.shape, "float32")
+    whole, parts = (kernel.compile(*spec, N=64, M=48, num_warps=2, target="sm_90a", max_shared=n) for n in (12288, 8192))
+    assert whole.shared_bytes == 12288 and parts.shared_bytes == 8192
+    assert "scratch in parts of 8192 bytes" in str(parts.graph) and "in parts" not in str(whole.graph)
+    assert barriers(parts.ptx) == barriers(whole.ptx) + 2
+    with pytest.raises(SharedMemoryError, match="8192 bytes  scratch of the compiler"):
+        kernel.compile(*spec, N=64, M=48, num_warps=2, target="sm_90a", max_shared=4096)
+
+
+@needs_gpu()
+@needs_module("torch")
+@in_child(timeout=120)
+@pytest.mark.parametrize("kernel", [reshaped, shifted, flipped])
+def test_parts_of_a_tile_are_put_together_on_the_gpu(kernel):
+    import torch
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        x = torch.arange(160 * 96).reshape(160, 96).to(dtype) % 251
+        want = torch.from_numpy(np.ascontiguousarray(moved(kernel, x.double().numpy())))
+        got = torch.zeros(want.shape, dtype=dtype, device="cuda")
+        kernel[1,](x.cuda(), got, N=160, M=96, num_warps=4, max_shared=8192 if dtype != torch.bfloat16 else 16384)
+        assert torch.equal(got.double().cpu(), want)
 
 
 @tile.jit

@@ -86,28 +86,52 @@ class Tiles(Component):
 
     # -- scratch ---------------------------------------------------------------------------------------------------
 
-    def scratch_store(self, call, values: list[V], t: Tile, pitch: int | None = None) -> None:
+    def move_through_scratch(self, call, values: list[V], source: Tile, target: Tile,
+                               shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
+        """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
+        there. `shape` and `place` are those of `scratch_load`. Scratch that is smaller than the tile holds a part of it
+        at a time."""
+        rows = source.size // source.shape[-1] * (pitch or source.shape[-1])
+        most = self.e.graph.scratch_limit or rows * source.dtype.nbytes
+        whole = most >= rows * source.dtype.nbytes
+        found: list[V] | None = None
+        for first in range(0, rows, most // source.dtype.nbytes):
+            part = None if whole else range(first, first + most // source.dtype.nbytes)
+            self.scratch_store(call, values, source, pitch, part)
+            found = self.scratch_load(call, target, shape, place, pitch, part, found)
+        return found or []
+
+    def scratch_store(self, call, values: list[V], t: Tile, pitch: int | None = None,
+                      part: range | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
-        apart (contiguous if None). Ends with a barrier of the scope."""
-        self.e.begin_scratch(call)
+        apart (contiguous if None); only those of which the number in this order is in `part`, if given. Ends with a
+        barrier of the scope."""
+        if part and part.start:
+            self.e.sync.scope()  # all have read the part before
+        else:
+            self.e.begin_scratch(call)
         for word in self._words(t, self._in_a_word(t, pitch)):
-            parts = [p for p in (self.first_replica(t), self.is_element(t, word[0])) if p is not None]
-            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes, pitch)
-            self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.e.all_of(parts),
-                                None)
+            own = self.e.all_of([self.first_replica(t), self.is_element(t, word[0])])
+            address, offset, inside = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes,
+                                                          pitch, part)
+            self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word],
+                                self.e.all_of([own, inside]), None)
         self.e.sync.scope()
 
-    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
-        """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`. `place`
-        maps coordinates in `t` to coordinates in `shape`, if they differ."""
+    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None,
+                     part: range | None = None, earlier: list[V] | None = None) -> list[V]:
+        """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`, or the
+        `part` of it. `place` maps coordinates in `t` to coordinates in `shape`, if they differ. What is not read is
+        that of the `earlier` parts."""
         zero = self.e.const(False if t.dtype == bool_ else 0, t.dtype)
+        other = earlier or [zero] * self.registers(t)
         found: dict[int, V] = {}
         for word in self._words(t, self._in_a_word(t, pitch) if place is None else 1):
             at = self.coordinates(t, word[0])
-            address, offset = self._scratch_place(call, shape, at if place is None else place(at), t.dtype.nbytes,
-                                                  pitch)
-            found |= zip(word, self.e.vector_load("shared", address, offset, t.dtype, [zero] * len(word),
-                                                  self.is_element(t, word[0]), None))
+            address, offset, inside = self._scratch_place(call, shape, at if place is None else place(at),
+                                                          t.dtype.nbytes, pitch, part)
+            found |= zip(word, self.e.vector_load("shared", address, offset, t.dtype, [other[r] for r in word],
+                                                  self.e.all_of([self.is_element(t, word[0]), inside]), None))
         return [found[r] for r in range(self.registers(t))]
 
     def _in_a_word(self, t: Tile, pitch: int | None) -> int:
@@ -130,8 +154,12 @@ class Tiles(Component):
         return [tuple(self.register_at(t, (*at[:-1], at[-1] + n)) for n in range(count))
                 for at in table if at[-1] % count == 0]
 
-    def _scratch_place(self, call, shape, at, nbytes: int, pitch: int | None):
+    def _scratch_place(self, call, shape, at, nbytes: int, pitch: int | None, part: range | None):
+        """(address, constant byte offset, whether the element is in the part, None if all are)."""
         flat = 0
         for extent, c in zip((*shape[:-1], pitch or shape[-1]), at):
             flat = flat * extent + c
-        return self.e.scratch_address(call, flat * nbytes)
+        if part is None:
+            return *self.e.scratch_address(call, flat * nbytes), None
+        flat = flat - part.start
+        return *self.e.scratch_address(call, flat * nbytes), self.e.in_bounds(flat, len(part))

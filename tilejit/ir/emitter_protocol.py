@@ -44,11 +44,17 @@ class Tiles(Protocol):
         """Whether the thread holds the first replica of its elements; None if only one thread holds each element."""
     def is_element(self, t: Tile, reg: int) -> Emitted | None:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
-    def scratch_store(self, call: Any, values: list[Emitted], t: Tile, pitch: int | None = None) -> None:
+    def move_through_scratch(self, call: Any, values: list[Emitted], source: Tile, target: Tile,
+                               shape: tuple[int, ...], place: Any = None, pitch: int | None = None) -> list[Emitted]:
+        """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
+        there: in parts, for an op with the trait `in_parts`, where scratch is smaller than the tile. `shape` and
+        `place` are those of `scratch_load`."""
+    def scratch_store(self, call: Any, values: list[Emitted], t: Tile, pitch: int | None = None,
+                      part: range | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
         apart (contiguous if None)."""
-    def scratch_load(self, call: Any, t: Tile, shape: tuple[int, ...], place: Any = None,
-                     pitch: int | None = None) -> list[Emitted]:
+    def scratch_load(self, call: Any, t: Tile, shape: tuple[int, ...], place: Any = None, pitch: int | None = None,
+                     part: range | None = None, earlier: list[Emitted] | None = None) -> list[Emitted]:
         """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`."""
 
 

@@ -269,6 +269,7 @@ class Graph:
     # For scratch in scopes whose place is known only at run time: (place, bytes) pairs. Each product is added to the
     # offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
+    scratch_limit: int = 0  # the most bytes that a call has whose tile moves through scratch in parts; 0: no limit
     scratch_unused: frozenset[Value] = frozenset()  # calls that need no barrier before they write their scratch
     tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
     layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers

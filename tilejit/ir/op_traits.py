@@ -35,6 +35,7 @@ class Traits:
     anchor: bool = False        # the hardware determines the layout of the result, and computations keep it
     free: bool = False          # the result is computed again in each layout that a use needs, if the operands can be.
                                 # So are those of elementwise ops
+    in_parts: bool = False      # a tile that moves through scratch memory may do so in parts
     lazy: bool = False          # the result is always computed at its use, in the layout that the use needs
 
     shown: str = ""             # its name in messages and records, if kernels call it by another

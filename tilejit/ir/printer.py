@@ -50,6 +50,8 @@ def text(graph: Graph) -> str:
     for value, offset in graph.shared.items():
         moved = "".join(f" + {name(place)} * {nbytes}" for place, nbytes in graph.scratch_strides.get(value, ()))
         lines.append(f"shared {name(value)} at {offset}{moved}{', unused' if value in graph.scratch_unused else ''}")
+    if graph.scratch_limit:
+        lines.append(f"scratch in parts of {graph.scratch_limit} bytes")
     for value, place in graph.tensor_memory.items():
         owner = f"{place.columns} columns" if place.leader is value else f"those of {name(place.leader)}"
         lines.append(f"tmem {name(value)} at {place.column} of {owner}{', freed' if place.freed else ''}")

@@ -30,7 +30,7 @@ from .checks import check_number_of, checked_lengths, checked_scale, checked_sof
 from .config import Config
 from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
-from .problem import Request
+from .problem import HALF, Request
 
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
@@ -46,8 +46,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
     `q` is [batch, heads, rows, D], `k` is [batch, kv_heads, keys, D] and `v` is [batch, kv_heads, keys, DV]; or all
     have no batch. Each head of `k` and `v` serves the same number of heads of `q` in a row. D and DV are multiples of
-    16 up to 256; 64, 96, 128, 192 and 256 are tuned. All are bfloat16 or all float16, of any strides: arrays in the
-    order [batch, rows, heads, D] are passed with their axes exchanged, and a new result then has this order too.
+    16 up to 576 and 512, of which 64, 96, 128, 192 and 256 are tuned. `v` may be a view of the first columns of `k`,
+    as in latent attention (576 and 512): with over 256 columns, few rows or lengths, they are then read once. All are
+    bfloat16 or all float16, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
+    exchanged, and a new result then has this order too.
     Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Sums and
     the softmax are float32; probabilities are rounded to the dtype of `v`.
 
@@ -108,7 +110,7 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     given = [i for i, x in enumerate(arrays) if x is not None]
     forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
-    key = forms, tuple(given), *options.values(), scale > 0, softcap > 0, config, target
+    key = forms, addresses[1] == addresses[2], tuple(given), *options.values(), scale > 0, softcap > 0, config, target
     launch = known = earlier_plan(PLANS, key)
     score_and_mask = options["score"], options["mask"]
     q, k, v, out, sinks, *sequences = arrays
@@ -172,6 +174,8 @@ def _call_operator(given: dict[str, Any]) -> Any:
 
 def _without_backward(given: dict[str, Any]) -> str:
     """Why a call has no backward, in words; "" if it has one."""
+    if max(given["q"].shape[-1], given["v"].shape[-1]) > HALF:
+        return f"with rows of over {HALF} columns"
     for name in ("score", "block_table"):
         if given[name] is not None:
             return f"with {name}="

@@ -56,7 +56,8 @@ class Launch:
         if self.lengths:
             more = tuple(0 if x is None else x for x in sequences)
             if sequences[2] is not None:
-                k, v = (page_rows(x, self.constants["PLAN"].rows_first) for x in (k, v))
+                plan = self.constants["PLAN"]
+                k, v = (page_rows(x, plan.rows_first) for x in (k, k if plan.inner else v))
         if self.splits > 1:
             lines = math.prod(self.shape[:-1])
             made = temporary(q, (self.splits, lines, self.shape[-1]), "float32")

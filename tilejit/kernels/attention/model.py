@@ -8,6 +8,8 @@ from .config import BARRIERS, SHARED, Config
 from .problem import Attention
 
 L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
+LINES = 64           # of a tile of `sequences` with rows of several heads
+SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
 SPLITS = 64          # CTAs that may share the keys of a tile: one CTA puts their parts together in registers
 # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 SHORT = 1024
@@ -63,13 +65,17 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
 def choose_sequences(problem: Attention, target: str, processors: int) -> Config:
     """The configuration of the kernel for sequences with lengths, pages, or few rows."""
     request = problem.request
-    d, lines = max(problem.d, problem.dv), problem.rows * (problem.group if few_rows(problem) else 1)
+    shared = heads_in_tile(problem)
+    d, lines = max(problem.d, problem.dv), problem.rows * shared
     bm = next(n for n in (16, 32, 64) if lines <= n or n == 64)
     bn, warps = (64 if d <= 128 else 32), 4
+    if problem.is_wide:
+        warps, bm = 8, bm if target == "sm_90a" else min(bm, 32)  # others spill with 64 rows
     if lines > 64 and target not in ("sm_80", "sm_86", "sm_89", "sm_120a") and d <= 128:
         bm, warps = 128, 8
     config = Config(roles=False, bm=bm, bn=bn, warps=warps, stages=3 if lines <= 64 else 2)
-    while config.nbytes(problem.d, problem.dv) > SHARED[target] - BARRIERS and config.stages * bn > 16:
+    most = SHARED[target] - (SCRATCH if problem.is_wide else BARRIERS)
+    while config.nbytes(problem.d, 0 if problem.is_inner else problem.dv) > most and config.stages * bn > 16:
         if config.stages > 2 or bn == 16:
             config = replace(config, stages=config.stages - 1)
         else:
@@ -77,14 +83,23 @@ def choose_sequences(problem: Attention, target: str, processors: int) -> Config
             config = replace(config, bn=bn)
     if request.packed or lines > 64:
         return config
-    tiles = problem.batches * (problem.kv_heads if few_rows(problem) else problem.heads) * -(-lines // bm)
+    tiles = problem.batches * (problem.heads // shared) * -(-lines // bm)
     splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS)
     return replace(config, splits=1 << max(splits, 1).bit_length() - 1)  # few values: each is a kernel of its own
 
 
+def heads_in_tile(problem: Attention) -> int:
+    """How many heads, which share one of K and V, have their rows in one tile of `sequences`: all if they fit, or at
+    least four."""
+    fitting = 1 if problem.request.packed else LINES // max(problem.rows, 1)
+    found = max((n for n in range(1, min(fitting, problem.group) + 1) if problem.group % n == 0), default=1)
+    return found if found == problem.group or found >= 4 else 1
+
+
 def few_rows(problem: Attention) -> bool:
-    """Whether the rows of all heads that share one of K and V fit in a tile."""
-    return problem.rows * problem.group <= 64 and not problem.request.packed
+    """Whether the rows of the heads that share one of K and V are so few that `sequences` is for them."""
+    shared = heads_in_tile(problem)
+    return not problem.request.packed and problem.rows * shared <= LINES and (shared > 1 or problem.group == 1)
 
 
 def heads_at_once(problem: Attention) -> int:
@@ -94,4 +109,4 @@ def heads_at_once(problem: Attention) -> int:
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 
-__all__ = ["choose", "choose_sequences", "few_rows", "heads_at_once"]
+__all__ = ["choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile"]

@@ -13,7 +13,7 @@ from .config import Config, check_config, check_kind
 from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import choose, choose_sequences, few_rows, heads_at_once
+from .model import choose, choose_sequences, few_rows, heads_at_once, heads_in_tile
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
@@ -28,7 +28,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     processors = 4 if request.q.device == "host" else driver.multiprocessors(request.q.ordinal)
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
-    by_sequences = request.key_lengths is not None or config is None and few_rows(problem)
+    by_sequences = request.key_lengths is not None or problem.is_wide or config is None and few_rows(problem)
     if config is None and by_sequences:
         config = choose_sequences(problem, target, processors)
     elif config is None:
@@ -36,9 +36,9 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     check_kind(config)
     by_sequences = by_sequences or config.splits > 1
     if by_sequences and config.roles:
-        raise LaunchError("sequences with lengths, and keys that CTAs share, need a kernel without roles: config.roles "
-                          "must be False")
-    check_config(config, target, problem.d, problem.dv)
+        raise LaunchError("sequences with lengths, keys that CTAs share, and rows of over 256 columns need a kernel "
+                          "without roles: config.roles must be False")
+    check_config(config, target, problem.d, 0 if by_sequences and problem.is_inner else problem.dv)
     by_rows = ordered_by_rows(request.q.shape, request.q.strides)
     how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right),
                                spans=tuple(map(span, (request.q, request.k, request.v, problem.out))))
@@ -63,7 +63,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
 def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> Launch:
     """The launch of the kernel for sequences with lengths, pages, or few rows."""
     request = problem.request
-    shared = problem.group if few_rows(problem) else 1
+    shared = heads_in_tile(problem)
     packed, splits = request.packed, config.splits
     if packed and splits > 1:
         raise LaunchError(f"packed sequences are not split: config.splits must be 1, not {splits}")
@@ -73,7 +73,8 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
         bm=config.bm, bn=config.bn, d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, lse=request.lse,
         scores=problem.scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
         lengths=request.key_lengths is not None, packed=packed, page=problem.page,
-        rows_first=bool(order), splits=splits)
+        rows_first=bool(order), splits=splits, inner=problem.is_inner,
+        pieces=config.warps // 4 if problem.is_wide and config.bm == 64 else int(problem.is_wide))
     tiles = -(-problem.rows * shared // config.bm)
     if packed:
         tiles += request.sequences  # at most, since each may end with a part of a tile

@@ -13,7 +13,8 @@ from .constants import Scores
 
 DTYPES = ("bfloat16", "float16")
 MOST = 1 << 30   # rows and columns up to which positions are counted in 32 bits
-WIDEST = 256     # columns of Q, K and V
+WIDEST = {"q and k": 576, "v": 512}  # columns
+HALF = 256       # columns up to which every kernel takes them; more are taken by `sequences` alone
 PLACES = ("the batch", "the head", "the rows", "the columns")
 
 
@@ -80,6 +81,16 @@ class Attention:
         return self.heads // max(self.kv_heads, 1)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether only the kernel for sequences takes rows of so many columns."""
+        return max(self.d, self.dv) > HALF
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether V is the first columns of K, in the same memory."""
+        return lies_in(self.request.k, self.request.v)
+
+    @property
     def left(self) -> int:
         """The columns that a row sees to the left of its position."""
         return self.request.window[0] or 0 if self.scores.left else 0
@@ -119,7 +130,7 @@ def check_attention(request: Request) -> Attention:
 
 def _check_sequences(request: Request, batches: int) -> int:
     """The most keys that a sequence has."""
-    q, k = request.q, request.k
+    q, k, v = request.q, request.k, request.v
     if request.pages is not None:
         _check_integers("block_table", request.pages, 2, q)
         if len(q.shape) != 4 or request.pages.shape[0] != batches:
@@ -128,11 +139,11 @@ def _check_sequences(request: Request, batches: int) -> int:
                               f"{q.shape}, {k.shape} and {request.pages.shape}")
         if request.key_lengths is None:
             raise LaunchError("block_table says which pages a sequence has: lengths must say how many keys")
-        for name, x in (("k", k), ("v", request.v)):
+        for name, x in (("k", k),) if lies_in(k, v) else (("k", k), ("v", v)):
             if page_order(x) is None:
                 raise LaunchError(f"pages are contiguous in the order [pages, kv_heads, rows, D] or [pages, rows, "
                                   f"kv_heads, D], and {name} has the strides {x.strides}")
-        if page_order(k) != page_order(request.v):
+        if page_order(k) != page_order(v) and not lies_in(k, v):
             raise LaunchError("k and v have one order of heads and rows in their pages")
     for name, x in (("lengths", request.key_lengths), ("lengths of q", request.row_lengths)):
         if x is not None:
@@ -144,6 +155,11 @@ def _check_sequences(request: Request, batches: int) -> int:
         if not request.packed and n != batches:
             raise LaunchError(f"lengths has the keys of each of the {batches} batches, not of {n}")
     return k.shape[-2] if request.pages is None else request.pages.shape[1] * k.shape[-2]
+
+
+def lies_in(k: ArrayView, v: ArrayView) -> bool:
+    """Whether `v` is a view of the first columns of `k`."""
+    return k.pointer == v.pointer and k.strides == v.strides and v.shape[-1] <= k.shape[-1]
 
 
 def page_order(x: ArrayView) -> bool | None:
@@ -175,8 +191,8 @@ def _check_shapes(q: ArrayView, k: ArrayView, v: ArrayView, paged: bool) -> None
         raise LaunchError(f"each head of k and v serves the same number of heads of q, and q has {heads} heads and "
                           f"k {kv_heads}")
     for name, n in (("q and k", d), ("v", dv)):
-        if not 16 <= n <= WIDEST or n % 16:
-            raise LaunchError(f"rows have a multiple of 16 elements, from 16 to {WIDEST}, and those of {name} have {n}")
+        if not 16 <= n <= WIDEST[name] or n % 16:
+            raise LaunchError(f"rows of {name} have a multiple of 16 elements, from 16 to {WIDEST[name]}, and not {n}")
     if max(rows, keys) > MOST:
         raise LaunchError(f"positions are counted up to {MOST}, and there are {rows} rows in q and {keys} in k")
 
@@ -218,4 +234,4 @@ def _check_function(name: str, function, extras: int) -> None:
     check_parameters(function, PLACES if name == "mask" else ("the scores", *PLACES), extras, name)
 
 
-__all__ = ["Attention", "MOST", "Request", "check_attention", "page_order"]
+__all__ = ["Attention", "HALF", "MOST", "Request", "check_attention", "page_order"]

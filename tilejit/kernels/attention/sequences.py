@@ -6,6 +6,7 @@ are split. Parts are put together by `combine`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import tilejit as tile
@@ -54,9 +55,10 @@ def search(t, row_lengths, key_lengths, rows, keys, BM: tile.constexpr, SHARED: 
 
 
 @tile.jit
-def block(X, held, place, i, PLAN: tile.constexpr, COLUMNS: tile.constexpr):
-    """Block `i` of the rows of a sequence in X, which is K or V; zeros beyond its last."""
+def block(X, held, place, i, PLAN: tile.constexpr, FIRST: tile.constexpr, STOP: tile.constexpr):
+    """Columns FIRST to STOP of block `i` of the rows of a sequence in X, which is K or V; zeros beyond its last row."""
     head = held.head
+    columns = FIRST + tile.arange(STOP - FIRST)[None, :]
     BN: tile.constexpr = PLAN.bn
     if PLAN.page:
         at = i * BN + tile.arange(BN)
@@ -66,13 +68,31 @@ def block(X, held, place, i, PLAN: tile.constexpr, COLUMNS: tile.constexpr):
             line = (page * PLAN.page + at % PLAN.page) * PLAN.kv_heads + head
         else:
             line = (page * PLAN.kv_heads + head) * PLAN.page + at % PLAN.page
-        return tile.load(X[line[:, None], tile.arange(COLUMNS)[None, :]], mask=(at < place.keys)[:, None], other=0.0)
+        return tile.load(X[line[:, None], columns], mask=(at < place.keys)[:, None], other=0.0)
     if PLAN.packed:
-        return tile.load(tile.window(X, (head, held.start, 0), (1, place.keys, None))[0, i * BN:i * BN + BN, 0:COLUMNS])
+        X = tile.window(X, (head, held.start, 0), (1, place.keys, None))
+        return tile.load(X[0, i * BN:i * BN + BN, FIRST:STOP])
     if PLAN.lengths:
         X = tile.window(X, (place.batch, head, 0, 0), (1, 1, place.keys, None))
-        return tile.load(X[0, 0, i * BN:i * BN + BN, 0:COLUMNS])
-    return tile.load(part(X, place.batch, head, i * BN, BN, COLUMNS))
+        return tile.load(X[0, 0, i * BN:i * BN + BN, FIRST:STOP])
+    return tile.load(part(X, place.batch, head, i * BN, BN, STOP - FIRST, FIRST))
+
+
+@tile.jit
+def products(q, latent, held, place, i, PLAN: tile.constexpr):
+    """The scores of the rows `q` (their parts, if `latent` has the first columns of the keys already) and block `i`."""
+    if not PLAN.inner:
+        return tile.dot(q, block(held.K, held, place, i, PLAN, 0, PLAN.d).T)
+    s = tile.dot(q[0], latent.T)
+    if PLAN.d > PLAN.dv:
+        s = tile.dot(q[1], block(held.K, held, place, i, PLAN, PLAN.dv, PLAN.d).T, s)
+    return s
+
+
+@tile.jit
+def values(latent, held, place, i, PLAN: tile.constexpr):
+    """Block `i` of the values, which `latent` has already if they are in the keys."""
+    return latent if PLAN.inner else block(held.V, held, place, i, PLAN, 0, PLAN.dv)
 
 
 @tile.jit
@@ -82,11 +102,22 @@ def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN:
     SCORES: tile.constexpr = PLAN.scores
     factor = factor_of(rules, SCORES)
     for i in (tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end)):
-        s = tile.dot(q, block(held.K, held, place, i, PLAN, PLAN.d).T)
+        latent = block(held.K, held, place, i, PLAN, 0, PLAN.dv) if PLAN.inner else None
+        s = products(q, latent, held, place, i, PLAN)
         s = mask_scores(s, place, i * PLAN.bn, rules, EDGE, SCORES)
         p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.mask is not None)
-        acc = tile.dot(p.to(q.dtype), block(held.V, held, place, i, PLAN, PLAN.dv), acc * by[:, None])
+        v = values(latent, held, place, i, PLAN)
+        acc = tile.dot(p.to(v.dtype), v, acc * by[:, None])
     return acc, most, total
+
+
+@tile.jit
+def store_lines(X, lines, columns, values, exists):
+    """Store `values` to X at the given columns of lines, each of which is the indices before the column."""
+    if len(lines) == 2:
+        tile.store(X[lines[0], lines[1], columns], tile.cast(values, X.dtype), mask=exists)
+    else:
+        tile.store(X[lines[0], lines[1], lines[2], columns], tile.cast(values, X.dtype), mask=exists)
 
 
 @tile.jit
@@ -96,29 +127,37 @@ def put(acc, lse, OUT, L, place, first, split, PLAN: tile.constexpr):
     BM: tile.constexpr = PLAN.bm
     heads, rows = lines_of(place, BM)
     heads = heads + tile.zeros((BM,), tile.int32)
-    exists, columns = rows < place.rows, tile.arange(PLAN.dv)[None, :]
+    exists = rows < place.rows
     rows = rows + first
+    batch = place.batch + tile.zeros((BM,), tile.int32)
     if PLAN.splits > 1:
-        at = (place.batch * PLAN.heads + heads) * place.rows + rows
-        tile.store(OUT[split, at[:, None], columns], acc, mask=exists[:, None])
-        tile.store(L[split, at], lse, mask=exists)
+        lines = split + tile.zeros((BM,), tile.int32), (place.batch * PLAN.heads + heads) * place.rows + rows
     elif len(OUT.shape) == 3:
-        tile.store(OUT[heads[:, None], rows[:, None], columns], tile.cast(acc, OUT.dtype), mask=exists[:, None])
-        if PLAN.lse:
-            tile.store(L[heads, rows], lse, mask=exists)
+        lines = heads, rows
     else:
-        at = place.batch + tile.zeros((BM,), tile.int32)
-        tile.store(OUT[at[:, None], heads[:, None], rows[:, None], columns], tile.cast(acc, OUT.dtype),
-                   mask=exists[:, None])
-        if PLAN.lse:
-            tile.store(L[at, heads, rows], lse, mask=exists)
+        lines = batch, heads, rows
+    if PLAN.pieces == 0:
+        store_lines(OUT, [n[:, None] for n in lines], tile.arange(PLAN.dv)[None, :], acc, exists[:, None])
+    else:
+        PART: tile.constexpr = PLAN.dv // PLAN.pieces
+        STEP: tile.constexpr = gcd(PART, 32)
+        acc = tile.reshape(acc, (BM, PLAN.pieces, PART))
+        for c in tile.static_range(0, PART, STEP):
+            columns = (tile.arange(PLAN.pieces) * PART)[None, :, None] + (c + tile.arange(STEP))[None, None, :]
+            store_lines(OUT, [n[:, None, None] for n in lines], columns, acc[:, :, c:c + STEP], exists[:, None, None])
+    if PLAN.splits > 1 or PLAN.lse:
+        if len(lines) == 2:
+            tile.store(L[lines[0], lines[1]], lse, mask=exists)
+        else:
+            tile.store(L[lines[0], lines[1], lines[2]], lse, mask=exists)
 
 
 @tile.jit
-def queries(Q, place, first, PLAN: tile.constexpr):
-    """The lines of a tile of Q, whose sequence begins at row `first`; zeros beyond its last row."""
+def queries(Q, place, first, PLAN: tile.constexpr, FIRST: tile.constexpr, STOP: tile.constexpr):
+    """Columns FIRST to STOP of the lines of a tile of Q, whose sequence begins at row `first`; zeros beyond its last
+    row."""
     heads, rows = lines_of(place, PLAN.bm)
-    exists, columns = (rows < place.rows)[:, None], tile.arange(PLAN.d)[None, :]
+    exists, columns = (rows < place.rows)[:, None], FIRST + tile.arange(STOP - FIRST)[None, :]
     heads = (heads + tile.zeros((PLAN.bm,), tile.int32))[:, None]
     rows = (rows + first)[:, None]
     if len(Q.shape) == 3:
@@ -148,7 +187,8 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
             keys = length_of(KEYS, batch, keys)
     place = Place(batch, head, t * BM, rows, keys, SHARED)
     # of K and V
-    own = head if SHARED > 1 or PLAN.heads == PLAN.kv_heads else head // (PLAN.heads // PLAN.kv_heads)
+    TILES: tile.constexpr = PLAN.heads // PLAN.kv_heads // SHARED
+    own = head // TILES if TILES > 1 else head
     held = Keys(K, V, pages, own, start)
     first, stop, whole, whole_stop = span_of(t * BM, place, rules, BM, PLAN.bn, SCORES)
     PARTS: tile.constexpr = PLAN.splits > 1
@@ -157,7 +197,12 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
         first, stop = first + split * each, min(stop, first + (split + 1) * each)
     whole_stop = min(max(whole_stop, first), stop)
     whole = min(max(whole, first), whole_stop)
-    q = queries(Q, place, row, PLAN)
+    if PLAN.inner:
+        q = queries(Q, place, row, PLAN, 0, PLAN.dv), None
+        if PLAN.d > PLAN.dv:
+            q = q[0], queries(Q, place, row, PLAN, PLAN.dv, PLAN.d)
+    else:
+        q = queries(Q, place, row, PLAN, 0, PLAN.d)
     state = tile.zeros((BM, PLAN.dv)), tile.full((BM,), -float("inf")), tile.zeros((BM, 8))
     if SCORES.left:
         state = attend(state, q, held, place, first, whole, rules, True, PLAN)

@@ -50,7 +50,7 @@ def _broadcast_backward(assigner, call, want):
 broadcast.rules.layout_backward = _broadcast_backward
 
 
-@op("pure", attrs=("shape",), traits=Traits(free=True))
+@op("pure", attrs=("shape",), traits=Traits(free=True, in_parts=True))
 def reshape_(x, shape):
     """The tile `x` with another shape and the same row-major order of elements."""
 
@@ -72,8 +72,7 @@ def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
     if _keeps_registers(source, target):
         return x
-    e.tiles.scratch_store(call, x, source)
-    return e.tiles.scratch_load(call, target, target.shape)
+    return e.tiles.move_through_scratch(call, x, source, target, target.shape)
 
 
 def reshape_domain(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...],

@@ -8,6 +8,7 @@ from ...dtypes import int32
 from ...ir.builder import Builder, number_type, type_of
 from ...ir.graph import Const, Operand
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...types import Tile
 from . import elementwise as ew
 from .casts import cast
@@ -85,7 +86,7 @@ def as_index(g: Builder, index: Operand, extent: int) -> Operand:
 
 # -- flip --------------------------------------------------------------------------------------------------------------
 
-@op("pure", attrs=("axes",), collective=True)
+@op("pure", attrs=("axes",), collective=True, traits=Traits(in_parts=True))
 def flip_(x, axes):
     """The elements of `x` in reverse along `axes`."""
 
@@ -107,10 +108,9 @@ def _(e, call, x):
     moves = register_moves(source, call.result.type, axes)
     if moves is not None:
         return emit_moves(e, x, moves)
-    e.tiles.scratch_store(call, x, source)
-    return e.tiles.scratch_load(call, call.result.type, source.shape,
-                                lambda at: tuple(n - 1 - c if d in axes else c
-                                                 for d, (n, c) in enumerate(zip(source.shape, at))))
+    return e.tiles.move_through_scratch(call, x, source, call.result.type, source.shape,
+                                        lambda at: tuple(n - 1 - c if d in axes else c
+                                                         for d, (n, c) in enumerate(zip(source.shape, at))))
 
 
 def _flip_scratch(call) -> int:

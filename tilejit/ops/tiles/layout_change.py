@@ -14,11 +14,12 @@ import numpy as np
 from ...dtypes import int32
 from ...ir.builder import type_of
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import thread_table
 from ...types import Tile, domain_of, layout_of
 
 
-@op("pure", collective=True)
+@op("pure", collective=True, traits=Traits(in_parts=True))
 def convert_layout(x):
     """The same tile in another layout (that of the result's type)."""
 
@@ -212,9 +213,7 @@ def _(e, call, x):
     exchange = register_exchange(source, target)
     if exchange is not None:
         return _exchange(e, x, source.dtype, exchange)
-    pitch = _pitch(source)
-    e.tiles.scratch_store(call, x, source, pitch)
-    return e.tiles.scratch_load(call, target, source.shape, pitch=pitch)
+    return e.tiles.move_through_scratch(call, x, source, target, source.shape, pitch=_pitch(source))
 
 
 def _pitch(t: Tile) -> int:

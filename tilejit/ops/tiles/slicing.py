@@ -8,6 +8,7 @@ from ...errors import CompilationError
 from ...ir.builder import Builder, describe, element_type, extents_of, type_as, type_of
 from ...ir.graph import Value
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout.fragments import register_slice
 from ...types import Scalar, Tile, domain_of
 from .arrange import reshape_
@@ -15,7 +16,7 @@ from .gather import as_index, flip_, gather_
 from .generate import splat
 
 
-@op("pure", attrs=("starts", "shape", "steps"))
+@op("pure", attrs=("starts", "shape", "steps"), traits=Traits(in_parts=True))
 def slice_(x, starts, shape, steps):
     """The elements of `x` at ``starts + i * steps``, for the indices i of a tile of `shape`."""
 
@@ -42,9 +43,8 @@ def _(e, call, x):
     if found is not None:
         return [x[r] for r in found]
     starts, steps = call.attrs["starts"], call.attrs["steps"]
-    e.tiles.scratch_store(call, x, source)
-    return e.tiles.scratch_load(call, target, source.shape,
-                                lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
+    return e.tiles.move_through_scratch(call, x, source, target, source.shape,
+                                        lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
 
 
 def _register_slice(call, source: Tile):

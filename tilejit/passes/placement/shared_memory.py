@@ -35,11 +35,12 @@ def place_shared(graph: Graph) -> Graph:
     base = -(-top // 128) * 128
     limit = SHARED_LIMIT[architecture(graph.target)]
     own = graph.launch.max_shared
-    for small in (SMALL_SCRATCH, 0):
-        places = _ScratchPlaces({}, {}, set())
+    allowed = min(limit, limit if own is None else own)
+    for small, most in ((SMALL_SCRATCH, 0), (0, 0), *((0, most) for most in PARTS)):
+        places = _ScratchPlaces({}, {}, set(), most)
         size = _place_scratch(graph.body, None, base, graph.launch.threads, small, places)
         total = max(top, size)
-        if total <= min(limit, limit if own is None else own):
+        if total <= allowed:
             break
     if size > base:
         rows.append(("scratch of the compiler", size - base, graph.loc))
@@ -50,7 +51,7 @@ def place_shared(graph: Graph) -> Graph:
         raise SharedMemoryError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}",
                                 largest[2] or graph.loc)
     return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides,
-                   scratch_unused=frozenset(places.unused))
+                   scratch_unused=frozenset(places.unused), scratch_limit=most)
 
 
 def _allocations(graph: Graph) -> Iterator[tuple[int, int, Value, str, Loc | None]]:
@@ -73,6 +74,7 @@ def _placement_order(named: tuple[Any, ...]) -> tuple[int, int]:
     return -align, nbytes % align
 
 
+PARTS = 65536, 32768, 16384, 8192  # bytes of scratch, at the most, where all of a tile is too much
 SMALL_SCRATCH = 1024  # the most bytes of scratch for which a call has a place that the next one leaves alone
 
 
@@ -81,12 +83,14 @@ class _ScratchPlaces:
     """Where scratch is, by the first result of the call that uses it.
 
     `strides` are added to the offset for each place that a scope may have; `unused` are calls whose scratch nobody
-    still reads when they begin, so that they need no barrier first.
+    still reads when they begin, so that they need no barrier first. Tiles that can move in parts have `most` bytes, if
+    that is not 0.
     """
 
     offsets: dict[Value, int]
     strides: dict[Value, tuple[tuple[Value, int], ...]]
     unused: set[Value]
+    most: int
 
 
 def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int, small: int,
@@ -103,6 +107,7 @@ def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int,
     scopes: list[tuple[Scope, list[Any] | None]] = []
     owners: dict[Call, Call] = {}
     _collect_scratch_uses(body, trip, calls, scopes, owners)
+    calls = [(call, _limit_bytes(call, nbytes, places.most), again) for call, nbytes, again in calls]
     owned: dict[Call, int] = {}
     for call, nbytes, _ in calls:
         if nbytes <= small:
@@ -122,7 +127,7 @@ def _place_scratch(body: Block, trip: list[Any] | None, base: int, threads: int,
             places.offsets[call.results[0]] = base
             top = max(top, base + -(-nbytes // 128) * 128)
     for scope, trip in scopes:
-        inner = _ScratchPlaces({}, {}, places.unused)
+        inner = _ScratchPlaces({}, {}, places.unused, places.most)
         span = _place_scratch(scope.body, trip, top, threads, small, inner) - top
         slots = 1
         if isinstance(scope.first, Value) and span:
@@ -139,6 +144,10 @@ def _scratch_bytes(node: Node) -> int:
     if isinstance(node, Call) and node.op.rules.scratch is not None:
         return int(node.op.rules.scratch(node))
     return 0
+
+
+def _limit_bytes(call: Call, nbytes: int, most: int) -> int:
+    return min(nbytes, most) if most and call.op.traits.in_parts else nbytes
 
 
 def _owners(block: Block, looped: bool) -> dict[Call, Call]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ....errors import LaunchError
 from ....runtime.arrays import ArrayView
-from ..problem import Attention, Request, check_attention
+from ..problem import HALF, Attention, Request, check_attention
 
 FLOATS = "float", "bfloat"
 
@@ -27,6 +27,9 @@ class BackwardRequest:
 def check_backward(request: BackwardRequest) -> Attention:
     """The forward's problem. LaunchError says what does not fit."""
     problem = check_attention(request.forward)
+    if problem.is_wide:
+        raise LaunchError(f"the backward takes rows of up to {HALF} columns, and those of q and k have {problem.d}, "
+                          f"those of v {problem.dv}")
     q = request.forward.q
     for name, x in (("do", request.do), ("out", request.out)):
         if x.shape != problem.shape or x.dtype != q.dtype or x.device != q.device:
