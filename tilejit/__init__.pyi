@@ -1186,11 +1186,12 @@ def dot_scaled(
     k, 512].
 
     On sm_100a and sm_103a the tensor cores multiply by the factors (``tcgen05.mma`` with ``.block_scale``; those of
-    nvfp4 are not negative there), where they have an instruction: both operands of 8 bits with e8m0 factors for blocks
-    of 32, or both of 4 bits; a multiple of 128 rows, and of 32 bytes of k; 16 to 256 columns in steps of 16. Otherwise
-    each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the range,
-    and the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0; PTX ISA,
-    "tcgen05.mma".
+    nvfp4 are not negative there), where they have an instruction: operands of 4, 6 and 8 bits in any mix with e8m0
+    factors for blocks of 32, or both of 4 bits; a multiple of 128 rows, and of 32 elements of k (64, if both have 4
+    bits); 16 to 256 columns in steps of 16. Elements of 4 and 6 bits are padded to a byte each in shared memory, unless
+    both operands have 4 bits: a matrix there may be of ``tile.padded(dtype)`` already. Otherwise each element times its
+    factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the range, and the rest is `dot`
+    of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0; PTX ISA, "tcgen05.mma".
     """
 
 def each_warp(over: builtins.range | Iterable[int]) -> _Scope[_Tile]:

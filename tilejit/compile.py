@@ -53,7 +53,16 @@ from .passes.products.dots import write_dots
 from .passes.products.flushed_powers import flush_powers
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.wgmma_waits import insert_wgmma_waits
-from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
+from .records import (
+    RECORDS,
+    AccessRecord,
+    CopyRecord,
+    LayoutRecord,
+    LoadRecord,
+    LoopRecord,
+    ProductRecord,
+    RotationRecord,
+)
 from .toolchain import assembler, llvm
 
 if TYPE_CHECKING:
@@ -105,6 +114,10 @@ class Lowered:
     @property
     def loads(self) -> tuple[LoadRecord, ...]:
         return self.graph.loads
+
+    @property
+    def rotations(self) -> tuple[RotationRecord, ...]:
+        return self.graph.rotations
 
     @cached_property
     def loops(self) -> tuple[LoopRecord, ...]:

@@ -17,7 +17,15 @@ from .types import Buffer
 if TYPE_CHECKING:
     from .compile import Code, Lowered
     from .ir.graph import Value
-    from .records import AccessRecord, CopyRecord, LayoutRecord, LoadRecord, LoopRecord, ProductRecord
+    from .records import (
+        AccessRecord,
+        CopyRecord,
+        LayoutRecord,
+        LoadRecord,
+        LoopRecord,
+        ProductRecord,
+        RotationRecord,
+    )
     from .runtime.arguments import Bound
 
 html = Lazy("html")
@@ -81,6 +89,7 @@ class CompiledKernel:
     layouts: tuple[LayoutRecord, ...]
     loops: tuple[LoopRecord, ...]
     loads: tuple[LoadRecord, ...]
+    rotations: tuple[RotationRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple[str, ...]
     compile_time: dict[str, float]
@@ -149,6 +158,8 @@ class CompiledKernel:
             lines += _explain_loop(loop)
         for load in self.loads:
             lines += _explain_load(load)
+        for rotation in self.rotations:
+            lines += _explain_rotation(rotation)
         lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
@@ -213,6 +224,10 @@ def _explain_load(load: LoadRecord) -> list[str]:
     verb = "runs" if load.ahead else "does not run"
     return [f"  line {load.line}: {load.source}",
             f"    {verb} ahead of the pipelined loop at line {load.loop}: {load.how}"]
+
+
+def _explain_rotation(loop: RotationRecord) -> list[str]:
+    return [f"  line {loop.line}: {loop.source}", f"    {'' if loop.rotated else 'not '}rotated: {loop.how}"]
 
 
 def _explain_map(m: TensorMapRecord) -> str:

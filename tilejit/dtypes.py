@@ -85,6 +85,11 @@ class DType:
         return uint8 if self.packed else self
 
     @property
+    def element(self) -> DType:
+        """The dtype of an element in a register: that of padded elements is the one without padding."""
+        return DTYPES[self.padded] if self.padded else self
+
+    @property
     def codes(self) -> int:
         """The number of bit patterns of an element."""
         return 1 << {"float4": 4, "float6": 6}.get(self.name[:6], self.bits)

@@ -119,9 +119,20 @@ class LoadRecord:
     how: str
 
 
+@dataclass(frozen=True)
+class RotationRecord:
+    """A pipelined loop in which products take what threads made of other products' results. If it is `rotated`, the
+    threads work while products run; `how` says what overlaps, or why nothing does."""
+
+    line: int
+    source: str
+    rotated: bool
+    how: str
+
+
 # The attributes of a compiled kernel that hold records, and the records' classes.
 RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
-           "loops": LoopRecord, "loads": LoadRecord}
+           "loops": LoopRecord, "loads": LoadRecord, "rotations": RotationRecord}
 
 
 class Plain(SimpleNamespace):

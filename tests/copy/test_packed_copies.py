@@ -221,6 +221,64 @@ def test_sixteen_packed_elements_are_padded_to_16_bytes_of_shared_memory(name, h
     np.testing.assert_array_equal(np.where(wanted < 0, wanted, y), wanted)
 
 
+@tile.jit
+def through_padded(x, raw, y, column, DTYPE: tile.constexpr, LAYOUT: tile.constexpr, BYTES: tile.constexpr):
+    """Elements through a padded buffer: its bytes, which were 255 before, and 32 columns of it from a run-time one on."""
+    s = tile.alloc((16, 128), DTYPE, layout=LAYOUT)
+    tile.store(s.view(tile.uint8, layout=BYTES), tile.full((16, 128), 255, tile.uint8))
+    tile.sync()
+    tile.store(s, tile.load(x[0:16, 0:128]))
+    tile.sync()
+    tile.copy(raw[0:16, 0:128], s.view(tile.uint8, layout=BYTES))
+    tile.store(y[0:16, 0:32], tile.load(s[0:16, 16 * column:16 * column + 32]))
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("mode", [None, 0, 128])
+def test_threads_store_and_load_padded_elements_and_leave_the_padding(name, mode):
+    """In plain rows, columns of 16 bytes and a swizzle; the bytes are those that TMA writes."""
+    dtype, values = tile.padded(name), codes(name, (16, 128))
+    layouts = [None, None] if mode is None else [tile.swizzled(d, (16, 128), mode) for d in (dtype, "uint8")]
+    raw, y = np.zeros((16, 128), np.uint8), tile.pack(codes(name, (16, 32), 1))
+    options = dict(DTYPE=dtype, LAYOUT=layouts[0], BYTES=layouts[1])
+    through_padded.simulate(1, tile.pack(values), raw, y, 3, **options, target="sm_80").raise_first()
+    wanted = as_padded(values)
+    np.testing.assert_array_equal(raw, np.where(wanted < 0, 255, wanted))
+    np.testing.assert_array_equal(y.unpack().view(np.uint8), values.view(np.uint8)[:, 48:80])
+
+
+@tile.jit
+def read_behind_tma(x, y):
+    s = tile.alloc((16, 128), tile.padded(x.dtype), layout=tile.auto)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(x[0:16, 0:128].nbytes)
+        tile.copy_async(s, x[0:16, 0:128], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(y[0:16, 0:128], tile.load(s))
+
+
+@tile.jit
+def summed_slots(x, y):
+    s = tile.alloc((16, 128), x.dtype, layout=tile.auto)
+    total = tile.zeros((16, 128), tile.float32)
+    for i in tile.pipelined(range(3), stages=2):
+        tile.copy_async(s, x[0:16, 128 * i:128 * i + 128])
+        total += tile.load(s).to(tile.float32)
+    tile.store(y[0:16, 0:128], total)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_threads_read_what_tma_has_padded_and_what_a_pipelined_loop_stages(name):
+    values = codes(name, (16, 384))
+    made = tile.pack(np.zeros((16, 128), values.dtype))
+    read_behind_tma.simulate(1, tile.pack(values), made, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(made.unpack().view(np.uint8), values.view(np.uint8)[:, :128])
+    y = np.zeros((16, 128), np.float32)
+    summed_slots.simulate(1, tile.pack(values), y, target="sm_90a").raise_first()
+    np.testing.assert_array_equal(y, values.astype(np.float32).reshape(16, 3, 128).sum(axis=1))
+
+
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a", "sm_120a"])
 def test_a_map_that_pads_counts_elements_and_needs_rows_of_128(name, target):
@@ -268,7 +326,10 @@ def test_padding_that_tma_does_not_support_is_refused_with_the_reason():
     ("tile.atomic_add(x[0:8, 0:64], 1)", "takes"),
     ("tile.dot(s, s)", "dot from shared memory works on elements of whole bytes"),
     ("tile.copy(p, x[0:8, 0:64])", "a copy keeps the dtype"),
-    ("tile.load(p)", "load does not reach padded elements"),
+    ("tile.load(p[tile.arange(8), 0:64])", "rows of float4_e2m1fn_p64 that a tile chooses are no region: name a box"),
+    ("tile.load(p, mask=tile.arange(64) > 3)", "load of float4_e2m1fn has no mask="),
+    ("tile.load(p[0:8, 0:24])", "covers blocks of 16 elements, and this one is 24 elements from 0 on"),
+    ("tile.store_async(p.peer(0), tile.load(p), mbar=tile.mbarrier())", "store_async does not reach padded elements"),
     ("tile.alloc((8, 7), x.dtype)", "rows of float4_e2m1fn are whole bytes"),
     ('tile.alloc((8, 8), x.dtype, layout=tile.S[(8, 8):(1, 8)])', "2 elements of float4_e2m1fn share a byte"),
     ("s.permute((1, 0))", "permute of the last dimension"),

@@ -191,6 +191,14 @@ def test_invalid_views_are_errors():
         tile.alloc((4, 256), tile.float32).reshape(3, -1)
     refused(r"a buffer of 1024 elements has no shape \[3, 341\]", no_extent)
 
+    def two_extents(X):
+        tile.alloc((4, 256), tile.float32).reshape(-1, -1)
+    refused(r"one extent of a shape may be -1, and the others are at least 0, not \[-1, -1\]", two_extents)
+
+    def negative(X):
+        tile.zeros((4, 256)).reshape((-4, -256))
+    refused(r"one extent of a shape may be -1, .* not \[-4, -256\]", negative)
+
     def elements(X):
         tile.alloc((4, 256), tile.float32).reshape((5, 256))
     refused("a buffer of 1024 elements has no shape", elements)

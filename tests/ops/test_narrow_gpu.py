@@ -65,6 +65,20 @@ def test_packed_elements_are_copied_exactly_on_the_gpu():
         np.testing.assert_array_equal(y.unpack().view(np.uint8), np.roll(x.unpack().view(np.uint8), 8, axis=0))
 
 
+@needs_gpu()
+@in_child(timeout=120)
+def test_threads_store_and_load_padded_elements():
+    """The bytes in a swizzled buffer, and the elements that come back."""
+    _, copies = _cases()
+    for name in copies.PACKED:
+        values, raw, y = copies.codes(name, (16, 128)), np.zeros((16, 128), np.uint8), tile.pack(copies.codes(name, (16, 32), 1))
+        layouts = dict(LAYOUT=tile.swizzled(tile.padded(name), (16, 128), 128), BYTES=tile.swizzled("uint8", (16, 128), 128))
+        copies.through_padded[1,](tile.pack(values), raw, y, 3, DTYPE=tile.padded(name), **layouts, backend="cuda")
+        wanted = copies.as_padded(values)
+        np.testing.assert_array_equal(raw, np.where(wanted < 0, 255, wanted), err_msg=name)
+        np.testing.assert_array_equal(y.unpack().view(np.uint8), values.view(np.uint8)[:, 48:80], err_msg=name)
+
+
 @needs_gpu("sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=120)
 def test_tma_pads_packed_elements_as_the_simulator_does():

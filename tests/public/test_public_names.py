@@ -5,23 +5,31 @@ from __future__ import annotations
 import builtins
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.dtypes import DType
 from tilejit.ir.builtin import MEMBERS
 
-from tests.public.generate import ROOT, generated
-from tests.public.pages import unplaced
+from tests.public.families import FAMILIES
+from tests.public.generate import ROOT
+from tests.public.pages import UNNAMED, unplaced
 from tests.public.programs import programs
-from tests.public.stub import function_of, is_function, public
+from tests.public.run_examples import FOLDER, Entry, entries
+from tests.public.stub import VALUES, function_of, is_function, public
 
+ONLY_FOR_COMMANDS = ("CacheError",)  # raised by `tilejit cache`
+ANYTHING_GOES = ("jax.call",)        # its errors are those of the kernel, and need jax
 MISTAKES = Path(__file__).with_name("mistakes.txt")  # no .py file: its kernels are never lowered
 
 # A kernel's arrays have no annotations, and its variables change their types in loops: `total = 0.0`, and then a tile.
@@ -55,14 +63,38 @@ PYRIGHT = {
 # -- generated files ---------------------------------------------------------------------------------------------------
 
 
-def test_the_stub_and_the_reference_are_as_generated():
-    """After a change of a signature or a docstring: python -m tests.public.generate"""
-    files = generated()
-    stale = [
-        str(path.relative_to(ROOT)) for path, text in files.items() if not path.exists() or path.read_text() != text
-    ]
-    assert not stale, f"run `python -m tests.public.generate`: {', '.join(stale)} differ"
-    assert set((ROOT / "docs" / "reference").glob("*.md")) <= set(files)
+def test_the_stub_and_the_reference_are_as_generated(tmp_path):
+    """After a change of a signature, a docstring or an example: python -m tests.public.generate
+
+    That runs the examples and the wrong calls, in a process of its own: their kernels are not tests.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.public.generate", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        env={**{name: x for name, x in os.environ.items() if not name.startswith("TILEJIT_")},
+             "TILEJIT_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, f"run `python -m tests.public.generate`: these differ:\n{done.stdout}{done.stderr}"
+
+
+def test_every_public_function_has_an_example_and_the_errors_of_wrong_calls():
+    """And every class has an example. dtypes are explained by `DType`, modules by their members."""
+    missing, known = [], set()
+    for family in FAMILIES:
+        for name in family.names:
+            known.add((family.page, name.lstrip("_")))
+            entry = entries(family.page).get(name.lstrip("_"), Entry("", False, ()))
+            thing = attrgetter(name)(tile) if name not in (*UNNAMED, *VALUES) else type(name)
+            if isinstance(thing, (DType, ModuleType)) and name != "ptx" or name in ONLY_FOR_COMMANDS:
+                continue
+            missing += [f"{name}: an example"] * (not entry.code)
+            missing += [f"{name}: wrong calls"] * (is_function(thing) and name not in ANYTHING_GOES and not entry.wrong)
+    assert not missing
+    written = {(path.stem, name) for path in FOLDER.glob("*.md") for name in entries(path.stem)}
+    assert not written - known, "examples of names that are on no page"
 
 
 def test_every_public_function_and_every_member_of_a_value_has_a_docstring_and_a_page():

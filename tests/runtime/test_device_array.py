@@ -115,6 +115,9 @@ def test_views_are_copied_to_the_host_with_their_shape_and_order(memory):
         array.T.reshape(60)
     with pytest.raises(LaunchError, match="60 elements"):
         array.reshape(7)
+    for extents in ((-1, -1, 60), (-6, -10)):
+        with pytest.raises(LaunchError, match="one extent of a shape may be -1"):
+            array.reshape(extents)
 
 
 def test_invalid_indices_raise_index_errors(memory):

@@ -274,6 +274,7 @@ class Graph:
     tensor_memory: Mapping[Value, TensorPlace] = field(default_factory=dict)
     layouts: tuple[Any, ...] = ()  # records of the layouts that the compiler has chosen for shared buffers
     loads: tuple[Any, ...] = ()  # records of loads in pipelined loops
+    rotations: tuple[Any, ...] = ()  # records of pipelined loops whose products could overlap with threads' work
     warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:

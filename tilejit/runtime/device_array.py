@@ -118,6 +118,8 @@ class DeviceArray:
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         if not describe(self).is_contiguous:
             raise LaunchError("only a row-major array without gaps can be reshaped")
+        if shape.count(-1) > 1 or any(n < -1 for n in shape):
+            raise LaunchError(f"one extent of a shape may be -1, and the others are at least 0, not {shape}")
         if -1 in shape:
             rest = math.prod(n for n in shape if n != -1)
             shape = tuple(self.size // max(rest, 1) if n == -1 else n for n in shape)

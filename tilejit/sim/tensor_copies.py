@@ -16,6 +16,7 @@ from .memory import TensorMemory
 from .tma_bytes import peer_rows
 
 UNIT, LANE = 16, TensorMemory.COLUMNS * 4
+ELEMENT_BYTES = {"b4x16_p64": 8, "b6x16_p32": 12}  # in a unit of 16 padded elements; the rest may hold anything
 
 
 @lru_cache(maxsize=256)
@@ -49,9 +50,9 @@ def decompress(units: np.ndarray, form: str | None) -> np.ndarray:
     if form is None:
         return units
     if form == "b4x16_p64":
-        packed = units[..., :8]
+        packed = units[..., :ELEMENT_BYTES[form]]
         return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*units.shape) << 2
-    packed = units[..., :12].astype(np.uint32).reshape(*units.shape[:-1], 4, 3)
+    packed = units[..., :ELEMENT_BYTES[form]].astype(np.uint32).reshape(*units.shape[:-1], 4, 3)
     words = packed[..., 0] | packed[..., 1] << 8 | packed[..., 2] << 16
     return np.stack([words >> 6 * k & 63 for k in range(4)], axis=-1).astype(np.uint8).reshape(*units.shape)
 
@@ -88,7 +89,8 @@ class PairOperations(Component):
         self.m.global_memory.count("shared -> tmem (tcgen05.cp)",
                                    self.m.batch * plan.cta_group * len(plan.places) * form.rows * form.width)
         self.issue("the tcgen05.cp", plan.cta_group, {"begin": begin, "into": into}, collect, land,
-                   lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s, UNIT, peer)],
+                   lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s,
+                                      ELEMENT_BYTES.get(plan.decompress, UNIT), peer)],
                    lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
 
     def issue(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:

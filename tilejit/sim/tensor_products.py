@@ -19,13 +19,13 @@ from ..ops.tmem.descriptor import SharedDescriptor
 from .component import Component
 from .engines import Operation, Span
 from .memory import TensorMemory
-from .tensor_copies import decompress
+from .tensor_copies import ELEMENT_BYTES, decompress
 from .tma_bytes import peer_rows
 
 ml_dtypes = Lazy("ml_dtypes")
 
 LANE, UNIT = TensorMemory.COLUMNS * 4, 16
-SMALL = {"e2m1": 4, "e2m3": 6, "e3m2": 6}  # element types narrower than a byte, and their bits
+SMALL = {"e2m1": "b4x16_p64", "e2m3": "b6x16_p32", "e3m2": "b6x16_p32"}  # types narrower than a byte, as padded
 TF32 = np.uint32(0xFFFFE000)
 
 
@@ -53,7 +53,7 @@ def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarr
     if name in SMALL and contained:
         return _table(name)[data >> 2 & 15 if name == "e2m1" else data & 63]
     if name in SMALL:
-        units = decompress(data.reshape(*data.shape[:-1], -1, UNIT), "b4x16_p64" if name == "e2m1" else "b6x16_p32")
+        units = decompress(data.reshape(*data.shape[:-1], -1, UNIT), SMALL[name])
         return _table(name)[(units >> 2 if name == "e2m1" else units).reshape(data.shape)]
     if name in ("e4m3", "e5m2"):
         return _table(name)[data]
@@ -275,9 +275,11 @@ class _Product:
         m = self.m
         def chunks(name):
             return lambda start: operand_units(*self._operand_arguments(name, int(start))) - int(start)
-        spans = [Span("shared", m.shared.matrix_origin(self.b), chunks("b"), UNIT, peer)]
+        def unit_bytes(name):
+            return ELEMENT_BYTES[SMALL[name]] if name in SMALL and KINDS[self.plan.kind].k != 64 else UNIT
+        spans = [Span("shared", m.shared.matrix_origin(self.b), chunks("b"), unit_bytes(self.steps[0].b), peer)]
         if self.plan.a is not None:
-            spans.append(Span("shared", m.shared.matrix_origin(self.a), chunks("a"), UNIT, peer))
+            spans.append(Span("shared", m.shared.matrix_origin(self.a), chunks("a"), unit_bytes(self.steps[0].a), peer))
         else:
             spans.append(Span("tmem", m.tmem.fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):

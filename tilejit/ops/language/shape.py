@@ -37,11 +37,13 @@ def as_tuple(items: tuple) -> tuple:
 
 def complete_shape(g: Builder, shape: tuple, size: int) -> tuple:
     """`shape` with an extent of -1 replaced by that which `size` elements need.
-    CompilationError for an extent that is not constant."""
+    CompilationError for an extent that is not constant, for a second -1 and for other negative extents."""
     for n in shape:
         constant_integer(g, n, "an extent",
                          "the extents of a shape are constants: declare them as tile.constexpr parameters")
-    if shape.count(-1) == 1:
+    if shape.count(-1) > 1 or any(n < -1 for n in shape):
+        raise g.error(f"one extent of a shape may be -1, and the others are at least 0, not {list(shape)}")
+    if -1 in shape:
         rest = prod(n for n in shape if n != -1)
         shape = tuple(size // rest if n == -1 and rest else n for n in shape)
     return shape
@@ -53,7 +55,7 @@ def reshape(g: Builder, x, *shape):
     x = tile_operand(g, x, "reshape")
     size = x.type.size
     shape = complete_shape(g, as_tuple(shape), size)
-    if prod(shape) != size or any(n < 0 for n in shape):
+    if prod(shape) != size or -1 in shape:
         raise g.error(f"a tile of {size} elements, {list(x.type.shape)}, has no shape {list(shape)}")
     return x if shape == x.type.shape else g.call(reshape_, x, shape=shape)
 

@@ -10,17 +10,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...dtypes import DType, count_elements, count_units, float32, uint8, uint32, unit_name
+from ...dtypes import DType, count_elements, count_units, dtype_of, float32, int32, uint8, uint32, unit_name
 from ...errors import CompilationError
 from ...ir.builder import Builder, as_value, describe, element_type, extents_of, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
+from ...ir.op_traits import Traits
 from ...layout import Swizzle, TileLayout
+from ...types import Points, layout_of
 from ..language.operators import binary
 from ..language.promotion import convert, spread
 from ..tiles import arrange, casts, elementwise as ew, generate, slicing
 
 BY_ELEMENT = ("m", "TCol")  # the axes of a layout that count elements: bytes and columns of memory
+UNPACKED = "bytes that tiles of packed elements were unpacked from"  # a builder's state
 
 # -- indices and shapes ------------------------------------------------------------------------------------------------
 
@@ -139,10 +142,7 @@ def recast(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayo
 
 
 def check_packed_access(g: Builder, what: str, dtype: DType, mask) -> None:
-    """CompilationError for masks and padded dtypes, which loads and stores of packed elements do not support."""
-    if dtype.padded:
-        raise g.error(f"{what} does not reach padded elements, {dtype}, which are for the tensor cores: "
-                      "load them where they are packed")
+    """CompilationError for a mask, which loads and stores of packed elements do not support."""
     if mask is not None:
         raise g.error(f"{what} of {dtype} has no mask=: a byte holds several elements; "
                       "what is out of bounds is left out by itself")
@@ -157,7 +157,7 @@ def refuse_packed(g: Builder, what: str, dtype: DType) -> None:
 
 # -- memory as bytes ---------------------------------------------------------------------------------------------------
 
-@op("pure")
+@op("pure", traits=Traits(view=True))
 def bytes_of(buffer):
     """A buffer of packed elements as one of uint8."""
 
@@ -177,10 +177,62 @@ def _(e, call, buffer):
     return replace(buffer, type=call.result.type)
 
 
+@op("pure", traits=Traits(view=True))
+def bytes_without_padding(buffer):
+    """A buffer of padded elements as one of the bytes in which they are packed, without the padding between them."""
+
+
+@bytes_without_padding.infer
+def _(g, buffer):
+    t = type_of(buffer)
+    elements = dtype_of(t.dtype.padded)
+    shape = (*t.shape[:-1], count_units(elements, t.shape[-1]))
+    return replace(t, dtype=uint8, shape=shape, layout=without_padding(layout_of(t), t.shape, t.dtype))
+
+
+@bytes_without_padding.simulate
+def _(m, call, buffer):
+    return replace(buffer, type=call.result.type, shape=call.result.type.shape)
+
+
+@bytes_without_padding.emit
+def _(e, call, buffer):
+    return replace(buffer, type=call.result.type, sizes=call.result.type.shape)
+
+
+AS_BYTES = (bytes_of, bytes_without_padding)  # ops whose result is all of a buffer, seen as bytes
+
+
+def without_padding(layout: TileLayout, shape: tuple[int, ...], dtype: DType) -> TileLayout:
+    """The layout of the bytes that hold the elements in a buffer of padded ones, which has this layout and shape.
+    CompilationError if the 16 bytes of a group are not side by side in it."""
+    group, _ = dtype.packing
+    grouped, at = layout.group(shape)
+    inner = next((i for i in reversed(range(at[-2], at[-1])) if grouped.shards[i][0] != 1), at[-1] - 1)
+    extent, stride, along = grouped.shards[inner]
+    whole = layout.swizzle is None or layout.swizzle.chunk % group == 0
+    if stride != 1 or along != "m" or extent % group or not whole:
+        raise CompilationError(f"{group} elements of {dtype} are {group} bytes side by side, "
+                               f"and {layout} of {list(shape)} takes them apart")
+    kept = count_units(dtype.element, group)
+    parts = (extent // group, group, along), (kept, 1, along)
+    return TileLayout([*grouped.shards[:inner], *parts, *grouped.shards[inner + 1:]], layout.replicas, layout.offset,
+                      layout.swizzle)
+
+
 def as_bytes(g: Builder, place: Value) -> Value:
-    """A region or points of packed elements as a region or points of bytes."""
+    """A region or points of packed elements as a region or points of the bytes that they are packed in."""
     call = g.definitions[place]
-    return g.call(call.op, g.call(bytes_of, call.args[0]), *call.args[1:], **call.attrs)
+    dtype = element_type(place)
+    if not dtype.padded:
+        return g.call(call.op, g.call(bytes_of, call.args[0]), *call.args[1:], **call.attrs)
+    if isinstance(type_of(place), Points):
+        raise g.error(f"rows of {dtype} that a tile chooses are no region: name a box, as in x[i:i + 8]")
+    buffer, *starts, last = call.args
+    last = start_byte(g, int(last.value) if isinstance(last, Const) else last, dtype.element)
+    extents = *call.attrs["extents"][:-1], count_units(dtype.element, call.attrs["extents"][-1])
+    return g.call(call.op, g.call(bytes_without_padding, buffer), *starts, g.operand(last, int32),
+                  **{**call.attrs, "extents": extents})
 
 
 @op("pure", attrs=("dtype",))
@@ -236,7 +288,9 @@ def unpack(g: Builder, raw: Value, dtype: DType) -> Value:
     codes = _shift_words(g, words, outer, elements, _width(dtype))
     codes = g.call(ew.bit_and, codes, spread(g, Const(dtype.codes - 1, element_type(codes)), extents_of(codes)))
     codes = g.call(arrange.reshape_, convert(g, codes, uint8), shape=(*outer[:-1], outer[-1] * elements))
-    return g.call(same_bits, codes, dtype=dtype)
+    made: Value = g.call(same_bits, codes, dtype=dtype)
+    g.state.setdefault(UNPACKED, {})[made] = raw
+    return made
 
 
 def pack(g: Builder, x: Value) -> Value:
@@ -280,17 +334,8 @@ def _shift_words(g: Builder, words: Value, outer: tuple[int, ...], parts: int, w
 
 def packed_bytes(g: Builder, x: Value) -> Value:
     """The bytes of a tile of elements that share bytes: those that it was unpacked from, else packed ones."""
-    at: Value | None = x
-    for step in (same_bits, arrange.reshape_, ew.bit_and, ew.shr, arrange.broadcast, arrange.reshape_):
-        call = g.definitions.get(at) if at is not None else None
-        known = call is not None and call.op is step and call.args[0] in g.definitions
-        at = as_value(call.args[0]) if call is not None and known else None
-    elements, per = element_type(x).packing
-    *before, last = extents_of(x)
-    if at is not None and element_type(at) == uint8 and extents_of(at) == (*before, last // elements * per):
-        return at
-    return pack(g, x)
+    return g.state.get(UNPACKED, {}).get(x) or pack(g, x)
 
 
-__all__ = ["as_bytes", "bytes_along", "bytes_of", "fill_byte", "in_memory", "pack", "packed_bytes", "recast",
-           "refuse_packed", "shape_of", "start_byte", "unpack"]
+__all__ = ["AS_BYTES", "as_bytes", "bytes_along", "bytes_of", "bytes_without_padding", "fill_byte", "in_memory", "pack",
+           "packed_bytes", "recast", "refuse_packed", "shape_of", "start_byte", "unpack", "without_padding"]

@@ -7,6 +7,8 @@ target. passes/products/dots.py then expands the call to the operations of that 
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...dispatch import names
 from ...dtypes import DType, dtype_of, float16, float32, float64, int32, int64
 from ...ir.builder import Builder, describe, type_of
@@ -21,7 +23,7 @@ from ..memory.packed import refuse_packed
 from ..memory.regions import whole_region
 from . import dot_tensor, thread, warp, wgmma
 from .batch import batched_product
-from .site import MmaSite, checked_options, product_shape
+from .site import MmaSite, as_multiplied, checked_options, product_shape
 
 ACCUMULATORS = (float32, float16, float64, int32, int64)
 VARIANTS = (wgmma.DOT, dot_tensor.DOT, warp.DOT, thread.DOT)
@@ -34,12 +36,13 @@ def dot_(acc: Registers, a: Reads, b: Reads, scale_a: Registers = None, scale_b:
     """``acc + a @ b``, or ``a @ b`` without `acc`.
 
     With `scale_a` and `scale_b`, [rows, blocks], it is a product of the `kind`, element `types` and size of a `block`
-    in `options`. Elements of 4 bits are given as bytes of two.
+    in `options`. Elements of 4 and 6 bits are given as the bytes in which they are packed, or padded.
     """
 
 
 @dot_.infer
 def _(g, acc, a, b, *factors, trans_a, trans_b, dtype, precision, options):
+    a, b = (Value(x.name, as_multiplied(x, options, n)) for n, x in enumerate((a, b)))
     m, n, k = product_shape(g, acc, a, b, trans_a, trans_b)
     if 0 in (m, n, k):
         raise g.error(f"a product of [{m}, {k}] by [{k}, {n}] has nothing to multiply")
@@ -68,16 +71,23 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     the call. Register tiles computed from global memory may be staged in shared memory that the compiler allocates,
     with a barrier of the scope. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
     """
+    return multiply(g, a, b, acc, trans_a, trans_b, dtype, precision, {"variant": variant})
+
+
+def multiply(g: Builder, a, b, acc, trans_a, trans_b, dtype, precision, options: dict[str, Any]) -> Value:
+    """`dot` with the `options` of its products."""
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
     dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
     checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
     if len(a.type.shape) > 2 or len(b.type.shape) > 2:
-        def multiply(x, y, sums):
-            return dot.function(g, x, y, sums, trans_a, trans_b, dtype, precision, variant)
-        return batched_product(g, multiply, a, b, acc, trans_a, trans_b)
-    options = {"variant": asked_variant(g, variant, names(VARIANTS))}
-    return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+        def of_matrices(x, y, sums):
+            return multiply(g, x, y, sums, trans_a, trans_b, dtype, precision, options)
+        return batched_product(g, of_matrices, a, b, acc, trans_a, trans_b)
+    options = {**options, "variant": asked_variant(g, options["variant"], names(VARIANTS))}
+    product: Value = g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision,
+                            options=options)
+    return product
 
 
 @builtin
@@ -123,4 +133,4 @@ def _dtype(g: Builder, acc, a: DType, b: DType, asked) -> DType:
     return asked
 
 
-__all__ = ["VARIANTS", "dot", "dot_", "mma", "float16"]
+__all__ = ["VARIANTS", "dot", "dot_", "float16", "mma", "multiply"]

@@ -25,8 +25,8 @@ from ..memory.regions import whole_region
 from ..moves.load_store import load
 from ..tiles import slicing
 from .batch import matrix_shapes
-from .dot import VARIANTS, dot, dot_
-from .tcgen05_kinds import KINDS, SCALES, TYPES, default_kind
+from .dot import VARIANTS, dot_, multiply
+from .tcgen05_kinds import KINDS, PADDED, SCALES, TYPES, default_kind
 
 ROWS, BLOCKS = 128, 4                      # factors of a tile of the blocked layout, which is stored as 32 rows of 16
 UNIT = ROWS * BLOCKS
@@ -52,24 +52,29 @@ def dot_scaled(g: Builder, a, scale_a, b, scale_b, acc=None, trans_a=False, tran
     k, 512].
 
     On sm_100a and sm_103a the tensor cores multiply by the factors (``tcgen05.mma`` with ``.block_scale``; those of
-    nvfp4 are not negative there), where they have an instruction: both operands of 8 bits with e8m0 factors for blocks
-    of 32, or both of 4 bits; a multiple of 128 rows, and of 32 bytes of k; 16 to 256 columns in steps of 16. Otherwise
-    each element times its factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the range,
-    and the rest is `dot` of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0; PTX ISA,
-    "tcgen05.mma".
+    nvfp4 are not negative there), where they have an instruction: operands of 4, 6 and 8 bits in any mix with e8m0
+    factors for blocks of 32, or both of 4 bits; a multiple of 128 rows, and of 32 elements of k (64, if both have 4
+    bits); 16 to 256 columns in steps of 16. Elements of 4 and 6 bits are padded to a byte each in shared memory, unless
+    both operands have 4 bits: a matrix there may be of ``tile.padded(dtype)`` already. Otherwise each element times its
+    factor is rounded to bfloat16, which is exact unless it is below 2**-133 or beyond the range, and the rest is `dot`
+    of bfloat16, on the path `variant`. OCP Microscaling Formats (MX) Specification 1.0; PTX ISA, "tcgen05.mma".
     """
     collective(g, "dot_scaled")
     if not isinstance(scale_layout, str) or scale_layout not in ("plain", "blocked"):
         raise g.error(f"scale_layout is 'plain' or 'blocked', not {scale_layout!r}")
     given = Given(a, scale_a, b, scale_b, acc, trans_a, trans_b, block, scale_layout)
-    if asked_variant(g, variant, names(VARIANTS)) in (None, "tcgen05") and (instruction := instruction_for(g, given)):
-        return scaled_product(g, given, *instruction)
+    options: dict[str, Any] = {"variant": variant}
+    if asked_variant(g, variant, names(VARIANTS)) in (None, "tcgen05"):
+        instruction = instruction_for(g, given)
+        if isinstance(instruction, tuple):
+            return scaled_product(g, given, *instruction)
+        options |= {"without_factors": instruction} if instruction is not None else {}
     a, b = _in_registers(g, "a", a), _in_registers(g, "b", b)
     if len(extents_of(a)) > 1 and len(extents_of(b)) > 1:
         matrix_shapes(g, a, b, trans_a, trans_b)
     a = times_factors(g, "a", a, scale_a, trans_a, block, scale_layout)
     b = times_factors(g, "b", b, scale_b, not trans_b, block, scale_layout)
-    return dot.function(g, a, b, acc, trans_a, trans_b, float32 if acc is None else None, None, variant)
+    return multiply(g, a, b, acc, trans_a, trans_b, float32 if acc is None else None, None, options)
 
 
 @dataclass(frozen=True)
@@ -91,35 +96,47 @@ class Given:
         return self.scale_a, self.scale_b
 
 
-def instruction_for(g: Builder, given: Given) -> tuple[str, tuple[str, str], int] | None:
-    """(kind, element types, size of a block) of the ``tcgen05.mma`` that takes the scale factors. None on other
-    targets, or if there is none; what is wrong in a call is found on the other path."""
-    operands = (given.a, given.b, *given.factors)
-    if g.target not in KINDS["mxf8f6f4"].targets or not _by_warpgroups(g.scope) or not all(map(_is_matrix, operands)):
+def instruction_for(g: Builder, given: Given) -> tuple[str, tuple[str, str], int] | str | None:
+    """(kind, element types, size of a block) of the ``tcgen05.mma`` that takes the scale factors; a string that says
+    why there is none. None on targets without, and for calls that the other path refuses."""
+    matrices = given.a, given.b, *(s for s in given.factors if s is not None)
+    if g.target not in KINDS["mxf8f6f4"].targets or not all(map(_is_readable, matrices)):
         return None
-    a, b, scale_a, scale_b = map(element_type, operands)
-    if not {a.name, b.name} <= TYPES.keys() or scale_a != scale_b or scale_a not in DEFAULT_BLOCKS:
+    if None in given.factors:
+        return "needs scale factors of both operands"
+    if not _by_warpgroups(g.scope):
+        return "needs whole warpgroups as the scope, with indices known at compile time"
+    a, b, scale_a, scale_b = map(element_type, matrices)
+    types = _type_name(a), _type_name(b)
+    if "" in types or not {scale_a, scale_b} <= DEFAULT_BLOCKS.keys():
         return None
-    types = TYPES[a.name], TYPES[b.name]
     block = DEFAULT_BLOCKS[scale_a] if given.block is None else given.block
-    packed = a == b == float4_e2m1fn
-    named = default_kind(*types, True, packed, block == 16 or scale_a == float8_e4m3fn)
+    named = default_kind(*types, True, a == b == float4_e2m1fn, block == 16 or scale_a == float8_e4m3fn)
     by_block = KINDS[named].scales if named is not None else None
-    if named is None or by_block is None or a.packed != packed or b.packed != packed or block not in by_block:
-        return None
-    if SCALES[scale_a.name] not in by_block[block][2] or not _has_extents(given, packed):
-        return None
+    if named is None or by_block is None:
+        return f"needs elements of 4, 6 or 8 bits: {a} by {b}"
+    if scale_a != scale_b:
+        return f"needs factors of one dtype: {scale_a} and {scale_b}"
+    if block not in by_block or SCALES[scale_a.name] not in by_block[block][2]:
+        return f"needs factors that kind::{named} has: {scale_a} for blocks of {block}"
+    if missing := _missing_extents(given, named, block):
+        return missing
     sums = given.acc is None or isinstance(type_of(given.acc), Tile) and element_type(given.acc) == float32
     return (named, types, block) if sums else None
 
 
-def _is_matrix(x: Any) -> bool:
-    """Whether an operand is a register tile or a matrix in shared memory of this CTA."""
-    t = type_of(x) if x is not None else None
+def _type_name(dtype: DType) -> str:
+    """The PTX name of an element type that tensor cores multiply, padded or not; "" for another."""
+    return next((name for name, d in PADDED.items() if d.element == dtype.element), TYPES.get(dtype.name, ""))
+
+
+def _is_readable(x: Any) -> bool:
+    """Whether an operand is a register tile or lies in shared memory of this CTA."""
+    t = type_of(x)
     if isinstance(t, (Buffer, Region)):
         buffer = t if isinstance(t, Buffer) else t.buffer
-        return t.scope == "shared" and not buffer.peer and len(t.shape) == 2
-    return isinstance(t, Tile) and len(t.shape) > 1
+        return t.scope == "shared" and not buffer.peer
+    return isinstance(t, Tile)
 
 
 def _by_warpgroups(scope: ExecScope | None) -> bool:
@@ -133,41 +150,54 @@ def _by_warpgroups(scope: ExecScope | None) -> bool:
     return True
 
 
-def _has_extents(given: Given, packed: bool) -> bool:
-    """Whether the extents of a product are those of instructions with scale factors, and what is packed in shared
-    memory lies along k."""
-    shapes: list[tuple[int, int]] = []
-    for x, turned in ((given.a, given.trans_a), (given.b, not given.trans_b)):
-        in_memory = not isinstance(type_of(x), Tile)
-        shape = shape_of(element_type(x), extents_of(x)) if in_memory else extents_of(x)
-        if len(shape) != 2 or in_memory and packed and turned:
-            return False
-        shapes.append((shape[1], shape[0]) if turned else (shape[0], shape[1]))
-    (m, k), (n, other) = shapes
-    block = given.block or DEFAULT_BLOCKS[element_type(given.scale_a)]
+def _shape(x: Value, turned: bool) -> tuple[int, int]:
+    """The extents of a matrix in elements, [rows, k]; it is [k, rows] if it is `turned`."""
+    first, last = extents_of(x) if isinstance(type_of(x), Tile) else shape_of(element_type(x), extents_of(x))
+    return (last, first) if turned else (first, last)
+
+
+def _missing_extents(given: Given, kind: str, block: int) -> str:
+    """What the extents of a product, or the places of its operands, lack for instructions with scale factors; "" if
+    they have all."""
+    if any(len(extents_of(x)) != 2 for x in (given.a, given.b)):
+        return "needs matrices: operands with batch dimensions"
+    operands = (("a", given.a, given.trans_a), ("b", given.b, not given.trans_b))
+    (m, k), (n, other) = (_shape(x, turned) for _, x, turned in operands)
+    for name, x, turned in operands:
+        dtype = element_type(x)
+        as_read = not isinstance(type_of(x), Tile) and (dtype.padded or dtype.packed and KINDS[kind].k == 64)
+        if as_read and turned:
+            return f"needs elements of {dtype} that are contiguous along k: {name}"
+    step = KINDS[kind].k
+    if m % ROWS or m == 0:
+        return f"needs a multiple of {ROWS} rows: {m}"
+    if n % 16 or not 0 < n <= 256:
+        return f"needs 16 to 256 columns in steps of 16: {n}"
+    if k % step or k == 0:
+        return f"needs a multiple of {step} elements along k: {k}"
     factors = [(rows, -(-k // block)) for rows in (m, n)]
-    as_wanted = given.layout == "blocked" or factors == [extents_of(s) for s in given.factors]
-    steps = k % (64 if packed else 32) == 0
-    return as_wanted and k == other > 0 and steps and m % ROWS == 0 and n % 16 == 0 and 0 < n <= 256 and m > 0
+    if k != other or given.layout == "plain" and factors != [extents_of(s) for s in given.factors]:
+        return "needs operands and factors of the same extents"
+    return ""
 
 
 def scaled_product(g: Builder, given: Given, kind: str, types: tuple[str, str], block: int) -> Value:
     """The product by instructions that multiply by the factors."""
     operands, turned = [], []
     for x, flag, k_last in ((given.a, given.trans_a, False), (given.b, given.trans_b, True)):
-        packed = element_type(x).packed
+        dtype = element_type(x)
         if not isinstance(type_of(x), Tile):
             x = whole_region(g, x)
             g.require_uniform("this dot_scaled", *g.definitions[x].args[1:])
-            x = as_bytes(g, x) if packed else x
-        elif packed:
+            if dtype.packed and not dtype.padded:  # what instructions read padded goes through registers
+                x = as_bytes(g, x) if KINDS[kind].k == 64 else load.function(g, x)
+        if isinstance(type_of(x), Tile) and dtype.packed:
             x, flag = packed_bytes(g, x if flag == k_last else shapes.transpose.function(g, x, (1, 0))), k_last
         operands.append(x)
         turned.append(flag)
-    extents = extents_of(operands[0])[1 if turned[0] else 0], extents_of(operands[1])[0 if turned[1] else 1]
-    k = extents_of(operands[0])[0 if turned[0] else 1] * (2 if KINDS[kind].k == 64 else 1)
+    (m, k), (n, _) = _shape(given.a, given.trans_a), _shape(given.b, not given.trans_b)
     factors = []
-    for name, rows, scale in zip("ab", extents, given.factors):
+    for name, rows, scale in zip("ab", (m, n), given.factors):
         scale = _in_registers(g, f"scale_{name}", scale)
         factors.append(_from_units(g, name, scale, (rows, -(-k // block))) if given.layout == "blocked" else scale)
     result: Value = g.call(dot_, given.acc, *operands, *factors, trans_a=turned[0], trans_b=turned[1], dtype=float32,

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...dispatch import Site
-from ...dtypes import DType, float32
+from ...dtypes import DType, count_elements, float32, uint8
 from ...ir.builder import Builder, describe, element_type, extents_of, type_of
-from ...ir.graph import Value
+from ...ir.graph import Call, Operand, Value
 from ...types import Region, Tile
 from ..moves.copy_async.site import alignment
+from .tcgen05_kinds import KINDS, PADDED
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,24 @@ class Factors:
     types: tuple[str, str]
     block: int
     dtype: DType
+
+
+def types_as_multiplied(call: Call) -> tuple[Tile | Region, Tile | Region]:
+    """The types of the operands of a `dot` as its instructions read them (`as_multiplied`)."""
+    options = call.attrs["options"]
+    a, b = (as_multiplied(x, options, n) for n, x in enumerate(call.args[1:3]))
+    return a, b
+
+
+def as_multiplied(x: Operand, options: dict[str, Any], n: int) -> Tile | Region:
+    """The type of operand `n` of a `dot` with these options as its instructions read it: bytes in which elements are
+    packed are padded elements to those with scale factors, unless both operands have 4 bits."""
+    t = type_of(x)
+    assert isinstance(t, (Tile, Region))
+    if "kind" not in options or t.dtype != uint8 or KINDS[options["kind"]].k == 64:
+        return t
+    dtype = PADDED[options["types"][n]]
+    return Tile(dtype, (*t.shape[:-1], count_elements(dtype.element, t.shape[-1])))
 
 
 @dataclass(frozen=True)
@@ -65,6 +84,7 @@ class MmaSite(Site):
         if "kind" in t["options"]:
             kind, types, block = (t["options"][name] for name in ("kind", "types", "block"))
             factors = Factors(kind, types, block, element_type(call.args[3]))
+            a_type, b_type = types_as_multiplied(call)
         return MmaSite(a_type, b_type, a_starts, b_starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"],
                        g.scope.kind, g.scope.threads, g.target, t["options"].get("negate", False), a_align, b_align,
                        g.registers, factors, g)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dtypes import DTYPES
+
 K_BYTES = 32  # bytes in memory along k that one instruction takes of each operand
 
 # PTX names of element types with their codes in the instruction descriptor,
@@ -16,6 +18,7 @@ EIGHT = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
 TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
          "int8": "s8", "uint8": "u8", "float4_e2m1fn": "e2m1", "float4_e2m1fn_p64": "e2m1", "float6_e2m3fn_p32": "e2m3",
          "float6_e3m2fn_p32": "e3m2"}
+PADDED = {TYPES[d.name]: d for d in DTYPES.values() if d.padded}  # of narrow elements, as kinds of 8 bits take them
 SCALES = {"float8_e8m0fnu": "ue8m0", "float8_e4m3fn": "ue4m3"}
 ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 

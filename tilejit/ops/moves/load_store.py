@@ -68,9 +68,10 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     source = _memory(g, source, "load")
     t = source.type
     if t.dtype.packed:
-        packed.check_packed_access(g, "load", t.dtype, mask)
-        return packed.unpack(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None,
-                                              cache, sem, scope), t.dtype)
+        dtype = t.dtype.element
+        packed.check_packed_access(g, "load", dtype, mask)
+        return packed.unpack(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, dtype, other), None,
+                                              cache, sem, scope), dtype)
     if t.shape != ():
         collective(g, "load of a tile")
         g.require_uniform("this load", *g.definitions[source].args[1:])
@@ -111,8 +112,9 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     target = _memory(g, target, "store")
     t = target.type
     if t.dtype.packed:
-        packed.check_packed_access(g, "store", t.dtype, mask)
-        value = packed.pack(g, as_value(coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape)))))
+        dtype = t.dtype.element
+        packed.check_packed_access(g, "store", dtype, mask)
+        value = packed.pack(g, as_value(coerce(g, value, Tile(dtype, packed.shape_of(t.dtype, t.shape)))))
         store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
         return
     if t.shape != ():

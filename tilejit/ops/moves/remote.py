@@ -21,7 +21,7 @@ from ...types import BarrierRef, Buffer, Region, Scalar, Tile
 from ..language.promotion import coerce, collective
 from ..memory.access import Access, AccessPlan, plan_access
 from ..memory.access_ops import differs_by_thread
-from ..memory.packed import as_bytes, check_packed_access, pack, shape_of
+from ..memory.packed import as_bytes, pack, shape_of
 from ..memory.partition import shared_runs
 from ..memory.regions import coordinates, whole_region
 from .copy_async.one_thread import MAX_BYTES
@@ -156,8 +156,9 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
     if t.shape != ():
         collective(g, f"{what} of a tile")
         g.require_uniform(f"this {what}", *g.definitions[place].args[1:])
+    if t.dtype.padded:
+        raise g.error(f"{what} does not reach padded elements, {t.dtype}: send them packed")
     if t.dtype.packed:
-        check_packed_access(g, what, t.dtype, None)
         value = pack(g, as_value(coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape)))))
         place = as_bytes(g, place)
         t = place.type

@@ -29,6 +29,7 @@ from ...ir.graph import (
     written_values,
 )
 from ...ops.memory.access_ops import load_
+from ...ops.memory.packed import AS_BYTES
 from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.buffer_views import buffer_view
 from ...ops.sync.proxies import ON_ENGINES
@@ -65,9 +66,12 @@ class Context(ArgumentAnalysis):
         return self.definitions[value]
 
     def buffer_of(self, operand: Operand) -> Operand:
-        """The buffer that a region, points or selected rows are part of; any other operand is itself."""
-        while isinstance(type_of(operand), PLACES) and operand in self.definitions:
-            operand = self.definitions[operand].args[0]
+        """The buffer that a region, points or selected rows are part of, also as bytes; any other operand is itself."""
+        while isinstance(type_of(operand), (*PLACES, Buffer)) and operand in self.definitions:
+            made = self.definitions[operand]
+            if not isinstance(type_of(operand), PLACES) and made.op not in AS_BYTES:
+                break
+            operand = made.args[0]
         return operand
 
     def bytes_of(self, operand: Operand) -> tuple[Operand, range]:

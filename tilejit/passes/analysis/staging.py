@@ -31,6 +31,7 @@ from ...ir.graph import (
 )
 from ...names import allocation_name
 from ...ops.memory.access_ops import load_
+from ...ops.memory.packed import AS_BYTES
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared
 from ...ops.moves.copy_async import copy_async_
@@ -45,6 +46,7 @@ from .context import Context
 from .program_slices import slice_around
 
 INDEXED = (region, points)  # ops by which a loop indexes what it stages
+VIEWS = (*INDEXED, *AS_BYTES)
 RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
 
 
@@ -68,6 +70,12 @@ class StagedLoop:
     empty: Value | None = None
     # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
     by_commit: bool = False
+
+    def with_copies(self, copies: list[Call]) -> StagedLoop:
+        """The same loop with some of its copies alone."""
+        nodes, _ = slice_around(self.loop.body, set(copies))
+        by_bytes = [by_bytes for c, by_bytes in zip(self.copies, self.by_bytes) if c in copies]
+        return StagedLoop(self.loop, self.slot, copies, tuple(n for n in nodes if n not in copies), by_bytes)
 
     @property
     def stages(self) -> int:
@@ -214,7 +222,7 @@ class StagedLoopFinder:
             for o in call.args:
                 if not isinstance(o, Value):
                     continue
-                if o in self.owners and call.op not in INDEXED:
+                if o in self.owners and call.op not in VIEWS:
                     raise CompilationError(f"{buffer_name(o)} is staged by the pipelined loop at line "
                                            f"{line_of(self.owners[o][0].loc)}, and can only be indexed there", call.loc)
                 if o in self.owners and inside.get(call.results[0]) not in self.owners[o]:
@@ -246,7 +254,7 @@ def missed_copy_warnings(context: Context, loop: For, pipelined: Collection[For]
     calls = [n for n in walk(loop.body) if isinstance(n, Call)]
     if any(map(awaits_copies, calls)):
         return
-    uses = (a for c in calls if c.op not in INDEXED
+    uses = (a for c in calls if c.op not in VIEWS
             for a in c.args if isinstance(a, Value) and a not in written_values([c]))
     read = {context.buffer_of(a) for a in uses}
     wait = "" if groups else "; or wait for it here, by tile.copy_async(...).wait()"
@@ -376,6 +384,6 @@ BELOW = {If: ("a branch", "copy in every iteration, from a place that the condit
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["INDEXED", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "copied_bytes", "in_branch",
+__all__ = ["INDEXED", "VIEWS", "StagedLoop", "StagedLoopFinder", "completes_by_bytes", "copied_bytes", "in_branch",
            "is_staged_copy", "missed_copy_warnings", "own_groups", "shared_memory_left", "site_with_barrier",
            "why_not_ahead"]

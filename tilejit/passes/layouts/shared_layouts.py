@@ -28,6 +28,7 @@ from ...ir.builder import Facts, as_value, type_as, type_of
 from ...ir.graph import Block, Call, For, Graph, Operand, Value, blocks
 from ...ir.op_rules import require_rule
 from ...layout import TileLayout, axis, standard_layout
+from ...ops.memory.packed import bytes_without_padding, without_padding
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, default_align, peer_buffer
 from ...ops.mma.dot import dot_
@@ -310,6 +311,9 @@ class _Retyper(Copier):
         given = next((self.places[a] for a in args if isinstance(a, Value) and a in self.places), None)
         if given is None:
             return call
+        if call.op is bytes_without_padding:
+            t = type_as(args[0], Buffer)
+            given = without_padding(given, t.shape, t.dtype)
         places = isinstance(call.results[0].type, PLACES) if call.results else False
         return replace(call, args=args,
                        results=tuple(self.place(r, given) for r in call.results) if places else call.results)

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 
 from ...config import architecture
+from ...dtypes import DType
 from ...ir.builder import as_value, element_type, type_as
 from ...ir.graph import Call, Const, For, If, Node, Operand, Value, pipeline_of, results, walk
 from ...layout import auto
 from ...ops.language.operators import binary, compare
 from ...ops.language.promotion import spread
 from ...ops.memory.access_ops import load_
-from ...ops.memory.regions import parts, whole_region
+from ...ops.memory.packed import as_bytes, bytes_of, shape_of
+from ...ops.memory.regions import parts, region, whole_region
 from ...ops.memory.shared import allocate_shared
 from ...ops.moves.copy_async import copy_async_
 from ...ops.tiles import elementwise as ew
 from ...ops.tiles.arrange import reshape_
 from ...ops.tiles.generate import iota
 from ...types import Region, Sym, Tile
-from ..analysis.access_patterns import AccessPattern
+from ..analysis.access_patterns import AccessPattern, PatternMismatch, Source
 from ..analysis.context import Context, is_column_major
 from ..analysis.writing import Writer
 
@@ -89,23 +91,27 @@ class AheadCopies:
         self.context = context
         self.buffers: dict[tuple[Any, ...], list[AheadBuffer]] = {}  # keyed by contents and scope
 
-    def make(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool, by_engine: bool) -> AheadCopy:
+    def make(self, load: Call, loop: For, branches: tuple[If, ...], masked: bool, by_engine: bool,
+             padded: DType | None = None) -> AheadCopy:
         """The copy that stands for a load. If it is not `masked`, it also brings what the load's mask excludes;
-        `by_engine`: of rows of any array, it is one that TMA may make.
-        PatternMismatch if there is none."""
+        `by_engine`: of rows of any array, it is one that TMA may make. `padded`: it pads packed elements, which are
+        loaded as bytes, to this dtype. PatternMismatch if there is none."""
         g, t, other = Writer.of(self.context), type_as(load.result, Tile), load.args[1]
         g.loc, g.scope = load.loc, self.context.scope
         pattern = AccessPattern(self.context, load, (loop,))
         with g.block() as nodes:
             source = pattern.source(g, masked, by_engine)
-            to = self.buffer(g, source.shape, source.place, loop)
-            region = whole_region(g, to.buffer)
+            if padded is not None:
+                source = self.of_elements(g, source, padded)
+            to = self.buffer(g, source.shape, source.place, loop, padded)
+            slot = whole_region(g, to.buffer)
             options = {"ahead": True} if branches else {}
-            g.call(copy_async_, region, source.place, None, options=options, partial=None)
+            g.call(copy_async_, slot, source.place, None, options=options, partial=None)
             copy = nodes[-1]
             filled = is_zero_fill(other)
             zero = Const(0.0 if t.dtype.is_float else 0, t.dtype)
-            x = g.call(load_, region, other if filled else zero, None, cache=None)
+            read = slot if padded is None else as_bytes(g, slot)
+            x = g.call(load_, read, other if filled else zero, None, cache=None)
             x = pattern.in_tile_order(g, x, source.axes)
             repair = None
             if not filled or not masked and pattern.kept_terms:
@@ -116,10 +122,19 @@ class AheadCopies:
         made = (*nodes[:-1], replace(last, results=load.results))
         return AheadCopy(made, copy, to, source.axes, repair, branches)
 
-    def buffer(self, g: Writer, shape: tuple[int, ...], source: Value, loop: For) -> AheadBuffer:
+    def of_elements(self, g: Writer, source: Source, padded: DType) -> Source:
+        """A region of bytes in which elements are packed as one of these elements. PatternMismatch if it is none."""
+        made = g.definitions[source.place]
+        view = g.definitions.get(made.args[0]) if made.op is region else None
+        if view is None or view.op is not bytes_of or element_type(view.args[0]) != padded.element:
+            raise PatternMismatch("what it loads are not packed elements of an array")
+        place = as_value(g.call(region, view.args[0], *made.args[1:], **made.attrs))
+        return Source(place, shape_of(padded.element, source.shape), source.axes)
+
+    def buffer(self, g: Writer, shape: tuple[int, ...], source: Value, loop: For, padded: DType | None) -> AheadBuffer:
         """A buffer for a copy of `source`: that of a loop before, unless a producer may copy ahead of the loops,
         or a new one."""
-        dtype = element_type(source)
+        dtype = padded or element_type(source)
         alike = self.buffers.setdefault((shape, dtype, is_column_major(source.type), self.context.scope), [])
         own = pipeline_of(loop).warp_specialize and architecture(self.context.target) >= 90
         found = next((b for b in alike if b.loops and b.free_for(loop) and not own), None)

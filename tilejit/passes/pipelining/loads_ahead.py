@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ...config import architecture
 from ...dispatch import reasons, variants_at
+from ...dtypes import DType
 from ...errors import line_of
 from ...ir.builder import Facts, Warning_, as_value, element_type, memory_type, type_as, type_of
 from ...ir.graph import (
@@ -34,6 +35,8 @@ from ...ops.memory.access_ops import load_
 from ...ops.memory.atomics import atomic_, used_values
 from ...ops.memory.ordered import ordered_load
 from ...ops.mma.dot import dot_
+from ...ops.mma.site import types_as_multiplied
+from ...ops.moves.copy_async.tma.view import PADDED
 from ...ops.ptx.escape import asm_
 from ...ops.sync.barriers import waits_for_grids
 from ...ops.sync.pipeline import pipeline_slot
@@ -150,6 +153,18 @@ def observes_other_kernels(context: Context, node: Node) -> bool:
     return unknown or node.op is ordered_load or waits_for_grids(node)
 
 
+def padded_operands(context: Context) -> dict[Operand, DType]:
+    """The tiles of packed bytes that nothing but products take, and these as padded elements, with the dtype of
+    those."""
+    taken = [(x, read) for c in context.calls if c.op is dot_ for x, read in zip(c.args[1:3], types_as_multiplied(c))]
+    if all(read == type_of(x) for x, read in taken):
+        return {}
+    calls = [n for n in walk(without_dead_code(context.graph.body)) if isinstance(n, Call)]
+    others = {a for c in calls for n, a in enumerate(c.args) if c.op is not dot_ or n not in (1, 2)}
+    others |= {x for x, read in taken if read == type_of(x)}
+    return {x: read.dtype for x, read in taken if x not in others}
+
+
 class _LoadsAhead:
     """The walk that plans each pipelined loop when it comes to it, and rewrites the loads and products in it."""
 
@@ -161,6 +176,8 @@ class _LoadsAhead:
         self.ahead_copies: dict[Operand, AheadCopy] = {}  # keyed by the loaded tile
         # values that products no longer use; they are dead unless something else uses them
         self.taken_by_products: set[Value] = set()
+        self.padded = padded_operands(context)
+        self.packed: dict[Operand, str] = {}  # those of them that no copy pads, with the reason
         self.warnings: list[Warning_] = []
         self.records: list[LoadRecord] = []
 
@@ -199,6 +216,9 @@ class _LoadsAhead:
             told.append(f"the copy fills in zeros or what the array holds there, and where the tile is read, about "
                         f"{ahead.repair.instructions} instructions of each thread put in other= for what is "
                         f"{ahead.repair.what}")
+        if ahead is not None and load.result in self.packed:
+            told.append("its elements are stored again in each trip, padded as the tensor cores read them, since TMA "
+                        f"cannot pad them on their way: {self.packed[load.result]}")
         if not told or load.loc is None:
             return None
         return LoadRecord(line_of(load.loc), load.loc.source_line.strip(), line_of(loop.loc), ahead is not None,
@@ -247,12 +267,14 @@ class _LoadsAhead:
             ahead = self.copies.make(load, loop, branches, masked, False)
             if pipeline_of(loop).warp_specialize and isinstance(type_of(ahead.copy.args[1]), RowsOfArray):
                 ahead = self.by_engine(load, loop, branches, masked) or ahead
+            elif load.result in self.padded:
+                ahead = self.by_padding(load, loop, branches) or ahead
         except PatternMismatch as mismatch:
             return str(mismatch)
         if why := self.why_depends(loop, load, ahead):
             return why
-        t, pipeline = type_as(load.result, Tile), pipeline_of(loop)
-        nbytes = t.size * t.dtype.nbytes * max(0, pipeline.stages - ahead.to.stages)
+        pipeline = pipeline_of(loop)
+        nbytes = type_as(ahead.region, Region).nbytes * max(0, pipeline.stages - ahead.to.stages)
         if nbytes > self.left:
             return (f"its {pipeline.stages} slots take {nbytes} bytes of shared memory, "
                     f"of which {max(self.left, 0)} are left")
@@ -282,6 +304,32 @@ class _LoadsAhead:
         except PatternMismatch:
             return None
         return ahead if completes_by_bytes(self.context, self.with_likely_layout(ahead.copy), "thread") else None
+
+    def by_padding(self, load: Call, loop: For, branches: tuple[If, ...]) -> AheadCopy | None:
+        """The copy by which TMA pads packed elements as the products read them; None if it cannot, for a reason that
+        `packed` then has."""
+        try:
+            ahead = self.copies.make(load, loop, branches, True, False, self.padded[load.result])
+        except PatternMismatch as mismatch:
+            self.packed[load.result] = str(mismatch)
+            return None
+        pipeline, slot = pipeline_of(loop), type_as(ahead.region, Region)
+        kind = "thread" if pipeline.warp_specialize else self.context.scope.kind
+        nbytes = slot.nbytes * max(0, pipeline.stages - ahead.to.stages)
+        if slot.shape[-1] % PADDED:
+            why = f"it pads rows of {PADDED} elements, and these have {slot.shape[-1]}"
+        elif ahead.repair is not None:
+            why = f"other= is put in place of what is {ahead.repair.what}"
+        elif nbytes > self.left:
+            why = f"padded, its {pipeline.stages} slots take {nbytes} bytes of shared memory"
+        elif not completes_by_bytes(self.context, ahead.copy, kind):
+            site = site_with_barrier(self.context, ahead.copy, kind)
+            tma = next(v for v in ahead.copy.op.variants if v.name == "tma")
+            why = "; ".join(miss.words for miss in reasons(tma, site)) or "no copy of it completes by bytes"
+        else:
+            return ahead
+        self.packed[load.result] = why
+        return None
 
     def why_depends(self, loop: For, load: Call, ahead: AheadCopy) -> str:
         """Why the place of a copy, or the condition of a branch around it, is not known iterations ahead; "" if it
@@ -376,6 +424,8 @@ class _LoadsAhead:
             ahead = self.ahead_copies.get(loaded)
             if ahead is None or ahead.repair is not None or sorted(ahead.axes) != [0, 1]:
                 continue
+            if types_as_multiplied(call)[n - 1] != type_of(x) and not element_type(ahead.region).padded:
+                continue  # stored padded in each trip
             turned ^= ahead.axes == (1, 0)
             if n == 1 and self.needs_registers(call, ahead, turned):
                 continue

@@ -18,6 +18,7 @@ from ...ir.graph import For, Graph, walk
 from ..analysis.context import Context
 from ..analysis.staging import StagedLoopFinder, missed_copy_warnings
 from .pipeline_writer import PipelineWriter
+from .rotations import Rotation
 from .warp_specialization import specialize_warps
 
 
@@ -29,9 +30,12 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
     found = StagedLoopFinder(context)
     found.block(graph.body)
     found.check_uses()
-    if found.warp_specialized:
-        made = specialize_warps(context, found)
+    specialized = found.warp_specialized
+    rotations = {loop: r for loop, staged in found.loops.items() if (r := Rotation(context, staged)).chained}
+    if specialized:
+        made = specialize_warps(context, found, rotations)
     else:
+        graph = replace(graph, rotations=tuple(r.record(r.why_not(context.registers)) for r in rotations.values()))
         writer = PipelineWriter(context, found.loops)
         body = writer.block(graph.body)
         made = replace(graph, body=writer.g.with_hoisted(body))

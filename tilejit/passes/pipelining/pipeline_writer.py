@@ -33,6 +33,7 @@ from ...layout import TileLayout, axis
 from ...ops.language.operators import binary, compare
 from ...ops.language.pointwise import where
 from ...ops.language.promotion import convert, short_of
+from ...ops.memory.packed import AS_BYTES
 from ...ops.memory.regions import points, region
 from ...ops.memory.shared import alloc_shared, sync
 from ...ops.structure.ring import ring_slot
@@ -136,6 +137,10 @@ class PipelineWriter:
         if call in self.conditional:
             return
         if call.op is alloc_shared and any(call.result in s.rings for s in self.loops.values()):
+            return
+        if call.op in AS_BYTES and call.args[0] in self.slot:
+            ring, slot = self.slot[call.args[0]]
+            self.slot[call.result] = self.g.call(call.op, ring), slot
             return
         if call.op in INDEXED and call.args[0] in self.slot:
             self.new[call.result] = view(self.g, call, *self.slot[call.args[0]], self.all(call.args[1:]))

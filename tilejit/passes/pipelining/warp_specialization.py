@@ -40,6 +40,7 @@ from ...ir.graph import (
 )
 from ...ops.language.operators import compare
 from ...ops.memory.ordered import ordered_load
+from ...ops.memory.packed import AS_BYTES
 from ...ops.memory.shared import sync
 from ...ops.structure.ring_release import arrivals, ring_release
 from ...ops.sync import barriers as bars
@@ -54,17 +55,20 @@ from ..analysis.program_slices import (
     live_values,
     without_dead_code,
 )
-from ..analysis.staging import INDEXED, StagedLoop, StagedLoopFinder
+from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
 from ..products.products_in_flight import with_deferred_wait
 from .pipeline_writer import PipelineWriter, bounded_slot, deferrable_wait_of, slot_after, source_array
+from .rotated_loops import RotatedLoop
+from .rotations import Rotation
 
 # {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators
 # take most of the 64 K registers of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
-def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
-    """The graph as two scopes side by side, and a launch with the producer's warps added."""
+def specialize_warps(context: Context, found: StagedLoopFinder, rotations: dict[For, Rotation]) -> Graph:
+    """The graph as two scopes side by side, and a launch with the producer's warps added. Of the loops in `rotations`,
+    those that can be are rotated."""
     graph, loops = context.graph, found.loops
     launch, first = graph.launch, next(iter(loops))
     warps, loc = launch.num_warps, first.loc
@@ -84,9 +88,12 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
         regs = _registers(graph.target, launch, warps, [pipeline_of(s.loop).regs for s in loops.values()])
     else:
         regs = None, None
-    consumer = Consumer(context, loops)
+    made = replace(launch, num_warps=warps + added)
+    why_not = {loop: r.why_not(regs[1] or made.registers) for loop, r in rotations.items()}
+    lanes = {loop: [lane.staged for lane in rotations[loop].lanes] for loop, why in why_not.items() if not why}
+    consumer = Consumer(context, loops, {loop: rotations[loop] for loop in lanes})
     body = consumer.block(graph.body)
-    producer = Producer(context, loops).body_of(graph.body)
+    producer = Producer(context, loops, lanes).body_of(graph.body)
     fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.traits.allocates)
     spared = unused_reads(context)
     rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)),
@@ -96,7 +103,8 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
     issues = Scope("elect", None, 1, producer, loc)
     produces = Scope(kind, Const(warps // unit, int32), 1, Block((issues,)), loc, regs[0])
     body = consumer.g.with_hoisted(Block((*fixed, produces, consumes)))
-    return replace(graph, body=body, launch=replace(launch, num_warps=warps + added))
+    return replace(graph, body=body, launch=made,
+                   rotations=tuple(r.record(why_not[loop]) for loop, r in rotations.items()))
 
 
 def unused_reads(context: Context) -> set[Value]:
@@ -125,6 +133,19 @@ def _registers(target: str, launch: Launch, warps: int,
 class Consumer(PipelineWriter):
     """The kernel's own warps: each trip waits for its slot to be full and releases it."""
 
+    def __init__(self, context: Context, loops: dict[For, StagedLoop], rotations: dict[For, Rotation]):
+        self.rotations = rotations
+        super().__init__(context, loops)
+
+    def allocate(self, staged: StagedLoop) -> None:
+        """Make the rings and barriers of a loop; of a rotated one, for each lane."""
+        if staged.loop not in self.rotations:
+            super().allocate(staged)
+            return
+        for lane in self.rotations[staged.loop].lanes:
+            super().allocate(lane.staged)
+            staged.rings |= lane.staged.rings
+
     def arrivals(self, staged: StagedLoop) -> int:
         threads = self.context.graph.launch.threads
         return staged.by_commit + (arrivals(threads, self.by_warp(staged)) if self.threads_release(staged) else 0)
@@ -143,12 +164,15 @@ class Consumer(PipelineWriter):
 
     def reads(self, node: Node, staged: StagedLoop) -> bool:
         """Whether the threads themselves read a slot at a node, synchronously."""
-        if not isinstance(node, Call) or node.op in INDEXED or node in staged.copies or reads_late(node):
+        if not isinstance(node, Call) or node.op in VIEWS or node in staged.copies or reads_late(node):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
     def loop(self, staged: StagedLoop, carried: tuple[Carry, ...]) -> None:
         g, loop = self.g, staged.loop
+        if loop in self.rotations:
+            RotatedLoop(self, self.rotations[loop]).write(carried)
+            return
         deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
@@ -206,8 +230,10 @@ class Producer:
     """The thread that issues the copies of all loops: it runs the kernel's control flow,
     and of the rest only what they need."""
 
-    def __init__(self, context: Context, loops: dict[For, StagedLoop]):
+    def __init__(self, context: Context, loops: dict[For, StagedLoop], lanes: dict[For, list[StagedLoop]]):
         self.context, self.loops = context, loops
+        # of each loop, the copies whose slots are filled and released together
+        self.lanes = {loop: lanes.get(loop, [staged]) for loop, staged in loops.items()}
         self.writer = PipelineWriter(context, loops, make=False)
 
     def body_of(self, body: Block) -> Block:
@@ -288,8 +314,9 @@ class Producer:
                         g.append(copier.call(node))
                 self.writer.new = copier.values
                 stage, phase = copier.all(staged.slot.args)
-                self.writer.await_empty(staged, stage, phase)
-                self.writer.issue(staged, copier(loop.index), stage)
+                for lane in self.lanes[loop]:
+                    self.writer.await_empty(lane, stage, phase)
+                    self.writer.issue(lane, copier(loop.index), stage)
             return Block(tuple(nodes), copier.all(block.yields))
 
         made, = _with_blocks(copier, loop, body)
@@ -319,7 +346,8 @@ class Producer:
         barriers."""
         allocated = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates
                      for r in n.results}
-        slots = {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty) if v is not None}
+        slots = {v for lanes in self.lanes.values() for s in lanes
+                 for v in (*s.rings.values(), s.full, s.empty) if v is not None}
         return allocated | set(self.context.graph.params) | slots
 
     def _check_reads(self, body: Block) -> None:
@@ -330,7 +358,10 @@ class Producer:
             if not isinstance(node, Call) or node.op.effect != "reads":
                 continue
             place = node.args[0]
-            if memory_type(place).scope != "global" or made[place].args[0] in changed:
+            array = made[place].args[0]
+            while array in made and made[array].op in AS_BYTES:
+                array = made[array].args[0]
+            if memory_type(place).scope != "global" or array in changed:
                 raise CompilationError("the producer, which runs ahead of the other warps, depends on this "
                                        f"{node.op.name}, and the kernel writes the memory that it reads; "
                                        "assign the roles by hand (tile.warpgroup, tile.ring)", node.loc)

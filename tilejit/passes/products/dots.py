@@ -7,12 +7,12 @@ tiles, which are loaded from shared memory a few instructions' worth of k at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...dispatch import Choice
-from ...dtypes import DType, float4_e2m1fn, int32
+from ...dtypes import DType, int32
 from ...errors import CompilationError, at
 from ...ir.builder import ExecScope, Facts, as_value, element_type, extents_of, type_as, type_of
 from ...ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, walk
@@ -20,13 +20,13 @@ from ...layout import reg_count
 from ...ops.language.operators import binary
 from ...ops.language.promotion import convert
 from ...ops.memory.access_ops import load_, store_
-from ...ops.memory.packed import unpack
+from ...ops.memory.packed import as_bytes, unpack
 from ...ops.memory.regions import whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma import mma_async_, mma_commit, mma_wait, warp
 from ...ops.mma.dot import dot_
 from ...ops.mma.dot_scaled import times_factors
-from ...ops.mma.tcgen05_kinds import KINDS
+from ...ops.mma.tcgen05_kinds import PADDED
 from ...ops.mma.thread import WRITTEN_OUT, thread_product
 from ...ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ...ops.mma.wgmma import OTHER_REGISTERS, a_registers, division
@@ -49,11 +49,13 @@ OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are l
 
 def write_dots(graph: Graph, facts: Facts) -> Graph:
     """The graph without `dot` calls. Each product that comes of one carries the record of its choice."""
-    if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
+    products = [n for n in walk(graph.body) if isinstance(n, Call) and n.op is dot_]
+    if not products:
         return graph
     pass_ = _Dots(Context(graph, facts))
     body = defer_waits(pass_.block(graph.body))
-    if pass_.operands.whole_batches:  # nothing takes the matrices that they were cut into
+    # nothing takes the matrices that batches were cut into, nor the elements where a product takes packed bytes
+    if pass_.operands.whole_batches or any("kind" in c.attrs["options"] for c in products):
         body = without_dead_code(body)
     return replace(graph, body=pass_.g.with_hoisted(body))
 
@@ -116,7 +118,7 @@ class _Dots(TensorDots):
         lowerings: dict[str, Callable[[Call, Choice], Operand]] = {
             "wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps,
             "fma": self.by_threads}
-        if any(name == WITH_FACTORS for name, _ in choice.declined):
+        if len(call.args) > 3 and any(name == WITH_FACTORS for name, _ in choice.declined):
             call = self.dequantise(call)
         return lowerings[choice.variant](call, choice)
 
@@ -124,13 +126,14 @@ class _Dots(TensorDots):
         """A product with scale factors as one of bfloat16 (`dequantised_site`)."""
         t = call.attrs["options"]
         operands: list[Value] = []
-        for name, x, scale, k_first in zip("ab", call.args[1:3], call.args[3:],
-                                           (call.attrs["trans_a"], not call.attrs["trans_b"])):
+        for name, x, named, scale, k_first in zip("ab", call.args[1:3], t["types"], call.args[3:],
+                                                  (call.attrs["trans_a"], not call.attrs["trans_b"])):
             x = as_value(x)
             if not isinstance(x.type, Tile):
+                x = as_bytes(self.g, x) if element_type(x).padded else x
                 x = self.g.call(load_, x, Const(0, element_type(x)), None, cache=None)
-            if KINDS[t["kind"]].k == 64:
-                x = unpack(self.g, x, float4_e2m1fn)
+            if named in PADDED:
+                x = unpack(self.g, x, PADDED[named].element)
             operands.append(times_factors(self.g, name, x, scale, k_first, t["block"], "plain"))
         kept = [] if call.attrs["trans_a"] or extents_of(operands[0])[0] > LANES else operands[:1]
         stored = self.in_memory("dequantised", *operands[len(kept):], fence=True)
@@ -285,20 +288,24 @@ class _Dots(TensorDots):
         part = slice(first, stop)
         return as_value(getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None))))
 
-    def in_memory(self, first: object, *operands: Value, fence: bool = False) -> list[Value]:
+    def in_memory(self, first: object, *operands: Value, fence: bool = False,
+                  held: Mapping[Value, Tile] | None = None) -> list[Value]:
         """Operands in shared memory, where all threads of the scope can read them, and with a `fence` the tensor cores.
         Register tiles are stored to it between two barriers, each in the buffer of all operands of its shape that are
-        stored for the same `first`: what reads them is over at the next one's barrier."""
+        stored for the same `first`: what reads them is over at the next one's barrier. `held` says of packed bytes as
+        which padded elements the buffer holds them."""
         new = list(dict.fromkeys(x for x in operands if isinstance(x.type, Tile)))
         if new and self.unknown_place():
             raise CompilationError("threads make this product from operands in shared memory, "
                                    "and a scope whose place is known at run time only has none to itself: "
                                    "store them to a buffer of its own, and multiply that", self.g.loc)
-        regions = {x: whole_region(self.g, self.buffer((first, n), type_as(x, Tile))) for n, x in enumerate(new)}
+        regions = {x: whole_region(self.g, self.buffer((first, n), (held or {}).get(x, type_as(x, Tile))))
+                   for n, x in enumerate(new)}
         if new:
             self.g.call(sync)
             for x in new:
-                self.g.call(store_, regions[x], x, None, cache=None, each_thread=False)
+                place = as_bytes(self.g, regions[x]) if element_type(regions[x]).padded else regions[x]
+                self.g.call(store_, place, x, None, cache=None, each_thread=False)
             if fence:
                 self.g.call(fence_proxy_async)
             self.g.call(sync)

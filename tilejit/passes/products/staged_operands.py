@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config import architecture
-from ...ir.builder import Builder, as_value, extents_of, memory_type, type_as, type_of
+from ...ir.builder import Builder, as_value, element_type, extents_of, memory_type, type_as, type_of
 from ...ir.graph import Block, Call, For, Node, Scope, Value, While, blocks, results
 from ...ops.memory.access_ops import store_
+from ...ops.memory.packed import as_bytes
 from ...ops.memory.regions import index, whole_region
 from ...ops.memory.shared import sync, widest_swizzle
 from ...ops.mma.dot import dot_
+from ...ops.mma.site import as_multiplied
 from ...ops.mma.wgmma import division
 from ...ops.structure.alloc import alloc
 from ...ops.sync.barriers import fence_proxy_async
@@ -90,7 +92,8 @@ class StagedOperands:
                 continue
             x, transposed = self._strip_transpose(operand)
             x, at = self._batch_of(x)
-            t = type_as(x, Tile)
+            t = as_multiplied(x, call.attrs["options"], n - 1)
+            assert isinstance(t, Tile)  # as the operand
             transposed ^= attrs[flag]
             by_threads = t.dtype.bits == 32 and attrs["precision"] != "tf32"  # from buffers that all of them share
             if (by_threads and loads_behind(self.context, x) is None
@@ -155,6 +158,7 @@ class StagedOperands:
             if s.transposed:
                 tile = self.g.call(transpose_, tile, axes=transposed_last(tuple(range(len(extents_of(tile))))))
             whole = s.region if extents_of(s.region) == extents_of(tile) else whole_region(self.g, s.buffer)
+            whole = as_bytes(self.g, whole) if element_type(whole).padded else whole
             self.g.call(store_, whole, tile, None, cache=None, each_thread=False)
         self.present |= {s.buffer for s in new if s.persistent}
         if new:

@@ -9,7 +9,7 @@ its end; passes/pipelining/pipeline.py adds the commits that release its slots. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,7 +52,7 @@ from ...ops.mma.dot_tensor import (
     sums_layout,
     units,
 )
-from ...ops.mma.site import MmaSite
+from ...ops.mma.site import MmaSite, types_as_multiplied
 from ...ops.mma.tcgen05 import tensor_mma
 from ...ops.mma.tcgen05_kinds import KINDS
 from ...ops.mma.tcgen05_operands import scale_layout
@@ -106,7 +106,8 @@ if TYPE_CHECKING:
         buffers: dict[tuple[Any, ...], Value]
 
         def all(self, operands: Iterable[Operand]) -> tuple[Operand, ...]: ...
-        def in_memory(self, first: object, *operands: Value, fence: bool = False) -> list[Value]: ...
+        def in_memory(self, first: object, *operands: Value, fence: bool = False,
+                      held: Mapping[Value, Tile] | None = None) -> list[Value]: ...
         def block(self, block: Block) -> Block: ...
         def node(self, node: Node) -> None: ...
         def set_origin(self, choice: Choice) -> None: ...
@@ -230,7 +231,8 @@ class TensorDots(_Walk):
         self.order_operands(a, b)
         factors: list[FactorPlaces] = []
         if len(call.args) > 3:
-            a, b = self.in_memory("scaled", a, b)
+            held = {x: t for x, t in zip((a, b), types_as_multiplied(call)) if isinstance(t, Tile)}
+            a, b = self.in_memory("scaled", a, b, held=held)
             factors = self.store_factors(call)
         elif isinstance(a.type, Tile):
             a = self.in_tensor_memory(a)
@@ -330,7 +332,9 @@ class TensorDots(_Walk):
             choice = choose("dot", dot_.variants, dequantised_site(site), loc=call.loc)
             why = WITH_FACTORS, "; ".join(miss.words for miss in missing)
             return replace(choice, declined=(why, *choice.declined))
-        return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
+        choice = choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
+        missing = call.attrs["options"].get("without_factors")
+        return replace(choice, declined=((WITH_FACTORS, missing), *choice.declined)) if missing else choice
 
     # -- accumulators that stay over a loop ----------------------------------------------------------------------------
 

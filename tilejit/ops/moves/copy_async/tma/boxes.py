@@ -20,13 +20,11 @@ from itertools import chain, islice, pairwise
 from math import gcd, prod
 from typing import Any, NamedTuple, Protocol
 
-from .view import Dim, Number, View, divide, multiple
+from .view import PADDED, Dim, Number, View, divide, multiple
 
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
 SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by swizzle mode
 MAX_STRIDE = 2**40 - 16  # largest stride of a tensor map, in bytes (CUDA driver API, cuTensorMapEncodeTiled)
-# innermost box in elements, if they have 4 or 6 bits and are padded (CUDA Driver API, cuTensorMapEncodeTiled)
-PADDED = 128
 PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}  # element type of a map that joins several elements, by its bytes
 SEARCHED = 64            # candidate boxes to consider at most; none of 100 000 random layouts had more than 32
 

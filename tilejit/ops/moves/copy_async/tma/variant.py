@@ -38,9 +38,9 @@ from ..one_thread import (
 from ..options import L2_PROMOTION, Policy, policy_of
 from ..reductions import TYPES, reduction
 from ..site import SM90, CopySite, finds
-from .boxes import PADDED, PROMOTED, Boxes, Im2col, Issued, TensorMap, runs_of, search
+from .boxes import PROMOTED, Boxes, Im2col, Issued, TensorMap, runs_of, search
 from .selected_boxes import ROWS, selected_boxes, selected_view
-from .view import Dim, View, multiple, view_of
+from .view import PADDED, Dim, View, multiple, view_of
 
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "float8_e8m0fnu": "uint8", "float4_e2m1fn": "uint8", "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8",

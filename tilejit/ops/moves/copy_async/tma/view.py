@@ -11,12 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
-from .....dtypes import count_elements
+from .....dtypes import DType, count_elements
 from .....errors import CompilationError
+from .....ir.graph import Operand, Value
 from .....layout import TileLayout, axis
 from .....layout.shards import slice_dim
 from .....types import Sym
+from ....memory.packed import byte_of
 from ....tmem.multiples import Multiple
+
+# elements along the rows of a box, if they have 4 or 6 bits and are padded (CUDA Driver API, cuTensorMapEncodeTiled)
+PADDED = 128
 
 # An expression that the launch evaluates, as plain data: an int, ("size", argument, dimension), ("stride", argument,
 # dimension) in elements, or (operation, operand, operand) with mul, floordiv, min or max.
@@ -201,13 +206,14 @@ def view_of(site, merge: bool = True) -> View | str:
     shape, strides = settle_short_rows(site) if merge else (site.array.buffer.shape, site.array.buffer.strides)
     for d, (size, stride, start, extent) in enumerate(zip(shape, strides, site.starts(array), array.extents)):
         value = int(start.value) if hasattr(start, "value") else None
-        begin = Start(value, d, 1, site.g.asked_divisor(start, 16 // itemsize if stride == 1 else 1))
         n, packing = number(size), (1, 1)
         if padded and d == len(shape) - 1:
             packing = elements, per = array.dtype.packing
             n, extent = times(divide(n, per), elements), count_elements(array.dtype, extent)
             begin = Start(None if value is None else count_elements(array.dtype, value), d, elements,
-                          max(count_elements(array.dtype, begin.divisor), 1), per)
+                          divisor_in_elements(site, start, array.dtype), per)
+        else:
+            begin = Start(value, d, 1, site.g.asked_divisor(start, 16 // itemsize if stride == 1 else 1))
         pairs: list[tuple[int, int]] = next(moved) if extent != 1 else []
         digits: list[Digit] = []
         weight = 1
@@ -218,6 +224,15 @@ def view_of(site, merge: bool = True) -> View | str:
     known, divisor = (offset * itemsize, 1 << 62) if isinstance(offset, int) else (0, offset.of * itemsize)
     return View(itemsize, merge_dims(dims) if merge else tuple(dims), swizzle_mode(shared.buffer.layout, itemsize),
                 known, divisor, padded)
+
+
+def divisor_in_elements(site, start: Operand, dtype: DType) -> int:
+    """A divisor of the element at which a region of packed elements begins, from the `start` in bytes."""
+    made = site.g.definitions.get(start) if isinstance(start, Value) else None
+    if made is not None and made.op is byte_of:
+        divisor: int = site.g.asked_divisor(made.args[0], PADDED)
+        return divisor
+    return max(count_elements(dtype, site.g.asked_divisor(start, 16)), 1)
 
 
 def settle_short_rows(site) -> tuple[list, list]:
