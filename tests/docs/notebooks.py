@@ -150,30 +150,33 @@ def run_cell(source: str, name: str, names: dict[str, Any]) -> list[Output]:
 
 
 @contextmanager
-def as_in_jupyter() -> Iterator[None]:
-    """An empty working directory, matplotlib's figures as outputs, and none of the words on a GPU that is not used."""
+def apart() -> Iterator[None]:
+    """An empty working directory, and none of the words on a GPU that is not used."""
     before, jit = os.getcwd(), import_module("tilejit.jit")
-    say, rendering = jit._say_once_that_a_gpu_is_there, os.environ.get("MPLBACKEND")
+    say = jit._say_once_that_a_gpu_is_there
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        os.environ["MPLBACKEND"], jit._say_once_that_a_gpu_is_there = BACKEND, lambda: None
+        jit._say_once_that_a_gpu_is_there = lambda: None
         try:
             yield
         finally:
             os.chdir(before)
             jit._say_once_that_a_gpu_is_there = say
-            os.environ.pop("MPLBACKEND")
-            if rendering is not None:
-                os.environ["MPLBACKEND"] = rendering
+
+
+def draw_into_cells() -> None:
+    """Figures of matplotlib become outputs. On a machine's first use, it looks for fonts and says so: not in a cell."""
+    import_module("matplotlib").use(BACKEND)
+    import_module("matplotlib.font_manager")
 
 
 def run(path: Path) -> tuple[list[list[Output]], dict[str, Any]]:
     """The outputs of each code cell, and the names that they leave. Raises the error of a cell, with its number."""
     found: list[list[Output]] = []
     names: dict[str, Any] = {"__name__": "__main__"}
-    with as_in_jupyter():
-        if "matplotlib" in sys.modules:
-            import_module("matplotlib").use(BACKEND)
+    if "import matplotlib" in path.read_text(encoding="utf-8"):
+        draw_into_cells()
+    with apart():
         for cell in code_of(path):
             source, name = "".join(cell["source"]), f"<{path.stem} {cell['n']}>"
             try:

@@ -69,6 +69,7 @@ def test_jupyter_gives_the_outputs_that_this_runner_gives(tmp_path, monkeypatch)
     """Of the shortest notebook with a figure."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
+    pytest.importorskip("matplotlib.font_manager")  # looks for fonts, on a machine's first use, and says so
     path = min((path for path in NOTEBOOKS if "import matplotlib" in path.read_text()), key=lambda path: len(notebooks.code_of(path)))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
     notebook = nbformat.read(path, as_version=4)
