@@ -16,6 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests do not use the user's settings or cache. A run has a cache of its own, which its processes share.
 for setting in ("NO_CACHE", "DUMP", "OVERRIDE", "TARGET", "BACKEND", "LOG"):
     os.environ.pop(f"TILEJIT_{setting}", None)
+os.environ["TILEJIT_COLUMNS"] = "0"  # tests quote phrases of messages, which would be folded elsewhere
 OWN_CACHE = "TILEJIT_CACHE_DIR" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ
 if "TILEJIT_CACHE_DIR" not in os.environ:
     os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-tests-")

@@ -64,6 +64,7 @@ QUICK = {
     "emit": ("ops/test_words.py",),
     "ptx": ("ptx/test_ptx_catalogue.py",),
     "ptx/table": ("ptx/test_ptx_catalogue.py",),
+    "testing": ("runtime/test_tolerances.py",),
     "tuning": ("runtime/test_autotune.py", "runtime/test_tuning.py"),
     "toolchain": (
         "toolchain/test_assembler.py", "toolchain/test_files.py", "toolchain/test_host_code.py",

@@ -14,6 +14,7 @@ from .dtypes import (DType, bfloat16, bool_, float4_e2m1fn, float6_e2m3fn, float
                      float8_e8m0fnu, float16, float32, float64, int8, int16, int32, int64, padded, uint8, uint16,
                      uint32, uint64)
 from .export.loaded_kernel import LoadedKernel, load_kernel
+from .frames import hide_frames as _hide_frames
 from .frontend import Array, constexpr
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, auto, axis, tmem_datapath
@@ -43,7 +44,12 @@ def __getattr__(name: str) -> _Any:
             globals().update({n: v for n, v in names.items() if not n.startswith("_")})
             return names[name]
     hint = "" if name.startswith("_") else _suggested(name, _public())
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    try:
+        # with a name, but no object: else Python suggests once more
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
+    except AttributeError as error:
+        _hide_frames(error)
+        raise
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,7 @@ from .runtime.arguments import ArraySpec as ArraySpec
 from .runtime.device_array import DeviceArray as DeviceArray
 from .runtime.packed import Packed as Packed
 from .sim.report import Report
-from .testing import Verification
+from .testing.verification import Verification
 from .timeline import Timeline
 from .timing import Comparison
 from .tuning import Choices, Resources, Tuned
@@ -496,23 +496,25 @@ class Kernel(Generic[_P, _R]):
         """
     @overload
     def simulate(
-        self, grid: _Grid, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
+        self, grid: _Grid, /, *args: Any, seed: int | None = None, checks: bool = True, target: str | None = None,
         max_steps: int | None = None, timeline: bool = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
         stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
-        report's `.timeline()` shows who did what when.
+        report's `.timeline()` shows who did what when. `seed` chooses the order of what the hardware leaves open; by
+        default it is that of the setting TILEJIT_SEED, or 0.
 
         If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
     @overload
     def simulate(
-        self, grid: _Grid, /, *args: Any, seed: Any = 0, checks: Any = True, target: Any = None, max_steps: Any = None,
-        timeline: Any = False, **kwargs: Any
+        self, grid: _Grid, /, *args: Any, seed: Any = None, checks: Any = True, target: Any = None,
+        max_steps: Any = None, timeline: Any = False, **kwargs: Any
     ) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
         stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
-        report's `.timeline()` shows who did what when.
+        report's `.timeline()` shows who did what when. `seed` chooses the order of what the hardware leaves open; by
+        default it is that of the setting TILEJIT_SEED, or 0.
 
         If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
@@ -2128,7 +2130,7 @@ def uniform(x: _Value) -> _Tile:
 @overload
 def verify(
     kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: float | None = None,
-    atol: float | None = None, seed: int = 0, target: str | None = None, **kwargs: Any
+    atol: float | None = None, seed: int | None = None, target: str | None = None, **kwargs: Any
 ) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one,
     and compare with `reference`.
@@ -2143,7 +2145,7 @@ def verify(
 @overload
 def verify(
     kernel: Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any], rtol: Any = None,
-    atol: Any = None, seed: Any = 0, target: Any = None, **kwargs: Any
+    atol: Any = None, seed: Any = None, target: Any = None, **kwargs: Any
 ) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one,
     and compare with `reference`.

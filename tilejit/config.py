@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .errors import CacheError, CompilationError
+from .errors import CacheError, CompilationError, read_columns
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -25,24 +25,25 @@ def architecture(target: str) -> int:
     return int(target.removeprefix("sm_").rstrip("af"))
 
 
-def _flag(text: str) -> bool:
+def _flag(text: str, variable: str = "") -> bool:
     return text.strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def _seed(text: str) -> int | None:
+def _seed(text: str, variable: str) -> int | None:
     if not text.strip():
         return None
     if not text.strip().isdecimal():
-        raise CompilationError(f"TILEJIT_JITTER is a seed, an integer of at least 0, not {text!r}")
+        raise CompilationError(f"{variable} is a seed, an integer of at least 0, not {text!r}")
     return int(text)
 
 
-def _choice(text: str) -> bool | None:
+def _choice(text: str, variable: str = "") -> bool | None:
     return _flag(text) if text.strip() else None
 
 
 # by a field's type; others are text
-_READERS: dict[str, Callable[[str], Any]] = {"bool": _flag, "int | None": _seed, "bool | None": _choice}
+_READERS: dict[str, Callable[[str, str], Any]] = {"bool": _flag, "int | None": _seed, "bool | None": _choice,
+                                           "int": lambda text, variable: read_columns(text)}
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,20 @@ class Config:
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
     log: bool = False       # one line on stderr for every compile, with its cause, and every candidate of `autotune`
     check: bool = False     # check the graph after every pass (always on under pytest)
+    columns: int = 100      # width at which the lines of an error's message are folded; 0: nowhere
     numba: bool | None = None  # whether the simulator compiles its loops; default: where the work pays for it
+    seed: int | None = None    # the seed of runs on the simulator that do not say seed= themselves; default 0
     jitter: int | None = None  # the option `jitter` of kernels that do not say jitter= themselves
 
     @staticmethod
     def load() -> Config:
         values: dict[str, Any] = {}
         for field in fields(Config):
-            text = os.environ.get("TILEJIT_" + field.name.upper())
+            variable = "TILEJIT_" + field.name.upper()
+            text = os.environ.get(variable)
             if text is not None:
-                values[field.name] = _READERS.get(str(field.type), str)(text)
+                reader = _READERS.get(str(field.type))
+                values[field.name] = text if reader is None else reader(text, variable)
         return Config(**values)
 
     @property
@@ -85,3 +90,8 @@ class Config:
 def config() -> Config:
     """The settings in the current environment."""
     return Config.load()
+
+
+def chosen_seed(seed: int | None) -> int:
+    """The seed of a run on the simulator: the one that is given, that of the setting `seed`, or 0."""
+    return (config().seed or 0) if seed is None else seed

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import tilejit as tile
 
+from .errors import fold_lines
 from .runtime import driver
 
 
@@ -80,7 +81,7 @@ def run() -> int:
         started = time.perf_counter()
         compiled = kernel.compile(*inputs, out, **constants)
         seconds = time.perf_counter() - started
-        print(compiled.explain())
+        print(fold_lines(compiled.explain()))
         started = time.perf_counter()
         kernel[grid](*inputs, out, backend=backend, **constants)
         ran = time.perf_counter() - started
@@ -89,6 +90,6 @@ def run() -> int:
         good = error <= tolerance * max(scale, 1e-30)
         failures += not good
         print(f"  {'ok' if good else 'WRONG'}: {out.size} elements against NumPy, largest difference {error:.3g} "
-              f"(allowed {tolerance * scale:.3g}); compiled in {seconds:.3f} s, ran in {ran:.3f} s\n")
+              f"(allowed {tolerance * scale:.3g})\n  compiled in {seconds:.3f} s, ran in {ran:.3f} s\n")
     print("all checked" if not failures else f"{failures} kernels are wrong")
     return 1 if failures else 0

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .errors import CompilationError
+from .frames import hide_own_frames
 from .lazy import Lazy
 from .names import suggest_nearest
 
@@ -144,6 +145,7 @@ DTYPES = {d.name: d for d in (
 _ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name, of a byte with two elements
 
 
+@hide_own_frames
 def padded(dtype: Any) -> DType:
     """The dtype of elements of 4 or 6 bits in shared memory that are padded: 16 elements (8 or 12 bytes) and padding
     take 16 bytes. The tensor cores' kinds f8f6f4 and mxf8f6f4 read operands in this form (PTX ISA, ``.b4x16_p64``,

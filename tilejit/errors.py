@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 import warnings
@@ -86,9 +87,45 @@ def _underline(loc: Loc) -> list[str]:
     return [f"    {shown}", "    " + " " * _columns(before) + "^" * max(1, _columns(marked))]
 
 
+def read_columns(text: str) -> int:
+    """The setting `columns`."""
+    return int(text) if text.strip().isdecimal() else 100
+
+
+def fold_lines(text: str, first: str = "", columns: int | None = None) -> str:
+    """`text` with lines of more than `columns`, by default those of the setting, folded at blanks, and continued two
+    columns further in. `first` is what stands before it. Words that are too long, such as paths, stay whole."""
+    if columns is None:
+        columns = read_columns(os.environ.get("TILEJIT_COLUMNS", ""))
+    if not columns:
+        return text
+    lines: list[str] = []
+    for line in text.split("\n"):
+        before = "" if lines else first
+        lines += [line] if len(before) + len(line) <= columns else _fold_line(line, len(before), columns)
+    return "\n".join(lines)
+
+
+def _fold_line(line: str, before: int, columns: int) -> list[str]:
+    """The parts of one line, which stands `before` columns from the left."""
+    indent = len(line) - len(line.lstrip(" "))
+    words = re.split(r" (?!\d)|(?<!\d,) ", line[indent:])  # a shape stays in one line
+    parts = [" " * indent + words[0]]
+    for word in words[1:]:
+        used = len(parts[-1]) + (before if len(parts) == 1 else 0)
+        if used + 1 + len(word) <= columns:
+            parts[-1] += " " + word
+        else:
+            parts.append(" " * (indent + 2) + word)
+    return parts
+
+
 class TileError(Exception):
-    """Base class of all errors for a user's mistakes. ``loc`` is the location in the kernel's source,
-    if it is known."""
+    """Base class of all errors for a user's mistakes. `message` says what is wrong, in one line or more, and `loc` is
+    the location in the kernel's source, if it is known. The text has both, and once the error has left the package,
+    its lines have at most 100 columns."""
+
+    folded = False  # whether long lines of the message are folded
 
     captured: tuple[Any, ...] | None = None  # what compiling had read from the code around the kernel, if that failed
 
@@ -98,7 +135,10 @@ class TileError(Exception):
         self.loc = loc
 
     def __str__(self) -> str:
-        return self.message if self.loc is None else f"{self.message}\n{self.loc.render()}"
+        text = self.message
+        if self.folded:
+            text = fold_lines(text, f"{type(self).__module__}.{type(self).__qualname__}: ")
+        return text if self.loc is None else f"{text}\n{self.loc.render()}"
 
 
 class CompilationError(TileError):
@@ -122,11 +162,11 @@ class LaunchError(TileError):
 
 
 class SimulationError(TileError):
-    """The simulator found a fault in the kernel; ``finding`` is the first one."""
+    """The simulator found a fault in the kernel; ``finding`` is the first one, and ``findings`` has all."""
 
-    def __init__(self, message: str, loc: Loc | None = None, finding: Any = None):
+    def __init__(self, message: str, loc: Loc | None = None, finding: Any = None, findings: tuple[Any, ...] = ()):
         super().__init__(message, loc)
-        self.finding = finding
+        self.finding, self.findings = finding, findings
 
 
 class VerificationError(TileError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .config import checked_target, config
 from .dtypes import dtype_of
 from .errors import LaunchError
+from .frames import hide_own_frames
 from .interop.results import checked_out, constants_of
 from .lazy import Lazy
 from .runtime.arguments import ArraySpec
@@ -25,6 +26,7 @@ _numbers = count()
 _targets: dict[Any, str] = {}  # a call with its numbers and constants -> the name of XLA's target
 
 
+@hide_own_frames
 def call(kernel: tile.Kernel[..., Any], grid: Any, *, out: dict[str, Any], vmap_method: str | None = "sequential",
          **constants: Any) -> Callable[..., Any]:
     """Return a function of JAX's arrays, also inside ``jax.jit``, that runs a kernel and returns its results.

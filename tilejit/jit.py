@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import Parameter
 from itertools import count
 from os import PathLike
@@ -18,8 +18,9 @@ from weakref import WeakValueDictionary
 
 from .compiled import CompiledKernel
 from .concurrency import not_while_forking
-from .config import checked_target, config
+from .config import checked_target, chosen_seed, config
 from .errors import CompilationError, LaunchError, TileError, print_text, warn
+from .frames import hide_frames, hide_own_frames
 from .frontend import Capture, Source
 from .frontend.captures import attached_captures
 from .ir.builder import Facts
@@ -48,6 +49,7 @@ exporting = Lazy("tilejit.export.exporting")
 torch_operator = Lazy("tilejit.interop.torch_operator")
 
 
+@hide_own_frames
 def jit(function: Any = None, *, source: str | None = None, **options: Any) -> Any:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
@@ -60,9 +62,9 @@ def jit(function: Any = None, *, source: str | None = None, **options: Any) -> A
     if unknown:
         raise CompilationError(f"jit has no option {unknown[0]!r}{suggest_keyword(unknown, LAUNCH_OPTIONS)}")
     if function is None and source is None:
-        return lambda f: jit(f, **options)
+        return partial(jit, **options)
     if source is not None and function is None:
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)  # the caller's: the decorator is between
         return Kernel(Source.from_text(source, frame.f_globals), options)
     kernel = Kernel(Source.of(function) if source is None else Source.from_text(source, function.__globals__), options)
     kernel.__qualname__ = function.__qualname__
@@ -110,16 +112,14 @@ class Version:
         return found.copies
 
 
-def _hide_own_frames(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: raise a TileError without the compiler's own stack frames, unless ``TILEJIT_LOG`` is set."""
+def _user_call(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of methods that users call: errors have no frames of the compiler, and one says what nests too
+    deeply."""
+    @hide_own_frames
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(*args, **kwargs)
-        except TileError as error:
-            if config().log:
-                raise
-            raise error.with_traceback(None) from error.__cause__
         except RecursionError:
             raise CompilationError("the kernel, or an argument of this call, nests too deeply") from None
     return call
@@ -181,6 +181,7 @@ class Kernel:
         """Pickle by module and name, like a function; copying gives the same object."""
         return self.__qualname__
 
+    @hide_own_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
@@ -190,17 +191,25 @@ class Kernel:
         grid = padded_grid(grid)
 
         def launch(*args: Any, **kwargs: Any) -> None:
-            for launcher in self.warm.find(form_of(kwargs)):
-                if launcher(grid, None, args):
-                    return
-            self.launch(grid, args, kwargs)
+            try:
+                for launcher in self.warm.find(form_of(kwargs)):
+                    if launcher(grid, None, args):
+                        return
+                self.launch(grid, args, kwargs)
+            except TileError as error:
+                hide_frames(error)
+                raise
 
         def launch_on_grid_of(*args: Any, **kwargs: Any) -> None:
-            for launcher in self.warm.find(form_of(kwargs)):
-                arguments = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
-                if launcher(call_grid(grid, arguments), None, args):
-                    return
-            self.launch(grid, args, kwargs)
+            try:
+                for launcher in self.warm.find(form_of(kwargs)):
+                    arguments = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+                    if launcher(call_grid(grid, arguments), None, args):
+                        return
+                self.launch(grid, args, kwargs)
+            except TileError as error:
+                hide_frames(error)
+                raise
 
         return launch_on_grid_of if callable(grid) else launch
 
@@ -212,10 +221,14 @@ class Kernel:
         grid, launchers = padded_grid(grid), self.warm.launchers_of(form_of(kwargs))
 
         def launch(*args: Any) -> None:
-            for launcher in self.warm.current(launchers):
-                if launcher(grid, None, args):
-                    return
-            self.launch(grid, args, kwargs)
+            try:
+                for launcher in self.warm.current(launchers):
+                    if launcher(grid, None, args):
+                        return
+                self.launch(grid, args, kwargs)
+            except TileError as error:
+                hide_frames(error)
+                raise
 
         return launch
 
@@ -371,7 +384,7 @@ class Kernel:
 
     # -- without a GPU -------------------------------------------------------------------------------------------------
 
-    @_hide_own_frames
+    @_user_call
     def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
@@ -382,7 +395,7 @@ class Kernel:
         bound, options = self.bind_alone("compile launches nothing", specs, kwargs)
         return self.compiled(bound, options, target).told_for(bound)
 
-    @_hide_own_frames
+    @_user_call
     def export(self, path: str | PathLike[str], specs: Sequence[Any], *, targets: str | Sequence[str] | None = None,
                **kwargs: Any) -> tuple[Path, Path, Path]:
         """Write machine code for each of `specs` and `targets` ("sm_90a" by default) to the file `path`, with the
@@ -396,7 +409,7 @@ class Kernel:
         made: tuple[Path, Path, Path] = exporting.export(self, path, specs, targets, kwargs)
         return made
 
-    @_hide_own_frames
+    @_user_call
     def as_torch_op(self, name: str, *specs: Any, grid: Any, out: dict[str, Any] | None = None,
                     backward: Callable[..., Any] | None = None, **constants: Any) -> Any:
         """Make an operator of ``torch.library`` called `name` ("mine::scale"), which torch.compile takes whole, and
@@ -412,16 +425,18 @@ class Kernel:
         """
         return torch_operator.as_torch_op(self, name, specs, grid, out, backward, constants)
 
-    @_hide_own_frames
-    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-                 max_steps: int | None = None, timeline: bool = False, **kwargs: Any) -> Report:
+    @_user_call
+    def simulate(self, grid: Any, /, *args: Any, seed: int | None = None, checks: bool = True,
+                 target: str | None = None, max_steps: int | None = None, timeline: bool = False,
+                 **kwargs: Any) -> Report:
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place. The simulator
         stops after `max_steps` operations of the lowered kernel, with a finding that says where. With `timeline`, the
-        report's `.timeline()` shows who did what when.
+        report's `.timeline()` shows who did what when. `seed` chooses the order of what the hardware leaves open; by
+        default it is that of the setting TILEJIT_SEED, or 0.
 
         If the kernel has a parameter named `seed`, `checks`, `target` or `timeline`, give that argument by position.
         """
-        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None),
+        for name, given in (("seed", seed is not None), ("checks", not checks), ("target", target is not None),
                             ("timeline", timeline)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: "
@@ -431,14 +446,16 @@ class Kernel:
                               max_steps=max_steps, timeline=timeline)
 
     def _simulate(self, bound: Bound, options: dict[str, Any], grid: tuple[Any, ...], target: str | None = None,
-                  **how: Any) -> Report:
+                  seed: int | None = None, **how: Any) -> Report:
         simulate = _simulator()
         if how.get("timeline"):
             options = {**options, "profile": True}  # with its named ranges
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.require_lowered().written)
-        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays, **how)
+        return simulate(version.require_lowered().graph, grid, bound.host_arguments(), known=known_arrays,
+                        seed=chosen_seed(seed), **how)
 
+    @_user_call
     def assert_variant(self, argument: str, variant: str) -> None:
         """Require `variant` for all copies of `argument`, the name of an array or an allocation of the kernel, and
         for all copies whose source line contains that name. Otherwise compiling fails from now on, and also if
@@ -457,7 +474,7 @@ class Kernel:
 
     # -- launch --------------------------------------------------------------------------------------------------------
 
-    @_hide_own_frames
+    @_user_call
     def launch(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound, options, call = self.bind(args, kwargs)
         backend = call.get("backend") or config().backend or ("sim" if is_host(bound) else "cuda")

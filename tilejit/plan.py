@@ -12,6 +12,7 @@ from .config import checked_target
 from .dispatch import Choice, choose, names
 from .dtypes import count_units, dtype_of, int32
 from .errors import CompilationError
+from .frames import hide_own_frames
 from .ir.builder import Facts
 from .ir.graph import Const, Launch, number
 from .layout import TileLayout
@@ -120,6 +121,9 @@ class BufferSpec:
         return tuple(starts), tuple(extents), tuple(kept)
 
 
+BufferSpec.__init__ = hide_own_frames(BufferSpec.__init__)  # type: ignore[method-assign]
+
+
 def _whole_numbers(what: str, values: Iterable[Any]) -> tuple[int, ...]:
     if any(isinstance(n, bool) or not isinstance(n, Integral) for n in values):
         raise CompilationError(f"{what} are whole numbers, not {tuple(values)}")
@@ -215,6 +219,7 @@ OPS = {"copy": copy_, "copy_async": copy_async_}
 THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
 
+@hide_own_frames
 def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
               target: str = "sm_90a",
               **options: Any) -> Choice:

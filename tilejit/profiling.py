@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .errors import LaunchError
+from .frames import hide_own_frames
 from .jit import KERNELS, profiler
 from .lazy import Lazy
 from .runtime import driver
@@ -27,6 +28,7 @@ RECORD = 16           # bytes of a record: see emit/marks.py
 BUFFER = 64 << 20     # bytes of records of a launch at most, unless `ctas` asks for more
 
 
+@hide_own_frames
 def profile(call: Callable[[], Any], *, warmup: int = 1, records: int = 256, ctas: int | None = None) -> Timeline:
     """Run a function without arguments that launches kernels under ``@tile.jit``, and return the `Timeline` of their
     ``with tile.named_range("name"):`` blocks: a row for each warp of each CTA. It prints as text, shows itself in a

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import LaunchError
+from .frames import hide_own_frames
 from .names import suggest_nearest
 
 TENSOR = "tensor cores, "  # a unit's name is this and a dtype, or the dtype of the other arithmetic
@@ -65,6 +66,7 @@ class Counts:
                     total[space] = total.get(space, 0) + nbytes
         return total
 
+    @hide_own_frames
     def roofline(self, gpu: str | Gpu) -> Roofline:
         """The time that the peaks of a GPU allow, by name ("H100", "H200", "B200") or as a `Gpu` of your own. Raises
         LaunchError for an unknown name."""

@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from .errors import LaunchError
+from .frames import hide_own_frames
 from .svg import CHARACTER, FAINT, cell, colour, label, page
 
 # the kinds of spans: what it is called in the legend, its colour, and its character in text
@@ -189,6 +190,7 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ns",
                 "otherData": {"name": self.name, "unit": self.unit, "notes": " ".join(self.notes)}}
 
+    @hide_own_frames
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the trace (.json) or the picture (.svg), by the ending of `path`; returns the path. LaunchError for
         another ending."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .errors import LaunchError, TileError
+from .frames import hide_own_frames
 from .jit import KERNELS, launches_seen
 from .lazy import Lazy
 from .runtime import driver
@@ -203,6 +204,7 @@ def median(samples: Sequence[float]) -> float:
 
 # -- bench -------------------------------------------------------------------------------------------------------------
 
+@hide_own_frames
 def bench(calls: Callable[..., Any] | Sequence[Any] | Mapping[str, Any], *, rounds: int = 50,
           warmup_ms: float = 25.0, flush: bool | None = None, graph: bool = True,
           nbytes: int | None = None, flops: int | None = None, device: int | None = None) -> Comparison:

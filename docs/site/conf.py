@@ -55,7 +55,7 @@ NAVIGATION = {
         "guide/tensor_memory guide/tcgen05 guide/ptx"
     ),
     "Use": "guide/launch guide/interoperability guide/frameworks guide/export guide/command_line",
-    "Debug": "guide/debugging guide/simulator",
+    "Debug": "guide/debugging guide/testing guide/simulator",
     "Performance": "guide/hopper guide/tuning lab/index",
     "Look up": "reference/README ../CHANGELOG",
     "Contribute": "../CONTRIBUTING internals/how_it_works",

@@ -348,7 +348,7 @@ def test_invalid_groups_are_errors(monkeypatch):
     a, b = [zeros(8, 16), zeros(4, 32)], [zeros(16, 8), zeros(32, 8)]
     offs = np.array([4, 8], np.int32)
     for match, call in {
-        "one matrix for each product, not 2, 1": lambda: kernels.grouped_matmul(a, b[:1]),
+        "one matrix for each product, not of 2 and 1": lambda: kernels.grouped_matmul(a, b[:1]),
         "not 2, 2 and 1": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8)]),
         "a must be a list of matrices unless offs= is given": lambda: kernels.grouped_matmul(a[0], b),
         "product 1: .*inner extents differ": lambda: kernels.grouped_matmul(a, [b[0], b[0]]),

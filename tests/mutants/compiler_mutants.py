@@ -291,7 +291,7 @@ MUTANTS = (
            "return down // 2 * across if PAIR else down * across",
            "mma/test_grouped.py mma/test_pairs.py"),
     Mutant("tuning", "if kind not in self.chosen:", "if kind in self.chosen:", "runtime/test_autotune.py"),
-    Mutant("testing.py", "return not self.findings and not self.differences",
+    Mutant("testing", "return not self.findings and not self.differences",
            "return not self.findings",
            "runtime/test_verify.py"),
 )

@@ -168,7 +168,11 @@ FAMILIES = (
         "Tools",
         "Verification, timing, profiling, tuning, and ready-made kernels.",
         (
-            "testing verify testing.Verification testing.Difference timing bench timing.Comparison timing.Timing "
+            "testing verify testing.Verification testing.Difference testing.Tolerance testing.tolerance_of "
+            "testing.assert_close testing.strategies testing.strategies.extents testing.strategies.shapes "
+            "testing.strategies.dtypes testing.strategies.strides testing.strategies.arrays "
+            "testing.strategies.elements testing.strategies.special_values testing.strategies.layouts "
+            "timing bench timing.Comparison timing.Timing "
             "profile named_range timeline timeline.Timeline timeline.Span "
             "roofline roofline.Counts roofline.Roofline roofline.Gpu "
             "tuning autotune choice tuning.Tuned tuning.Resources tuning.Trial tuning.TuningReport tuning.TunedCall kernels "

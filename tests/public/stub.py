@@ -49,7 +49,7 @@ UNNAMED = {
     "dispatch": ("Choice",),
     "layout.auto": ("Auto",),
     "sim.report": ("Report",),
-    "testing": ("Verification",),
+    "testing.verification": ("Verification",),
     "timeline": ("Timeline",),
     "timing": ("Comparison",),
     "tuning": ("Choices", "Resources", "Tuned"),

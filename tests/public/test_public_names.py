@@ -21,7 +21,7 @@ import tilejit as tile
 from tilejit.dtypes import DType
 from tilejit.ir.builtin import MEMBERS
 
-from tests.public.families import FAMILIES
+from tests.public.families import FAMILIES, page_of
 from tests.public.generate import ROOT
 from tests.public.pages import UNNAMED, unplaced
 from tests.public.programs import programs
@@ -108,6 +108,21 @@ def test_every_public_function_and_every_member_of_a_value_has_a_docstring_and_a
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_no_public_function_leaves_frames_of_the_package_in_its_errors():
+    """Those that are called outside of kernels are decorated so."""
+    functions = {name: x for name in page_of() if inspect.isfunction(x := found(name))}
+    assert {"jit", "bench", "kernels.matmul", "testing.strategies.arrays"} <= set(functions)
+    assert [name for name, x in functions.items() if Path(x.__code__.co_filename).name != "frames.py"] == []
+
+
+def found(name: str) -> object:
+    """What a name of the reference stands for; None for those of results."""
+    x: object = tile
+    for part in name.split("."):
+        x = getattr(x, part, None)
+    return x
 
 
 def test_dir_shows_what_is_public_and_nothing_else():

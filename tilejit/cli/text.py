@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from ..errors import fold_lines
 
 COLUMNS = 100
 
 
 def wrap(text: str) -> str:
-    """The lines of `text`, those of more than 100 columns wrapped and indented further than they were."""
-    return "\n".join(part for line in text.splitlines() for part in _wrap_line(line))
-
-
-def _wrap_line(line: str) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(line, COLUMNS, subsequent_indent=indent + "    ", drop_whitespace=True,
-                         break_long_words=False, break_on_hyphens=False) or [""]
+    """The lines of `text`, those of more than 100 columns folded."""
+    return fold_lines(text, columns=COLUMNS)
 
 
 def shorten(text: str, width: int) -> str:

@@ -8,7 +8,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from ..errors import LaunchError
+from ..errors import LaunchError, TileError
+from ..frames import hide_frames, hide_own_frames
 from ..frontend.source import Param
 from ..names import suggest_keyword
 from ..runtime import driver
@@ -43,6 +44,7 @@ class LoadedKernel:
     def __repr__(self) -> str:
         return f"<loaded kernel {self.name}({', '.join(self.names)}) for {', '.join(self.targets)}>"
 
+    @hide_own_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
@@ -52,13 +54,17 @@ class LoadedKernel:
         grid = padded_grid(grid)
 
         def launch(*args: Any, **kwargs: Any) -> None:
-            for launcher in self.warm.find(form_of(kwargs)):
-                place = grid
-                if callable(grid):
-                    place = call_grid(grid, {**self.defaults, **dict(zip(self.names, args)), **kwargs})
-                if launcher(place, None, args):
-                    return
-            self._launch(grid, args, kwargs)
+            try:
+                for launcher in self.warm.find(form_of(kwargs)):
+                    place = grid
+                    if callable(grid):
+                        place = call_grid(grid, {**self.defaults, **dict(zip(self.names, args)), **kwargs})
+                    if launcher(place, None, args):
+                        return
+                self._launch(grid, args, kwargs)
+            except TileError as error:
+                hide_frames(error)
+                raise
 
         return launch
 
@@ -166,6 +172,7 @@ def _describe_value(name: str, value: Any) -> str:
     return f"{name} is {value!r}"
 
 
+@hide_own_frames
 def load_kernel(path: str | PathLike[str]) -> LoadedKernel:
     """Load a kernel that ``kernel.export`` wrote. It launches like the kernel, ``loaded[grid](*args)``, without LLVM,
     an assembler or the source, and on a GPU only.

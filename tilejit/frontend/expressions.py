@@ -269,7 +269,8 @@ def _public_attributes(x: Any) -> list[str]:
     modules that a module imports."""
     members = [name for kind, name in MEMBERS if kind is type(x)]
     if isinstance(x, ModuleType):
-        return [*members, *(n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType))]
+        own = vars(x)
+        return [*members, *(n for n in dir(x) if not n.startswith("_") and not isinstance(own.get(n), ModuleType))]
     listed = getattr(x, "tile_names", None)
     return [*members, *((n for n in dir(x) if not n.startswith("_")) if listed is None else listed)]
 

@@ -111,7 +111,8 @@ class Source:
         if isinstance(function, (staticmethod, classmethod)):
             raise CompilationError("a kernel is a plain function; write @tile.jit outside the class")
         if not isinstance(function, FunctionType):
-            raise CompilationError(f"@tile.jit compiles a Python function, not {type(function).__name__}")
+            what = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
+            raise CompilationError(f"@tile.jit compiles a Python function, not {what}")
         code = function.__code__
         *_, around, _ = ("<locals>", *function.__qualname__.split("."))
         if around != "<locals>" and code.co_varnames[:code.co_argcount][:1] in (("self",), ("cls",)):

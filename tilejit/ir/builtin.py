@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import CompilationError, at
+from ..frames import hide_own_frames
 from ..names import find_counterpart, suggest_keyword
 from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Tile
 from .builder import Builder, describe, type_of
@@ -37,6 +38,7 @@ class Builtin:
     def __repr__(self) -> str:
         return f"<builtin {self.name}>"
 
+    @hide_own_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain is not None:
             return self.plain(*args, **kwargs)
@@ -110,8 +112,8 @@ def apply(g: Builder, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
             operands, attrs = function.bind(args, kwargs)
             return g.call(function, *(g.operand(x) for x in operands), **attrs)
         if isinstance(function, BoundMethod):
-            return _check_call(function.name, function.function, (g, function.value, *args), kwargs)
-        return _check_call("tile." + function.name, function.function, (g, *args), kwargs)
+            return _check_call("." + function.name, function.function, (g, function.value), args, kwargs)
+        return _check_call("tile." + function.name, function.function, (g,), args, kwargs)
 
 
 def _as_tuple(x: Any) -> Any:
@@ -122,11 +124,15 @@ def _as_tuple(x: Any) -> Any:
 signature_of = lru_cache(maxsize=None)(inspect.signature)  # unbounded: only this package's functions are asked for
 
 
-def _check_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _check_call(name: str, function: Callable[..., Any], own: tuple[Any, ...], args: tuple[Any, ...],
+                kwargs: dict[str, Any]) -> Any:
+    """Call a function with its `own` first arguments, which the kernel does not write, and those that it does.
+    CompilationError, which shows what may be written, if they do not fit."""
+    args = (*own, *args)
     misfit = _misfit(function, len(args), tuple(kwargs))
     if misfit is not None:
         signature = signature_of(function)
-        shown = [p.replace(annotation=p.empty) for p in signature.parameters.values()][1:]
+        shown = [p.replace(annotation=p.empty) for p in signature.parameters.values()][len(own):]
         raise CompilationError(f"{name}{signature.replace(parameters=shown, return_annotation=signature.empty)}: "
                                f"{misfit}{suggest_keyword(kwargs, signature.parameters)}")
     return function(*args, **kwargs)

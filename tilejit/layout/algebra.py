@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from ..concurrency import cached_property
 from ..errors import CompilationError
+from ..frames import hide_own_frames
 from ..lazy import Lazy
 from . import composition, shards as _shards, units
 from .axes import (
@@ -397,11 +398,13 @@ class TileLayout:
         object.__setattr__(new, "made_for", (tuple(shape), bits))
         return new
 
+    @hide_own_frames
     def draw(self, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
         """An SVG picture of the tile's elements, with the place of each; see `tilejit.layout.draw.draw`."""
         picture: str = drawing.draw(self, shape, bits)
         return picture
 
+    @hide_own_frames
     def draw_banks(self, shape: Iterable[Any] | None = None, bits: int | None = None) -> str:
         """An SVG picture of the banks of shared memory, with the elements in each; see
         `tilejit.layout.draw.draw_banks`."""
@@ -424,6 +427,7 @@ class TileLayout:
 class ShardForm:
     """``S[extents:strides]``, or ``S[extents]`` for row-major memory."""
 
+    @hide_own_frames
     def __getitem__(self, key: Any) -> TileLayout:
         return TileLayout(shards_of(key))
 

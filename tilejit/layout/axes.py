@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
+from ..frames import hide_own_frames
 
 if TYPE_CHECKING:
     from .shards import Shard, Shards
@@ -119,6 +120,7 @@ class Replicas:
 class ReplicaForm:
     """``R[4 : 32 @ axis.TLane]``: four copies, 32 lanes apart."""
 
+    @hide_own_frames
     def __getitem__(self, key: Any) -> Replicas:
         return Replicas(shards_of(key))
 

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompilationError
+from ..frames import hide_own_frames
 from ..lazy import Lazy
 from .algebra import TileLayout
 from .axes import Axis, as_whole_number, axis
@@ -367,6 +368,7 @@ def tcgen05_registers(atom: str, rows: int, columns: int, bits: int = 32) -> tup
     return _layout(dims).made_for_tile((rows, columns)), (rows, columns)
 
 
+@hide_own_frames
 def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     """Where ``tcgen05.mma`` keeps an accumulator in tensor memory, by the letter of the data path.
 

@@ -44,3 +44,7 @@ def __getattr__(word: str) -> Name:
     if word.startswith("__") or not is_prefix(word):
         raise AttributeError(f"no PTX instruction form starts with {word!r}")
     return Name(word)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(python_name(f).partition(".")[0] for f in forms())})

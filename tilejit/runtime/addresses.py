@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LaunchError
+from ..frames import hide_own_frames
 from ..lazy import Lazy
 from .arrays import ArrayView, describe
 from .device_array import to_device
@@ -21,6 +22,7 @@ else:
 _known: dict[int, tuple[weakref.ref[Any], ArrayView]] = {}
 
 
+@hide_own_frames
 def address_of(array: Any) -> int:
     """The address of the first element of an array of any library, for `tile.array` in a kernel.
 
@@ -33,6 +35,7 @@ def address_of(array: Any) -> int:
     return view.pointer
 
 
+@hide_own_frames
 def address_table(arrays: Iterable[Any]) -> Any:
     """The addresses of several arrays, by `address_of`, as an int64 array at their place: of NumPy for host arrays, on
     the device for device arrays. LaunchError if they are not in one place."""

@@ -17,6 +17,7 @@ from typing import Any
 from ..concurrency import cached_property
 from ..dtypes import DTYPES, MAX_BITS, DType, bool_, dtype_of, float32, int32, int64, shown_integer
 from ..errors import LaunchError
+from ..frames import hide_own_frames
 from ..ir.builder import Facts
 from ..layout import Auto
 from ..types import Buffer, Sym
@@ -73,6 +74,9 @@ class ArraySpec:
         object.__setattr__(self, "strides", strides)
         if len(self.strides) != len(self.shape):
             raise LaunchError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
+
+
+ArraySpec.__init__ = hide_own_frames(ArraySpec.__init__)  # type: ignore[method-assign]
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES, bool_, count_units
 from ..errors import LaunchError
+from ..frames import hide_own_frames
 from ..lazy import Lazy
 from . import dlpack, driver
 from .arrays import LEGACY_STREAM, ArrayView, checked_shape, describe, numpy_name, row_major
@@ -104,6 +105,7 @@ class DeviceArray:
         """The view with its axes reversed."""
         return self.transpose()
 
+    @hide_own_frames
     def transpose(self, *axes: Any) -> DeviceArray:
         """The view with its axes in another order, reversed by default."""
         order = tuple(axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1])
@@ -113,6 +115,7 @@ class DeviceArray:
             return tuple(of[axis] for axis in order)
         return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
+    @hide_own_frames
     def reshape(self, *shape: Any) -> DeviceArray:
         """A view of a row-major array with other extents; one of them may be -1."""
         shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -127,6 +130,7 @@ class DeviceArray:
             raise LaunchError(f"an array of {self.size} elements has no shape {shape}")
         return DeviceArray(self.pointer, shape, row_major(shape), self.dtype, self.device, self._memory)
 
+    @hide_own_frames
     def numpy(self) -> numpy.ndarray[Any, Any]:
         """A copy on the host, after the work issued so far has finished."""
         if self.size == 0:
@@ -171,6 +175,7 @@ class DeviceArray:
                                    self.__dlpack_device__(), versioned)
 
 
+@hide_own_frames
 def empty(shape: Any, dtype: Any = "float32", device: int | Any = 0) -> DeviceArray | Any:
     """A new row-major array on the device, given by its number or as a ``cuda.core.Device``, with undefined contents.
     Elements of less than a byte are packed."""
@@ -188,6 +193,7 @@ def empty(shape: Any, dtype: Any = "float32", device: int | Any = 0) -> DeviceAr
     return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)
 
 
+@hide_own_frames
 def to_device(array: Any, device: int | Any = 0) -> DeviceArray | Packed:
     """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the
     device, given by its number or as a ``cuda.core.Device``."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import count_elements, dtype_of
 from ..errors import LaunchError
+from ..frames import hide_own_frames
 from ..lazy import Lazy
 from .arrays import ArrayView, describe
 
@@ -30,6 +31,7 @@ class Packed:
 
     __slots__ = ("data", "dtype", "_transposed", "__weakref__")
 
+    @hide_own_frames
     def __init__(self, data: Any, dtype: Any):
         self.data, self.dtype, self._transposed = data, dtype_of(dtype), False
         if not self.dtype.packed or self.dtype.padded:
@@ -93,6 +95,7 @@ class Packed:
         return found.T if self._transposed else found
 
 
+@hide_own_frames
 def pack(values: Any, dtype: Any = None) -> Packed:
     """A new ``Packed`` with a NumPy array's elements.
 

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from ..errors import LaunchError, Loc, SimulationError, warn
+from ..frames import hide_own_frames
 from ..ir.graph import Call, Node
 from ..roofline import Counts, Gpu, Roofline
 from ..timeline import Timeline
@@ -110,6 +111,7 @@ class Report:
         in every CTA. A launch warns of them."""
         return [finding for finding in self.dropped.values() if finding is not None]
 
+    @hide_own_frames
     def timeline(self, ctas: Iterable[int] | int | None = None) -> Timeline:
         """Who did what when: of each CTA in `ctas` (linear numbers in the grid; by default of the first one), a row for
         the threads of each scope, and one for each agent of asynchronous operations. Time is in steps, not in cycles:
@@ -135,6 +137,7 @@ class Report:
         assert self._count is not None  # the simulation is over
         return self._count()
 
+    @hide_own_frames
     def roofline(self, gpu: str | Gpu) -> Roofline:
         """The least time that the launch takes on a GPU ("H100", "H200", "B200", or a `tilejit.roofline.Gpu`), by the
         peaks of its memory and units, and which of these is the bound. Prints as a table. Raises LaunchError for a GPU
@@ -146,11 +149,13 @@ class Report:
         """Withdraw a finding that a later one explains better."""
         self._findings.pop((kind, line), None)
 
+    @hide_own_frames
     def raise_first(self) -> None:
         """Raise the first finding, if there is one, as a SimulationError.
         Findings of the kinds WARNINGS are warnings instead."""
-        for finding in self.faults():
-            raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
+        found = tuple(self.faults())
+        for finding in found:
+            raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding, found)
 
     def faults(self) -> list[Finding]:
         """The findings that a launch raises. It warns of the others."""

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from ..errors import LaunchError
+from ..frames import hide_own_frames
 from ..ir.graph import Launch
 from ..jit import Kernel
 from ..names import suggest_keyword
@@ -29,6 +30,7 @@ class Choices:
         return f"choice({', '.join(map(repr, self.values))})"
 
 
+@hide_own_frames
 def choice(*values: Any) -> Choices:
     """Values of a constexpr argument or a launch option that `autotune` is to try: ``dict(BLOCK=tile.choice(512, 1024),
     num_warps=tile.choice(4, 8))`` are four configurations. LaunchError if there are no values."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import checked_target, config
 from ..errors import CompilationError, LaunchError, SlowCodeError, TileError, ToolchainError, warn
+from ..frames import hide_own_frames
 from ..frontend.captures import Capture
 from ..jit import Kernel
 from ..lazy import Lazy
@@ -104,10 +105,12 @@ class Tuned:
     def __reduce__(self) -> str:
         return self.__qualname__
 
+    @hide_own_frames
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self.kernel(*args, **kwargs)  # raises an error that says how to launch it
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
+        @hide_own_frames
         def launch(*args: Any, **kwargs: Any) -> None:
             looks = _looks(args, kwargs)
             chosen = self.recent.get(looks)
@@ -135,19 +138,22 @@ class Tuned:
 
     rejected = property(_reasons)
 
+    @hide_own_frames
     def compile(self, *specs: Any, target: str | None = None, **kwargs: Any) -> list[CompiledKernel]:
         """Compile all configurations for `target`, without a launch;
         returns the compiled kernels in the order of `configs`."""
         self._check_free(kwargs)
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
-    def simulate(self, grid: Any, /, *args: Any, seed: int = 0, checks: bool = True, target: str | None = None,
-                 **kwargs: Any) -> Report:
+    @hide_own_frames
+    def simulate(self, grid: Any, /, *args: Any, seed: int | None = None, checks: bool = True,
+                 target: str | None = None, **kwargs: Any) -> Report:
         """Run the first configuration that compiles for `target` on the simulator; returns its report."""
         chosen = self._first_config(*self._bound(args, kwargs), args, kwargs, target)
         report: Report = self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
         return report
 
+    @hide_own_frames
     def config(self, grid: Any, /, *args: Any, backend: str | None = None, device: int | None = None,
                **kwargs: Any) -> dict[str, Any]:
         """The configuration for a call: chosen earlier (in this process, or in another one for the same GPU),
@@ -176,11 +182,13 @@ class Tuned:
             calls.append(TunedCall(call, gpu, tuple(order)))
         return TuningReport(self.kernel.name, tuple(calls))
 
+    @hide_own_frames
     def save_results(self, path: str | os.PathLike[str]) -> int:
         """Write the results for this kernel, of this process and of the on-disk cache, to a file of JSON; returns how
         many there are. LaunchError if the file cannot be written."""
         return self.known.save(path)
 
+    @hide_own_frames
     def load_results(self, *paths: str | os.PathLike[str]) -> int:
         """Add the results in files of `save_results`, perhaps of other machines; returns how many fit this kernel and
         these versions of tilejit and its tools. They count on GPUs of the same name. Where two are for the same, the
@@ -501,6 +509,7 @@ def _look(x: Any) -> tuple[Any, ...]:
     return type(x), tuple(x.shape), x.dtype, strides, getattr(x, "device", None)
 
 
+@hide_own_frames
 def autotune(configs: dict[str, Any] | Iterable[dict[str, Any]], key: Iterable[str] | None = None,
              prune: Callable[..., Any] | None = None, *,
              where: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
@@ -535,6 +544,7 @@ def autotune(configs: dict[str, Any] | Iterable[dict[str, Any]], key: Iterable[s
     how = How(accept, limit, budget, workers, shuffled)
     how.check()
 
+    @hide_own_frames
     def decorate(kernel: Any) -> Tuned:
         if not isinstance(kernel, Kernel):
             raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")

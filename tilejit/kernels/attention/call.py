@@ -10,6 +10,7 @@ import tilejit as tile
 
 from ...config import config as settings
 from ...errors import LaunchError, SharedMemoryError
+from ...frames import hide_own_frames
 from ...runtime import driver
 from ...runtime.arrays import describe
 from ..matmul.launch import earlier_plan, remember
@@ -35,6 +36,7 @@ from .problem import HALF, Request
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
 
+@hide_own_frames
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None,
               window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
               mask: tile.Kernel[..., Any] | None = None, score: tile.Kernel[..., Any] | None = None,

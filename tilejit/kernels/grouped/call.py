@@ -12,6 +12,7 @@ import tilejit as tile
 from ...config import config as settings
 from ...dtypes import int32
 from ...errors import CompilationError, LaunchError
+from ...frames import hide_own_frames
 from ...runtime import driver, streams
 from ...runtime.arrays import ArrayView, describe, row_major
 from ...runtime.element_types import ELEMENT_TYPES, numpy_dtype
@@ -52,6 +53,7 @@ ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hoppe
 PLANS: dict = {}  # key of the arrays' properties and options -> Listed or Stacked
 
 
+@hide_own_frames
 def grouped_matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
                    arguments: Sequence[Any] = (), *, offs: Any = None, precision: str | None = None,
                    config: Config | None = None) -> Any:
@@ -116,8 +118,8 @@ def _check_lists(a: Any, b: Any, out: Any) -> None:
         if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
             raise LaunchError(f"{name} must be a list of matrices unless offs= is given, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
-        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}"
-                          + (f" and {len(out)}" if out is not None else ""))
+        lengths = f"{len(a)} and {len(b)}" if out is None else f"{len(a)}, {len(b)} and {len(out)}"
+        raise LaunchError(f"a, b and out are lists of one matrix for each product, not of {lengths}")
 
 
 def _new_results(plan: Listed, a: Sequence[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ import tilejit as tile
 
 from ...config import config as settings
 from ...errors import CompilationError, LaunchError
+from ...frames import hide_own_frames
 from ...runtime import driver
 from ...runtime.arrays import ArrayView, describe
 from ..operands import (
@@ -48,6 +49,7 @@ from .scales import scale
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
 
+@hide_own_frames
 def matmul(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
            arguments: Sequence[Any] = (), *, tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None,
            fast_accum: bool = False, precision: str | None = None,

@@ -13,6 +13,7 @@ import tilejit as tile
 
 from ...config import config as settings
 from ...errors import CompilationError, LaunchError, TileError, ToolchainError
+from ...frames import hide_own_frames
 from ...frontend.captures import Unrecorded, identity
 from ...lazy import Lazy
 from ...manifest import package
@@ -47,6 +48,7 @@ from .scales import scale
 futures = Lazy("concurrent.futures")
 
 
+@hide_own_frames
 def tune(a: Any, b: Any, out: Any = None, epilogue: tile.Kernel[..., Any] | None = None,
          arguments: Sequence[Any] = (), *, tiles: Sequence[Any] = (), scale_a: Any = None, scale_b: Any = None,
          fast_accum: bool = False, precision: str | None = None, most: int = 8) -> Config | BlackwellConfig | None:

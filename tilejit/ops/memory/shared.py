@@ -7,6 +7,7 @@ from math import prod
 
 from ...dtypes import DType, dtype_of
 from ...errors import CompilationError
+from ...frames import hide_own_frames
 from ...ir.builder import Builder, describe, source_text
 from ...ir.builtin import attribute, method
 from ...ir.graph import Call, Value
@@ -21,6 +22,7 @@ from .packed import in_memory, shape_of
 from .regions import parts
 
 
+@hide_own_frames
 def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     """The standard shared-memory layout of a tile whose rows are swizzled in spans of `mode_bytes`: 32,
     64 or 128 bytes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...dispatch import result_of
 from ...errors import CompilationError
+from ...frames import hide_own_frames
 from ...layout import TileLayout, axis, tmem_datapath
 from ...layout.axes import as_whole_number
 from ...types import Region, layout_of
@@ -16,6 +17,7 @@ from ..tmem.ldst_plan import digits_of
 from ..tmem.multiples import Multiple
 
 
+@hide_own_frames
 def scale_layout(rows: int, chunks: int) -> TileLayout:
     """The layout in tensor memory of scale factors [rows, chunks],
     one byte for each row of A (or column of B) and each block along k.

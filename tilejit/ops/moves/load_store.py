@@ -20,7 +20,8 @@ def _memory(g: Builder, x, what: str) -> Value:
     x = whole_region(g, x) if isinstance(type_of(x), Buffer) else x
     t = type_of(x)
     if not isinstance(t, (Region, Points)):
-        raise g.error(f"{what} takes a region of memory, as in x[i, 0:BLOCK], not {describe(x)}")
+        made = "; a list of numbers is no array: pass np.array(...)" if isinstance(x, tuple) else ""
+        raise g.error(f"{what} takes a region of memory, as in x[i, 0:BLOCK], not {describe(x)}{made}")
     refuse_box(g, what, x)
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")

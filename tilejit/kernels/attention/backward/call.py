@@ -9,6 +9,7 @@ import tilejit as tile
 
 from ....config import config as settings
 from ....errors import LaunchError
+from ....frames import hide_own_frames
 from ....runtime import driver
 from ....runtime.arrays import describe
 from ...matmul.launch import earlier_plan, remember
@@ -27,6 +28,7 @@ OWN = "of its own"  # has the backward no backward
 NAMES = "do", "q", "k", "v", "out", "lse", "dlse", "sinks", "lengths of q", "lengths"
 
 
+@hide_own_frames
 def attention_backward(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, causal: bool = False,
                        scale: float | None = None, window: tuple[int | None, int | None] | None = None,
                        softcap: float | None = None, mask: tile.Kernel[..., Any] | None = None,

@@ -43,7 +43,9 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
 
 
 def _suggest_other_way(name: str, x) -> str:
-    """What to write instead of a copy of rows or points, in words; "" for other operands."""
+    """What to write instead of a copy of rows, points or a tile, in words; "" for other operands."""
+    if isinstance(type_of(x), Tile):
+        return "; tile.load and tile.store move tiles to and from registers"
     if isinstance(x, Taken):
         return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
     if isinstance(type_of(x), Points) and name == "copy_async":

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .config import checked_target, config
-from .dtypes import dtype_of, float8_e8m0fnu
-from .errors import LaunchError, VerificationError
-from .jit import Kernel
-from .lazy import Lazy
-from .runtime import driver
-from .runtime.arguments import ArraySpec
-from .runtime.arrays import describe
-from .runtime.groups import rebuild
-from .runtime.options import checked_grid
-from .runtime.packed import Packed
+from ..config import checked_target, chosen_seed, config
+from ..dtypes import dtype_of, float8_e8m0fnu
+from ..errors import LaunchError, VerificationError
+from ..frames import hide_own_frames
+from ..jit import Kernel
+from ..lazy import Lazy
+from ..runtime import driver
+from ..runtime.arguments import ArraySpec
+from ..runtime.arrays import describe
+from ..runtime.groups import rebuild
+from ..runtime.options import checked_grid
+from ..runtime.packed import Packed
 
 if TYPE_CHECKING:
     import tilejit as tile
 
-    from .runtime.arguments import Bound
-    from .runtime.arrays import ArrayView
-    from .sim.report import Finding, Report
+    from ..runtime.arguments import Bound
+    from ..runtime.arrays import ArrayView
+    from ..sim.report import Finding, Report
 
 ml_dtypes = Lazy("ml_dtypes")
 sim = Lazy("tilejit.sim")
@@ -73,6 +74,7 @@ class Verification:
     def passed(self) -> bool:
         return not self.findings and not self.differences
 
+    @hide_own_frames
     def raise_first(self) -> None:
         """Raise VerificationError for the first finding or difference, if there is any."""
         everything: list[Any] = [*self.findings, *self.differences]
@@ -98,8 +100,9 @@ def _check_reference(reference: Any, rtol: float | None, atol: float | None) -> 
             raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
 
 
+@hide_own_frames
 def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: Callable[..., Any],
-           rtol: float | None = None, atol: float | None = None, seed: int = 0, target: str | None = None,
+           rtol: float | None = None, atol: float | None = None, seed: int | None = None, target: str | None = None,
            **kwargs: Any) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one,
     and compare with `reference`.
@@ -132,8 +135,8 @@ def verify(kernel: tile.Kernel[..., Any], grid: Any, /, *args: Any, reference: C
     want = _expected_outputs(reference, kernel.names, args, bound, written)
 
     def run(bound: Bound, **how: Any) -> Report:
-        report: Report = sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed,
-                                      **how)
+        report: Report = sim.simulate(lowered.graph, checked_grid(grid, bound), bound.host_arguments(),
+                                      seed=chosen_seed(seed), **how)
         return report
 
     copy, _ = _copy_call(kernel, args, kwargs)
@@ -212,7 +215,7 @@ def _expected_outputs(reference: Callable[..., Any], names: Sequence[str], args:
     given = _map_parts(private_copy, names, args, bound)
     returned = reference(*given)
     if returned is None:
-        return {name: _numpy(a) for name, a in parts.items() if name in written}
+        return {name: as_numpy(a) for name, a in parts.items() if name in written}
     returned = returned if isinstance(returned, tuple) else (returned,)
     if len(returned) != len(written):
         raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, "
@@ -220,14 +223,14 @@ def _expected_outputs(reference: Callable[..., Any], names: Sequence[str], args:
     want = {}
     for name, array in zip(written, returned):
         shape = _elements(bound.values[name].view).shape
-        array = _numpy(array)
+        array = as_numpy(array)
         if array.shape != shape:
             raise LaunchError(f"{name} has the shape {shape}, and its reference {array.shape}")
         want[name] = array
     return want
 
 
-def _numpy(array: Any) -> np.ndarray:
+def as_numpy(array: Any) -> np.ndarray:
     """A host array of any library as a NumPy array."""
     if isinstance(array, Packed):
         return array.unpack()
