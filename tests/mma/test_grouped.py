@@ -349,7 +349,7 @@ def test_invalid_groups_are_errors(monkeypatch):
     offs = np.array([4, 8], np.int32)
     for match, call in {
         "one matrix for each product, not of 2 and 1": lambda: kernels.grouped_matmul(a, b[:1]),
-        "not 2, 2 and 1": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8)]),
+        "not of 2, 2 and 1": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8)]),
         "a must be a list of matrices unless offs= is given": lambda: kernels.grouped_matmul(a[0], b),
         "product 1: .*inner extents differ": lambda: kernels.grouped_matmul(a, [b[0], b[0]]),
         "product 0: a is a matrix": lambda: kernels.grouped_matmul([zeros(2, 8, 16), a[1]], b),
