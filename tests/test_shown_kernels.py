@@ -1,4 +1,4 @@
-"""Kernels outside the tests (the demo's, the tutorials', the benchmarks') agree with NumPy on the simulator.
+"""Kernels outside the tests (the demo's, the benchmarks') agree with NumPy on the simulator.
 
 Like all kernels in tests, they are then assembled for each target (`tests/every_kernel.py`); here with the shapes that are benchmarked.
 """
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tilejit as tile
 import tilejit.demo
-from tilejit.jit import Kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
@@ -26,23 +25,6 @@ def test_the_demo_checks_all_of_its_kernels(monkeypatch, capsys):
     monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
     assert tilejit.demo.run() == 0
     assert capsys.readouterr().out.count("ok:") == len(tilejit.demo._cases())
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_the_kernels_of_a_tutorial_run_in_this_process(path, monkeypatch, tmp_path):
-    """`tests/every_kernel.py` only sees kernels of this process, not those of a notebook's."""
-    nbformat = pytest.importorskip("nbformat")
-    import linecache
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
-    names = {"__name__": "__main__"}
-    for n, cell in enumerate(nbformat.read(path, as_version=4).cells):
-        text = "\n".join(line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
-        if cell.cell_type == "code":
-            file = f"<{path.stem} {n}>"
-            linecache.cache[file] = len(text), None, text.splitlines(True), file
-            exec(compile(text, file, "exec"), names)
-    assert any(isinstance(value, Kernel) and value.versions for value in names.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

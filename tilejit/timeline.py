@@ -23,7 +23,7 @@ KINDS = {
     "async": ("asynchronous operations", colour(275, 0.78), "#"),
     "range": ("named ranges", colour(190, 0.75, 0.5), "-"),
 }
-LABEL, ROW, WIDTH, TOP = 190, 18, 1100, 60   # pixels
+LABEL, ROW, WIDTH, TOP = 165, 18, 960, 60   # pixels; notebooks have columns of about 960
 MOST_ROWS = 200                              # rows of a picture, and of a text
 TEXT_LABEL = 26
 

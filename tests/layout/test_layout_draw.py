@@ -68,12 +68,14 @@ def test_the_tile_that_a_layout_is_made_for_takes_no_part_in_comparisons():
 
 def places(svg: str) -> dict[str, tuple[int, int, int]]:
     """label -> (line, first bank, number of banks) of each cell of a bank map."""
-    found = {}
-    for g in ElementTree.fromstring(svg).findall(f"{NAMESPACE}g"):
+    found, groups = {}, ElementTree.fromstring(svg).findall(f"{NAMESPACE}g")
+    line = next(g for g in groups if g.find(f"{NAMESPACE}rect") is not None)  # the ground of the first line: all banks
+    bank = float(line.find(f"{NAMESPACE}rect").get("width")) / 32
+    for g in groups:
         text, rect = g.find(f"{NAMESPACE}text"), g.find(f"{NAMESPACE}rect")
         if text is not None and rect is not None:
-            x, y, width = (round(float(rect.get(name))) for name in ("x", "y", "width"))
-            found[text.text] = (y - 40) // 20, (x - 40) // 40, width // 40
+            x, y, width = (float(rect.get(name)) for name in ("x", "y", "width"))
+            found[text.text] = round(y - 40) // 20, round((x - 40) / bank), round(width / bank)
     return found
 
 

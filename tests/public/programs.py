@@ -38,10 +38,10 @@ def blocks_of_page(path: Path) -> list[Block]:
 
 
 def blocks_of_notebook(path: Path) -> list[Block]:
-    """The code cells of a notebook."""
+    """The code cells of a notebook. Those with the tag ``wrong`` show what is refused."""
     cells = json.loads(path.read_text())["cells"]
     return [
-        Block(path.stem, n, "".join(cell["source"]) + "\n")
+        Block(path.stem, n, "".join(cell["source"]) + "\n", "wrong" in cell["metadata"].get("tags", ()))
         for n, cell in enumerate(cells)
         if cell["cell_type"] == "code"
     ]

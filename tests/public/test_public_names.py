@@ -194,11 +194,20 @@ def test_the_modules_of_tools_load_at_their_first_use():
 
 # -- type checkers -----------------------------------------------------------------------------------------------------
 
+# What examples import, and checkers need not read: any name is there. Those that `from` imports are listed.
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "torch": (), "jax": (), "jax.numpy": (), "matplotlib": (), "matplotlib.pyplot": (), "IPython": (), "IPython.display": ("SVG",),
+    "hypothesis": ("given", "settings"), "hypothesis.strategies": (),
+}
+
 
 def write_programs(folder: Path) -> None:
     """The examples, one file each, and the mistakes. Checkers need not read the libraries that some examples import."""
-    for library in ("torch", "jax"):
-        (folder / f"{library}.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
+    for library, names in LIBRARIES.items():
+        stub = folder.joinpath(*library.split("."), "__init__.pyi")
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text("\n".join([
+            "from typing import Any", *(f"{name}: Any" for name in names), "def __getattr__(name: str) -> Any: ...\n"]))
     for module, (_, text) in programs().items():
         (folder / f"{module}.py").write_text(text)
     (folder / f"{MISTAKES.stem}.py").write_text(MISTAKES.read_text())

@@ -16,7 +16,7 @@ from .axes import Axis, as_whole_number, axis
 if TYPE_CHECKING:
     from .algebra import TileLayout
 
-CELL_WIDTH, CELL_HEIGHT, MARGIN = 40, 20, 40  # pixels
+CELL_WIDTH, CELL_HEIGHT, MARGIN, BANK_WIDTH = 40, 20, 40, 27  # pixels
 MOST_ROWS, MOST_COLUMNS = 64, 64
 SEPARATE = 32              # so many columns, and fewer, are drawn one by one
 BANKS, BANK_BYTES = 32, 4
@@ -75,21 +75,23 @@ def draw_banks(layout: TileLayout, shape: Iterable[Any] | None = None, bits: int
         byte = _bytes(layout, shape, starts, bits)
     lines = min(int(byte.max()) // (BANKS * BANK_BYTES) + 1, MOST_ROWS) if len(byte) else 0
     order = [k for k in numpy.argsort(byte, kind="stable") if 0 <= byte[k] < lines * BANKS * BANK_BYTES]
-    cells = [cell(MARGIN, MARGIN + i * CELL_HEIGHT, BANKS * CELL_WIDTH, CELL_HEIGHT, "#f6f8fa")
-             for i in range(lines)]
+    found = []  # line, first bank, banks, row, text, title
     for bank, together in groupby(order, key=lambda k: int(byte[k]) // BANK_BYTES):
         elements = list(together)
         first, width = int(starts[elements[0]]), max(1, run * bits // (8 * BANK_BYTES))
         row, column = divmod(first, shape[-1])
-        name = f"{row},{_span(column, _adjacent([int(starts[k]) for k in elements], run))}"
-        cells.append(cell(MARGIN + bank % BANKS * CELL_WIDTH, MARGIN + bank // BANKS * CELL_HEIGHT,
-                              width * CELL_WIDTH, CELL_HEIGHT, colour(row % 8 * 45, 0.8), name,
-                              f"{_element(shape, row, name.split(',')[1])}: byte {bank * BANK_BYTES}, bank "
-                              f"{_span(bank % BANKS, width)}"))
+        columns = _span(column, _adjacent([int(starts[k]) for k in elements], run))
+        title = (f"{_element(shape, row, columns)}: byte {bank * BANK_BYTES}, bank "
+                 f"{_span(bank % BANKS, width)}")
+        found.append((bank // BANKS, bank % BANKS, width, row, f"{row},{columns}", title))
+    pixels = max([BANK_WIDTH, *((CHARACTER * len(text) + 6) / width for _, _, width, _, text, _ in found)])
+    cells = [cell(MARGIN, MARGIN + i * CELL_HEIGHT, BANKS * pixels, CELL_HEIGHT, "#f6f8fa") for i in range(lines)]
+    cells += [cell(MARGIN + bank * pixels, MARGIN + line * CELL_HEIGHT, width * pixels, CELL_HEIGHT,
+                   colour(row % 8 * 45, 0.8), text, title) for line, bank, width, row, text, title in found]
     whole = total <= MOST_ELEMENTS and (not len(byte) or byte.max() < lines * BANKS * BANK_BYTES)
     caption = f"banks of {_text(layout)}" + ("" if whole else f", the first {lines} lines of 128 bytes")
     return _page(cells, [str(i * BANKS * BANK_BYTES) for i in range(lines)], [str(b) for b in range(BANKS)],
-                 CELL_WIDTH, caption)
+                 pixels, caption)
 
 
 def _shape_and_bits(layout: TileLayout, shape: Iterable[Any] | None, bits: int | None) -> tuple[tuple[int, ...],
