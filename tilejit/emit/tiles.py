@@ -127,11 +127,11 @@ class Tiles(Component):
         """Write a tile that begins at `start` of one of `shape`, which the call's scratch holds, or the `part` of
         it."""
         for word in self._words(t, gcd(self._in_a_word(t, pitch), shape[-1], start[-1])):
-            own = self.e.all_of([self.first_replica(t), self.is_element(t, word[0])])
+            own = self.first_replica(t), self.is_element(t, word[0])
             at = tuple(c + s if s else c for c, s in zip(self.coordinates(t, word[0]), start))
             address, offset, inside = self._scratch_place(call, shape, at, t.dtype.nbytes, pitch, part)
             self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word],
-                                self.e.all_of([own, inside]), None)
+                                self.e.all_of([*own, inside]), None)
 
     def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None,
                      part: range | None = None, earlier: list[V] | None = None) -> list[V]:
