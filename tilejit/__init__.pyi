@@ -53,24 +53,25 @@ __all__ = [
     "atanh", "atomic_add", "atomic_and", "atomic_cas", "atomic_dec", "atomic_exch", "atomic_inc", "atomic_max",
     "atomic_min", "atomic_or", "atomic_xor", "auto", "autotune", "axis", "ballot", "bench", "bfloat16", "bitcast",
     "bool_", "broadcast_to", "bulk_commit", "bulk_wait", "cast", "cbrt", "cdiv", "ceil", "choice", "clip", "clock",
-    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "constexpr", "copy", "copy_async",
-    "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum", "device_assert",
-    "device_print", "dot", "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf", "erfc", "erfinv",
-    "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init", "fence_proxy_async",
-    "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64", "float6_e2m3fn", "float6_e3m2fn",
-    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod", "fragment_index", "frexp", "full",
-    "gather", "globaltimer", "griddepcontrol_launch_dependents", "griddepcontrol_wait", "histogram", "hypot", "im2col",
-    "int16", "int32", "int64", "int8", "isfinite", "isinf", "isnan", "jit", "lane_id", "ldexp", "lgamma", "load",
-    "load_kernel", "log", "log10", "log1p", "log2", "match", "maximum", "mbarrier", "mean", "minimum", "mma",
-    "mma_async", "mma_commit", "mma_wait", "named_barrier", "named_range", "next_tile", "nextafter", "num_programs",
-    "ones", "pack", "padded", "philox", "pipelined", "plan_copy", "prefetch", "prod", "profile", "program_id", "ptx",
-    "rand", "randint", "randn", "reduce", "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle",
-    "shuffle_down", "shuffle_up", "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack",
-    "static_assert", "static_print", "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh",
-    "tcgen05_commit", "tcgen05_fence", "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread",
-    "thread_id", "threadfence", "tile_at", "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc",
-    "turns", "uint16", "uint32", "uint64", "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id",
-    "warp_reduce", "warpgroup", "warpgroup_id", "where", "window", "zeros",
+    "cluster_arrive", "cluster_id", "cluster_size", "cluster_sync", "cluster_wait", "concatenate", "constexpr", "copy",
+    "copy_async", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "cta_rank", "cumprod", "cumsum",
+    "device_assert", "device_print", "dot", "dot_scaled", "each_warp", "each_warpgroup", "elect", "empty", "erf",
+    "erfc", "erfinv", "exp", "exp10", "exp2", "expand_dims", "expect_variant", "expm1", "fence_mbarrier_init",
+    "fence_proxy_async", "fence_proxy_tensormap", "flip", "float16", "float32", "float4_e2m1fn", "float64",
+    "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "fma", "fmod",
+    "fragment_index", "frexp", "full", "gather", "globaltimer", "griddepcontrol_launch_dependents",
+    "griddepcontrol_wait", "histogram", "hypot", "im2col", "int16", "int32", "int64", "int8", "isfinite", "isinf",
+    "isnan", "jit", "lane_id", "ldexp", "lgamma", "load", "load_kernel", "log", "log10", "log1p", "log2", "match",
+    "maximum", "mbarrier", "mean", "minimum", "mma", "mma_async", "mma_commit", "mma_wait", "named_barrier",
+    "named_range", "next_tile", "nextafter", "num_programs", "ones", "pack", "padded", "philox", "pipelined",
+    "plan_copy", "prefetch", "prod", "profile", "program_id", "ptx", "rand", "randint", "randn", "reduce",
+    "reduce_async", "reshape", "ring", "rsqrt", "scale_layout", "scan", "shuffle", "shuffle_down", "shuffle_up",
+    "shuffle_xor", "sigmoid", "sin", "sincos", "sinh", "sort", "sqrt", "stack", "static_assert", "static_print",
+    "static_range", "store", "store_async", "swizzled", "sync", "tan", "tanh", "tcgen05_commit", "tcgen05_fence",
+    "tcgen05_ld", "tcgen05_st", "tcgen05_wait", "tensor_map", "tgamma", "thread", "thread_id", "threadfence", "tile_at",
+    "tile_order", "tmem_datapath", "to_device", "topk", "transpose", "trunc", "turns", "uint16", "uint32", "uint64",
+    "uint8", "uniform", "verify", "warp", "warp_all", "warp_any", "warp_id", "warp_reduce", "warpgroup", "warpgroup_id",
+    "where", "window", "zeros",
 ]
 
 _P = ParamSpec("_P", default=...)
@@ -1053,6 +1054,11 @@ def cluster_sync() -> None:
 
 def cluster_wait() -> None:
     """Wait until every thread of the cluster has arrived at its barrier."""
+
+def concatenate(tiles: Sequence[_Value], axis: int = 0) -> _Tile:
+    """Join a tuple of tiles along one of their dimensions. Their other extents are equal, and they are promoted to one
+    dtype.
+    """
 
 def copy(dst: _Operand, src: _Operand, variant: str | None = None) -> None:
     """Copy the region `src` to the region `dst`. Each is in global or shared memory.

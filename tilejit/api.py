@@ -12,6 +12,7 @@ from .ops.ptx.escape import asm
 from .ops.language.expect_variant import expect_variant
 from .ops.language.clocks import clock, globaltimer
 from .ops.language.named_range import named_range
+from .ops.language.concatenate import concatenate
 from .ops.language.float_parts import copysign, frexp, ldexp, nextafter
 from .ops.language.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id,
                                warp_id, warpgroup_id)

@@ -112,7 +112,7 @@ ELSEWHERE = {
     **dict.fromkeys(("divide", "true_divide"), "x / y"),
     "permute":                "tile.transpose(x, axes)",
     "trans":                  "tile.transpose(x)",
-    **dict.fromkeys(("concatenate", "cat"), "tile.stack(tiles), and tile.reshape"),
+    "cat": "tile.concatenate(tiles, axis)",
     "join":                   "tile.stack((x, y), axis=-1)",
     "interleave":             "tile.stack((x, y), axis=-1), and tile.reshape",
     "split":                  "x[..., 0] and x[..., 1]",

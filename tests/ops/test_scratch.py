@@ -12,6 +12,7 @@ from tilejit.ir.graph import Call, For, If
 from tilejit.ops.memory.shared import sync
 from tilejit.passes.placement.shared_memory import _scratch_bytes as bytes_of_scratch
 
+from tests.emitted_code import run_emitted
 from tests.gpu import in_child, needs_gpu, needs_module
 
 X = tile.ArraySpec((4096,), "float32")
@@ -63,6 +64,10 @@ def test_a_tile_moves_in_parts_where_scratch_memory_for_all_of_it_does_not_fit(k
     assert whole.shared_bytes == 12288 and parts.shared_bytes == 8192
     assert "scratch in parts of 8192 bytes" in str(parts.graph) and "in parts" not in str(whole.graph)
     assert barriers(parts.ptx) == barriers(whole.ptx) + 2
+    for seed in range(4):  # the order of the warps between barriers
+        y[...] = -1
+        run_emitted(parts, [x, y], threads=64, seed=seed)
+        assert np.array_equal(y, moved(kernel, x))
     with pytest.raises(SharedMemoryError, match="8192 bytes  scratch of the compiler"):
         kernel.compile(*spec, N=64, M=48, num_warps=2, target="sm_90a", max_shared=4096)
 

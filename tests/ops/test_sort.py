@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+import tilejit.ops.order.sort_keys as sort_keys_module
 from hypothesis import given, settings, strategies as st
 from tilejit.ops.order.network import choose_network, network_layouts, steps
 from tilejit.ops.order.sort_keys import WRITTEN_OUT
@@ -170,6 +171,32 @@ def test_a_sort_without_its_barriers_is_wrong_where_warps_are_late(n, warps):
         run_emitted(without, [x, y], 32 * warps, seed)
         wrong += not np.array_equal(y, np.sort(x))
     assert wrong
+
+
+IN_PARTS = """
+def k(x, y, z, N: tile.constexpr):
+    v = tile.load(x[0:N])
+    tile.store(y[0:N], tile.sort(v))
+    tile.store(z[0:N], tile.argsort(v))
+"""
+
+
+@pytest.mark.parametrize("n, warps, dtype", [(1024, 4, "float32"), (256, 8, "float64")])
+def test_warps_exchange_elements_in_parts_where_these_take_much_shared_memory(monkeypatch, n, warps, dtype):
+    """Written out and in loops; of one integer and of two."""
+    monkeypatch.setattr(sort_keys_module, "EXCHANGED", 2048)
+    x, y, z = elements(dtype, (n,), 0), np.zeros(n, dtype), np.zeros(n, np.int32)
+    compiled = tile.jit(source=IN_PARTS).compile(x, y, z, N=n, num_warps=warps, target="sm_90a", spills=None)
+    for seed in range(3):
+        run_emitted(compiled, [x, y, z], 32 * warps, seed)
+        np.testing.assert_array_equal(y, np.sort(x))
+        np.testing.assert_array_equal(z, np.argsort(x, kind="stable"))
+
+
+def test_32768_floats_are_sorted_where_a_cta_has_99_kib():
+    spec = tile.ArraySpec((32768,), "float32")
+    compiled = ROW.compile(spec, spec, N=32768, num_warps=32, target="sm_120a")
+    assert compiled.shared_bytes <= 65536 and compiled.spills == 0
 
 
 @pytest.mark.parametrize("n, warps", [(64, 4), (1024, 4), (2048, 8)])

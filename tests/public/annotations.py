@@ -143,6 +143,7 @@ OF: dict[str, dict[str, str]] = {
     "topk": {"axis": "int", "k": "int", "return": "tuple[_Tile, _Tile]"},
     **{name: {"axis": "int"} for name in words("_Tile.sort _Tile.argsort")},
     "stack": {"axis": "int", "tiles": "Sequence[_Value]"},
+    "concatenate": {"axis": "int", "tiles": "Sequence[_Value]"},
     **{name: {"seed": "_Value", "offset": "Sequence[_Value] | _Value"} for name in ("randint", "rand", "randn")},
     "philox": {
         "seed": "_Value",

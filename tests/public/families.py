@@ -77,7 +77,7 @@ FAMILIES = (
         "shape",
         "Shapes",
         "The same elements in another shape. Tiles are also indexed, as in `x[0:8, None]`.",
-        "reshape transpose broadcast_to expand_dims flip gather",
+        "reshape transpose broadcast_to expand_dims concatenate flip gather",
     ),
     Family(
         "reductions",

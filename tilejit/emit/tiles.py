@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import gcd
 
 from ..dtypes import bool_
@@ -87,7 +88,7 @@ class Tiles(Component):
     # -- scratch ---------------------------------------------------------------------------------------------------
 
     def move_through_scratch(self, call, values: list[V], source: Tile, target: Tile,
-                               shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
+                             shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
         """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
         there. `shape` and `place` are those of `scratch_load`. Scratch that is smaller than the tile holds a part of it
         at a time."""
@@ -110,13 +111,27 @@ class Tiles(Component):
             self.e.sync.scope()  # all have read the part before
         else:
             self.e.begin_scratch(call)
-        for word in self._words(t, self._in_a_word(t, pitch)):
+        self._write_scratch(call, values, t, t.shape, (0,) * len(t.shape), pitch, part)
+        self.e.sync.scope()
+
+    def scratch_store_joined(self, call, tiles: Iterable[tuple[list[V], Tile, tuple[int, ...]]],
+                             shape: tuple[int, ...]) -> None:
+        """As `scratch_store`, of tiles (values, type, start) that make up one of `shape`."""
+        self.e.begin_scratch(call)
+        for values, t, start in tiles:
+            self._write_scratch(call, values, t, shape, start)
+        self.e.sync.scope()
+
+    def _write_scratch(self, call, values: list[V], t: Tile, shape: tuple[int, ...], start: tuple[int, ...],
+                       pitch: int | None = None, part: range | None = None) -> None:
+        """Write a tile that begins at `start` of one of `shape`, which the call's scratch holds, or the `part` of
+        it."""
+        for word in self._words(t, gcd(self._in_a_word(t, pitch), shape[-1], start[-1])):
             own = self.e.all_of([self.first_replica(t), self.is_element(t, word[0])])
-            address, offset, inside = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes,
-                                                          pitch, part)
+            at = tuple(c + s if s else c for c, s in zip(self.coordinates(t, word[0]), start))
+            address, offset, inside = self._scratch_place(call, shape, at, t.dtype.nbytes, pitch, part)
             self.e.vector_store("shared", address, offset, t.dtype, [values[r] for r in word],
                                 self.e.all_of([own, inside]), None)
-        self.e.sync.scope()
 
     def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None,
                      part: range | None = None, earlier: list[V] | None = None) -> list[V]:

@@ -6,7 +6,7 @@ In the emitter a scalar is one emitted value of the thread, and a tile is a list
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from ..dtypes import DType
@@ -45,7 +45,7 @@ class Tiles(Protocol):
     def is_element(self, t: Tile, reg: int) -> Emitted | None:
         """Whether register `reg` is an element of the tile rather than padding; None if that is known."""
     def move_through_scratch(self, call: Any, values: list[Emitted], source: Tile, target: Tile,
-                               shape: tuple[int, ...], place: Any = None, pitch: int | None = None) -> list[Emitted]:
+                             shape: tuple[int, ...], place: Any = None, pitch: int | None = None) -> list[Emitted]:
         """The elements of `target`, which threads read from the call's scratch after all have written those of `source`
         there: in parts, for an op with the trait `in_parts`, where scratch is smaller than the tile. `shape` and
         `place` are those of `scratch_load`."""
@@ -53,8 +53,11 @@ class Tiles(Protocol):
                       part: range | None = None) -> None:
         """All threads write their elements of the tile to the call's scratch, row-major, with rows `pitch` elements
         apart (contiguous if None)."""
+    def scratch_store_joined(self, call: Any, tiles: Iterable[tuple[list[Emitted], Tile, tuple[int, ...]]],
+                             shape: tuple[int, ...]) -> None:
+        """As `scratch_store`, of tiles (values, type, start) that make up one of `shape`."""
     def scratch_load(self, call: Any, t: Tile, shape: tuple[int, ...], place: Any = None, pitch: int | None = None,
-                     part: range | None = None, earlier: list[Emitted] | None = None) -> list[Emitted]:
+                      part: range | None = None, earlier: list[Emitted] | None = None) -> list[Emitted]:
         """All threads read their elements of tile `t` from the call's scratch, which holds a tile of `shape`."""
 
 

@@ -5,6 +5,7 @@ All modules are imported together, because some of them register rules for opera
 """
 
 from .language import clocks, creation, float_parts, ids, math, operators, pointwise, random, shape, stack  # noqa: F401
+from .language.concatenate import concatenate_ as _concatenate  # noqa: F401
 from .language.named_range import range_mark as _range_mark  # noqa: F401
 from .memory import access, access_ops, atomics, atomics_emit, ordered_emit, regions, shared  # noqa: F401
 from .mma import dot, dot_scaled  # noqa: F401

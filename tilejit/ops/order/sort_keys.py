@@ -18,6 +18,9 @@ from .network import LANES, Network, choose_network, network_layouts, steps
 # Up to this many comparisons and exchanges among threads, a network is written out. Loops take longer than the
 # instructions that they save where a thread has few elements, whose shuffles wait for each other.
 WRITTEN_OUT = 400
+# The bytes of shared memory by which warps exchange elements at a time, unless one of each thread takes more. With
+# fewer, they take more barriers.
+EXCHANGED = 1 << 16
 
 # Both integers of 64 bits, the lower one first, by one comparison (two instructions) and selections of words. Of
 # selections of 64 bits, ptxas makes a minimum and a maximum, each with its own comparison.
@@ -61,7 +64,12 @@ def _plan(context, call: Call) -> Network:
 def _scratch(call: Call) -> int:
     network: Network = choice_of(call).plan
     element = sum(element_type(a).nbytes for a in call.args)
-    return (network.rows << network.result_bits) * network.threads * element if network.through_shared else 0
+    return _elements_at_once(network, element) * network.threads * element if network.through_shared else 0
+
+
+def _elements_at_once(network: Network, nbytes: int) -> int:
+    """How many elements of `nbytes` each thread has in shared memory at a time while warps exchange theirs."""
+    return max(1, min(network.rows << network.result_bits, EXCHANGED // (network.threads * nbytes)))
 
 
 sort_keys.rules.layout = _layout
@@ -204,26 +212,28 @@ class _Sorter:
         memory, so that there are no bank conflicts."""
         e, threads, own = self.e, self.network.threads, self.e.thread_id()
         other = own ^ (e.as_value(LANES, int32) << bit - self.network.lanes)
-        if self.rolled or self.scratch_used:
+        at_once = _elements_at_once(self.network, sum(d.nbytes for d in self.dtypes))
+        rows = [threads * sum(d.nbytes for d in self.dtypes[:n]) * at_once for n in range(len(self.dtypes))]
+        found, places = {}, list(self.values)
+        for part in (places[first:first + at_once] for first in range(0, len(places), at_once)):
+            if self.rolled or self.scratch_used:
+                e.sync.scope()
+            else:
+                e.begin_scratch(self.call)
+            self.scratch_used = True
+            for i, place in enumerate(part):
+                for v, row in zip(self.values[place], rows):
+                    address, constant = e.scratch_address(self.call, own * v.dtype.nbytes)
+                    e.vector_store("shared", address, constant + row + i * threads * v.dtype.nbytes, v.dtype, [v],
+                                   None, None)
             e.sync.scope()
-        else:
-            e.begin_scratch(self.call)
-        self.scratch_used = True
-        rows = [threads * sum(d.nbytes for d in self.dtypes[:n]) * len(self.values) for n in range(len(self.dtypes))]
-        for i, element in enumerate(self.values.values()):
-            for v, row in zip(element, rows):
-                address, constant = e.scratch_address(self.call, own * v.dtype.nbytes)
-                e.vector_store("shared", address, constant + row + i * threads * v.dtype.nbytes, v.dtype, [v], None,
-                               None)
-        e.sync.scope()
-        found = {}
-        for i, place in enumerate(self.values):
-            parts = []
-            for dtype, row in zip(self.dtypes, rows):
-                address, constant = e.scratch_address(self.call, other * dtype.nbytes)
-                parts += e.vector_load("shared", address, constant + row + i * threads * dtype.nbytes, dtype,
-                                       [e.const(0, dtype)], None, None)
-            found[place] = tuple(parts)
+            for i, place in enumerate(part):
+                elements: list = []
+                for dtype, row in zip(self.dtypes, rows):
+                    address, constant = e.scratch_address(self.call, other * dtype.nbytes)
+                    elements += e.vector_load("shared", address, constant + row + i * threads * dtype.nbytes, dtype,
+                                              [e.const(0, dtype)], None, None)
+                found[place] = tuple(elements)
         return found
 
     # -- elements ------------------------------------------------------------------------------------------------------
