@@ -65,7 +65,7 @@ def run(package: Path, script: str, name: str = "script.py") -> subprocess.Compl
     """A program in a process of its own, which imports the copy."""
     (package / name).write_text(script)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TILEJIT_")}
-    environment |= {"PYTHONPATH": str(package), "TILEJIT_CACHE_DIR": str(package / "cache"),
+    environment |= {"PYTHONPATH": str(package), "TILEJIT_CACHE_DIR": str(package / "cache"), "TILEJIT_COLUMNS": "0",
                     "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run([sys.executable, name], cwd=package, env=environment, capture_output=True, text=True,
                           timeout=300)
