@@ -115,7 +115,7 @@ def test_roles_are_no_part_of_the_signature_that_errors_show():
 # -- traits ----------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("trait, ops", {
-    "view": ["buffer_view", "matrix_of", "points", "region"],
+    "view": ["buffer_view", "bytes_of", "bytes_without_padding", "matrix_of", "points", "region"],
     "allocates": ["alloc_shared", "alloc_tmem", "mbarrier_init"],
     "product": ["dot", "mma", "mma_async", "tensor_mma", "thread_product"],
     "access": ["atomic", "load", "ordered_load", "ordered_store", "store"],
