@@ -9,7 +9,10 @@ from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.attention.config import Config
 from tilejit.kernels.attention.constants import SequenceConstants
-from tilejit.kernels.attention.sequences import sequences
+from tilejit.kernels.attention.model import choose_sequences
+from tilejit.kernels.attention.problem import Request, check_attention
+from tilejit.kernels.attention.sequences import combine, sequences
+from tilejit.runtime.arrays import ArrayView, row_major
 
 from tests.mma.attention_cases import BF16, check, inputs
 from tests.mma.test_attention_call import alibi, tried
@@ -136,6 +139,19 @@ def test_a_tile_has_some_of_many_heads_that_share_keys():
     tried(*inputs(1, 24, 1, 5, 60), causal=True)
 
 
+@pytest.mark.parametrize("dv, splits", [(256, 64), (512, 32)])
+def test_as_many_parts_as_a_large_gpu_shares_are_put_together_without_spills(dv, splits):
+    """One tile and many keys, on 132 multiprocessors: on the simulator's four the model never divides so far."""
+    arrays = [ArrayView(16 * n, shape, row_major(shape), "bfloat16", 0)
+              for n, shape in enumerate([(1, 16, 1, dv), (1, 1, 1 << 17, dv), (1, 1, 1 << 17, dv), (1, 16, 1, dv)])]
+    request = Request(*arrays, None, causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False)
+    assert choose_sequences(check_attention(request), "sm_90a", 132).splits == splits
+    plan = SequenceConstants(bm=16, bn=32, d=dv, dv=dv, stages=2, heads=16, kv_heads=1, shared=16, splits=splits)
+    spec = lambda *shape, dtype="float32": tile.ArraySpec(shape, dtype)
+    made = combine.compile(spec(splits, 16, dv), spec(splits, 16), 0, spec(1, 16, 1, dv, dtype="bfloat16"), 0, PLAN=plan, target="sm_90a")
+    assert made.spills == 0 and not made.warnings
+
+
 @pytest.mark.parametrize("target, bm", [("sm_90a", 64), ("sm_80", 32), ("sm_100a", 32)])
 def test_wide_rows_do_not_spill(target, bm):
     plan = SequenceConstants(bm=bm, bn=32, d=576, dv=512, stages=2, heads=128, kv_heads=1, shared=bm, lengths=True, page=64, rows_first=True,
@@ -190,6 +206,7 @@ TABLE = np.zeros((2, 3), np.int32)
     (Q, K, dict(lengths=N, config=Config()), "config.roles must be False"),
     (np.ones((1, 2, 1, 288), BF16), np.ones((1, 1, 5, 288), BF16), dict(config=Config()), "rows of over 256 columns need a kernel without roles"),
     (np.ones((1, 2, 1, 592), BF16), np.ones((1, 1, 5, 592), BF16), {}, "rows of q and k have a multiple of 16 elements, from 16 to 576, and not 592"),
+    (Q, K, dict(config=Config(roles=False, bm=16, bn=32, splits=512)), "config.splits must be at most 256 for 64 columns, not 512"),
     (Q[0], K[0], dict(lengths=(N, N), config=Config(roles=False, splits=2)), "packed sequences are not split: config.splits must be 1, not 2"),
 ])
 def test_bad_lengths_and_pages_are_refused(q, k, options, words):

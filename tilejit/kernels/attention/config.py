@@ -8,6 +8,7 @@ from ...errors import LaunchError
 
 SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90a": 227 << 10, "sm_100a": 227 << 10,
           "sm_103a": 227 << 10, "sm_120a": 99 << 10}  # bytes of shared memory that a CTA may have
+PARTS = 1 << 14                                       # floats of a line's parts that a CTA holds to put them together
 BARRIERS = 1024                                       # bytes that are kept free for barriers
 
 
@@ -77,4 +78,4 @@ def check_config(config: Config, target: str, d: int, dv: int) -> None:
                           f"memory, and {target} has {SHARED[target] - BARRIERS}: lower config.bn or config.stages")
 
 
-__all__ = ["BARRIERS", "Config", "SHARED", "check_config", "check_kind"]
+__all__ = ["BARRIERS", "Config", "PARTS", "SHARED", "check_config", "check_kind"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .config import BARRIERS, SHARED, Config
+from .config import BARRIERS, PARTS, SHARED, Config
 from .problem import Attention
 
 L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
 LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
-SPLITS = 64          # CTAs that may share the keys of a tile: one CTA puts their parts together in registers
+SPLITS = 64          # CTAs that may share the keys of a tile
 # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 SHORT = 1024
 
@@ -84,7 +84,7 @@ def choose_sequences(problem: Attention, target: str, processors: int) -> Config
     if request.packed or lines > 64:
         return config
     tiles = problem.batches * (problem.heads // shared) * -(-lines // bm)
-    splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS)
+    splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS, PARTS // problem.dv)
     return replace(config, splits=1 << max(splits, 1).bit_length() - 1)  # few values: each is a kernel of its own
 
 

@@ -9,7 +9,7 @@ from ...runtime import driver
 from ...runtime.arrays import ArrayView
 from ..operands import span, stored_by_tma
 from .blank import ROWS, blank
-from .config import Config, check_config, check_kind
+from .config import PARTS, Config, check_config, check_kind
 from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
@@ -67,6 +67,9 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
     packed, splits = request.packed, config.splits
     if packed and splits > 1:
         raise LaunchError(f"packed sequences are not split: config.splits must be 1, not {splits}")
+    if splits > 1 and splits * problem.dv > PARTS:
+        raise LaunchError(f"a CTA holds up to {PARTS} floats of a line's parts: config.splits must be at most "
+                          f"{PARTS // problem.dv} for {problem.dv} columns, not {splits}")
     order = page_order(request.k) if problem.page else False
     ahead = problem.page or all(map(loaded_by_threads, (request.k, request.v)))
     plan = SequenceConstants(
