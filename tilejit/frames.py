@@ -71,14 +71,14 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
     return kept[0]
 
 
-def hide_own_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that users call: a TileError that it raises has no frame of the package, nor has the
-    TypeError of a call that does not fit its signature."""
+def hide_own_frames(function: Callable[P, R], errors: tuple[type[Exception], ...] = (TileError,)) -> Callable[P, R]:
+    """Decorate a function that users call: those of its `errors` that it raises have no frame of the package, nor has
+    the TypeError of a call that does not fit its signature."""
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except TileError as error:
+        except errors as error:
             hide_frames(error)
             raise
         except TypeError as error:

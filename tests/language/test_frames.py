@@ -80,6 +80,11 @@ def test_a_call_that_does_not_fit_a_signature_ends_at_the_call_too():
     assert names(tile_error)[-1] == "fails" and len(names(tile_error)) > 3  # a fault inside is shown whole
 
 
+def test_an_assertion_about_arrays_ends_at_the_users_call():
+    assert names(raised(lambda: tile.testing.assert_close(x, x + 1), AssertionError)) == ["<lambda>"]
+    assert names(raised(lambda: tile.testing.assert_close(x, x[1:]))) == ["<lambda>"]
+
+
 def test_the_log_shows_the_packages_frames(monkeypatch):
     monkeypatch.setenv("TILEJIT_LOG", "1")
     assert PACKAGE in printed(raised(lambda: copied[1](x)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType, dtype_of, float8_e8m0fnu, float32
-from ..errors import LaunchError
+from ..errors import LaunchError, TileError
 from ..frames import hide_own_frames
 from ..lazy import Lazy
 from .verification import as_numpy
@@ -69,7 +70,7 @@ def tolerance_of(dtype: Any, length: int = 1, *, accumulated: Any = None, operan
     return Tolerance(_epsilon(kind), atol + float(ml_dtypes.finfo(kind.np).smallest_subnormal))
 
 
-@hide_own_frames
+@partial(hide_own_frames, errors=(TileError, AssertionError))
 def assert_close(got: Any, expected: Any, length: int = 1, *, accumulated: Any = None, operands: Any = None,
                  magnitude: Any = None) -> None:
     """Assert that an array has the `expected` elements, in a wider dtype or the same, within `tolerance_of` its
