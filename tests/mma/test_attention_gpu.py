@@ -22,7 +22,7 @@ def exact(q, k, v, causal=False, window=(None, None), softcap=None):
     """(Result, logarithms of the sums) in float64, head by head."""
     import torch
     place, group = for_references(), q.shape[1] // k.shape[1]
-    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(q.shape[:3], dtype=torch.float64)
+    out, lse = torch.zeros((*q.shape[:3], v.shape[-1]), dtype=torch.float64), torch.zeros(q.shape[:3], dtype=torch.float64)
     rows, keys = q.shape[2], k.shape[2]
     at, columns = torch.arange(rows, device=place)[:, None] + keys - rows, torch.arange(keys, device=place)
     seen = torch.ones((rows, keys), dtype=torch.bool, device=place)
@@ -151,3 +151,19 @@ def test_packed_sequences_are_right_on_the_gpu():
         part = slice(first, first + n)
         near(out[:, part], q[:, part], k[:, part], v[:, part], causal=True)
         first += n
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("batch, heads, rows, keys, d, dv", [(1, 16, 1, 20000, 576, 512), (3, 128, 1, 700, 576, 512), (1, 24, 5, 300, 576, 512),
+                                                             (1, 2, 130, 200, 576, 512), (1, 4, 3, 900, 272, 272)])
+def test_latent_keys_are_right_on_the_gpu(batch, heads, rows, keys, d, dv):
+    """With as many parts of the keys as this GPU's multiprocessors share, and with values in other memory too."""
+    import torch
+    from tilejit import kernels
+    q = torch.randn(batch, heads, rows, d, device="cuda").bfloat16()
+    k = torch.randn(batch, 1, keys, d, device="cuda").bfloat16()
+    for v in (k[..., :dv], k[..., :dv].clone()):
+        out = kernels.attention(q, k, v, causal=True)
+        for i in range(batch):
+            near(out[i], q[i], k[i], v[i], causal=True)
