@@ -95,6 +95,37 @@ def test_races_of_accesses_by_index_are_found_alike_by_loops_and_by_numpy(drawn)
     assert shadow_after(accesses, True) == shadow_after(accesses, False)
 
 
+def stores_after(accesses, by_loops: bool):
+    """What a memory of 6 elements, its marks and the findings are after stores by index (CTAs' reads, if there are no
+    values), and whether two values met in an element."""
+    shadow, memory, found = global_races.GlobalShadow(4, 32, 4), np.zeros(6, np.uint32), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(global_races, "compiled", lambda loop, seconds: loop if by_loops else None)
+        for index, ids, values in accesses:
+            view = global_races.Index(index + 1)
+            if values is None:
+                found.append(shadow.read(view, ids, None, True))
+                continue
+            done = shadow.store(memory, index, values, 1, ids)
+            if not done:
+                memory[index] = values
+            clash = shadow.written_together(view, ids) if done & 2 else None
+            found.append(clash if done else shadow.write(view, ids, None, True))
+            met = (memory[index] != values).any()
+            assert not met or not done or done & 4
+    marks = [np.zeros(8) if x is None else x for x in (shadow.writer, shadow.reader)]
+    return memory.tolist(), found, [m.tolist() for m in marks]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(0, 9)),
+                                                 min_size=1, max_size=6)), min_size=1, max_size=4))
+def test_stores_by_index_are_done_and_checked_alike_by_a_loop_and_by_numpy(drawn):
+    accesses = [(np.array([c for c, _, _ in rows]), np.array([i for _, i, _ in rows], np.int32),
+                 np.array([v for _, _, v in rows], np.uint32) if writes else None) for writes, rows in drawn]
+    assert stores_after(accesses, True) == stores_after(accesses, False)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(["uint8", "float16", "float32", "float64"]), st.sampled_from(["rows", "columns", "neither"]),
        st.booleans(), st.integers(0, 99))

@@ -162,6 +162,7 @@ class Control(Parting):
         loop = ThreadLoop.of(frame.node) if self.by_function else None
         if loop is None:
             return False
+        assert frame.active is not None  # those that have not left
         taken, carried = [self.value(x) for x in loop.taken], [self.env[c.inner] for c in loop.carried]
         trips = Trips.begin(loop, frame.active, index, taken, carried)
         if trips is None:

@@ -111,6 +111,28 @@ def mark_writes(writer, reader, cells, ids):
     return outcome
 
 
+def store_marked(memory, index, values, base, writer, reader, ids, first):
+    """``memory[index[i]] = values[i]``, and mark the cell ``base + index[i]`` as written by the CTA ``ids[i]``, for each
+    i in order. Returns 0, and does nothing, if another CTA has written or read one of the cells; otherwise 1, plus 2 if
+    several CTAs now write one cell, plus 4 if one CTA may write one several times. `reader` may be empty; `first` says
+    that nothing has been marked before."""
+    for i in range(0 if first else index.size):
+        cell = base + index[i]
+        if writer[cell] > 0 and writer[cell] != ids[i]:
+            return 0
+        if reader.size and reader[cell] != 0 and reader[cell] != ids[i]:
+            return 0
+    outcome = 1
+    for i in range(index.size):
+        cell = base + index[i]
+        before = writer[cell]
+        if before > 0:
+            outcome |= 4 if before == ids[i] else 6
+        writer[cell] = ids[i]
+        memory[index[i]] = values[i]
+    return outcome
+
+
 def mark_reads(writer, reader, cells, ids, many):
     """Mark ``cells[i]`` as read by the CTA ``ids[i]``, or by `many` if another one has read it. Returns False, and
     marks nothing, if another CTA has written one of them. `writer` may be empty."""

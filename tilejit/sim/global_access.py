@@ -77,10 +77,27 @@ class GlobalAccess(Component):
             self._note_store(buffer, region, index.size > 0)
         if not index.size:
             return
+        if self.m.checks and not atomic and self._store_by_loop(memory, index, values, ids, owner, shape):
+            return
         memory.elements(dtype)[index] = values
         if self.m.checks and not atomic:
             self._check_twice(memory, index, values, owner, shape)
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
+
+    def _store_by_loop(self, memory: GlobalMemory, index, values, ids, owner, shape) -> bool:
+        """Whether a store by indices is done and checked, by a compiled loop: where no earlier access conflicts with it
+        and threads are not tracked."""
+        shadow = memory.shadow
+        if shadow.threads is not None or self.m.sim.global_clocks is not None or cells_of_element(memory) > 1:
+            return False
+        unsigned = np.dtype(f"u{memory.itemsize}")
+        done = shadow.store(memory.elements(unsigned), index, np.ascontiguousarray(values).view(unsigned),
+                            int(self.cells(memory, np.asarray(0))), ids)
+        if done & 4:
+            self._check_twice(memory, index, values, owner, shape)
+        if done & 2:
+            self.judge(memory, "write", shadow.written_together(Index(self.cells(memory, index)), ids))
+        return done > 0
 
     def _note_store(self, buffer: SimBuffer, region: SimRegion | SimPoints | None, reached: bool) -> None:
         """Note whether an unmasked store of the current line has `reached` its array, or was far out of its bounds.
