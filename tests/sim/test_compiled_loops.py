@@ -170,6 +170,43 @@ def test_a_kernel_on_the_loops_has_the_results_and_findings_of_numpy(by_loops):
     assert {f.kind for f in scattered.simulate((2,), x, at, out, BLOCK=128).findings} == {"race"}
 
 
+@tile.jit(num_warps=2)
+def moved(x, a, b, SYNC: tile.constexpr):
+    """Each CTA moves elements of one array by indices, twice."""
+    i = tile.program_id(0) * 64
+    for k in range(2):
+        v = tile.load(x[tile.load(a[k, i:i + 64])])
+        if SYNC:
+            tile.sync()
+        tile.store(x[tile.load(b[k, i:i + 64])], v + 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 999), st.sampled_from([1, 32, 64, 999]), st.booleans())
+def test_races_of_threads_by_index_are_found_alike_by_loops_and_by_numpy(seed, near, sync):
+    """Indices are permuted among so many neighbours; sometimes one of them is wrong."""
+    rng, place = np.random.default_rng(seed), np.arange(128)
+    def some():
+        keys = place // near * 1000 + rng.permutation(128)
+        order = np.argsort(keys).astype(np.int32)
+        order[rng.integers(0, 128, seed % 2)] = rng.integers(0, 128)
+        return order
+    a, b = (np.stack([some(), some()]) for _ in range(2))
+    found = []
+    for by_loops in (True, False):
+        x = np.arange(128, dtype=np.int32)
+        ran = []
+        def chosen(loop, seconds):
+            ran.append(loop)
+            return loop if by_loops else None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(global_races, "compiled", chosen)
+            report = moved.simulate((2,), x, a, b, SYNC=sync)
+        assert {loops.mark_thread_reads, loops.mark_thread_writes} <= set(ran)
+        found.append((x.tolist(), [(str(f), f.count, f.threads, f.ctas) for f in report.findings]))
+    assert found[0] == found[1]
+
+
 def test_numba_compiles_a_loop_when_the_work_pays_for_it(monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setattr(compile_loops, "_spent", defaultdict(float))

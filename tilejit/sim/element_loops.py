@@ -146,6 +146,59 @@ def mark_reads(writer, reader, cells, ids, many):
     return True
 
 
+def mark_thread_writes(writer, reader, writes, reads, cells, ids, threads, now, ordered, seen, nobody):
+    """Mark ``cells[i]`` as written by the CTA ``ids[i]`` and its thread ``threads[i]``, for each i in order. `writes` and
+    `reads` are the arrays of `global_threads.Marks`: CTAs, threads, epochs, columns, lines; those of reads may be empty,
+    and so may `reader`. What the threads know of each other's writes and reads are the epochs `ordered` and `seen`, and
+    `now` are the epoch, column and line of this access. Returns as `mark_writes`; 0 also if one of the cells has been
+    accessed by another thread of its CTA since these epochs."""
+    for i in range(cells.size):
+        cell, mine, by = cells[i], ids[i], threads[i]
+        if writer[cell] > 0 and writer[cell] != mine:
+            return 0
+        if reader.size and reader[cell] != 0 and reader[cell] != mine:
+            return 0
+        if writes[0][cell] == mine and writes[1][cell] != by and writes[1][cell] != nobody:
+            if writes[2][cell] > ordered:
+                return 0
+        if reads[0].size and reads[0][cell] == mine and reads[1][cell] != by and reads[1][cell] != nobody:
+            if reads[2][cell] > seen:
+                return 0
+    outcome = 1
+    for i in range(cells.size):
+        cell = cells[i]
+        if writer[cell] > 0 and writer[cell] != ids[i]:
+            outcome = 2
+        writer[cell] = ids[i]
+        writes[0][cell] = ids[i]
+        writes[1][cell] = threads[i]
+        writes[2][cell], writes[3][cell], writes[4][cell] = now
+    return outcome
+
+
+def mark_thread_reads(writer, reader, writes, reads, cells, ids, threads, now, ordered, seen, nobody, every, many, by, first):
+    """As `mark_thread_writes`, for reads; `writer` and the arrays of `writes` may be empty. A cell that another thread of
+    the CTA has read since `seen` is marked as read by `every` thread, and one that another CTA has read as read by
+    `many`. `by` is as long as `threads`, and has their contents if `first`, which says that nothing has been marked."""
+    for i in range(0 if first else cells.size):
+        cell, mine = cells[i], ids[i]
+        if writer.size and writer[cell] > 0 and writer[cell] != mine:
+            return False
+        if writes[0].size and writes[0][cell] == mine and writes[1][cell] != threads[i] and writes[1][cell] != nobody:
+            if writes[2][cell] > ordered:
+                return False
+        again = reads[0][cell] == mine and reads[1][cell] != threads[i] and reads[2][cell] > seen
+        by[i] = every if again else threads[i]
+    for i in range(cells.size):
+        cell = cells[i]
+        before = reader[cell]
+        reader[cell] = ids[i] if before == 0 or before == ids[i] else many
+        reads[0][cell] = ids[i]
+        reads[1][cell] = by[i]
+        reads[2][cell], reads[3][cell], reads[4][cell] = now
+    return True
+
+
 def exchange_keys(rows, halves, bits, stages):
     """Run the steps of a sorting network on each row of keys, in place. See `networks.step_tables`."""
     for r in range(rows.shape[0]):

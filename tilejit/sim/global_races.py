@@ -16,8 +16,9 @@ from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, find_unknown
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
 
-# seconds that NumPy takes to check and mark an access to a cell by index, and to store there as well
-MARKED, STORED = 4e-8, 6e-8
+# seconds that NumPy takes to check and mark an access to a cell by index, to store there as well, and where threads
+# are tracked
+MARKED, STORED, TRACKED = 4e-8, 6e-8, 1e-7
 
 SOME = 16    # how many acquisitions by some threads of a CTA are kept apart
 
@@ -177,6 +178,8 @@ class GlobalShadow:
         found = None
         if who is None and clocks is None and self._mark_by_loop(loops.mark_reads, view, ids, MANY):
             return None
+        if who is not None and clocks is None and self._mark_threads(loops.mark_thread_reads, view, who):
+            return None
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
@@ -199,6 +202,10 @@ class GlobalShadow:
         found = None
         if who is None and clocks is None:
             marked = self._mark_by_loop(loops.mark_writes, view, ids)
+            if marked:
+                return None if marked == 1 else self.written_together(view, ids)
+        if who is not None and clocks is None:
+            marked = self._mark_threads(loops.mark_thread_writes, view, who)
             if marked:
                 return None if marked == 1 else self.written_together(view, ids)
         if self.writer is not None:
@@ -240,6 +247,25 @@ class GlobalShadow:
             writer, reader = none if self.writer is None else self.writer, self._readers_array()
         cells, ids = (as_loops_take_it(x.reshape(-1)) for x in (view.index, np.broadcast_to(ids, view.index.shape)))
         return int(mark(writer, reader, cells, ids, *more))
+
+    def _mark_threads(self, loop: Callable[..., int], view, who: Accessor) -> int:
+        """`_mark_by_loop` where threads are tracked."""
+        if not isinstance(view, Index) or self.flight is not None:
+            return 0
+        run, writing = compiled(loop, view.index.size * TRACKED), loop is loops.mark_thread_writes
+        first = self.of_threads().writes is None and not self.of_threads().reads
+        found = None if run is None else self.of_threads().marks_for_loop(who, writing)
+        if run is None or found is None:
+            return 0
+        none, (marks, rest) = np.empty(0, np.int32), found
+        cells, ids, threads = (as_loops_take_it(np.broadcast_to(x, view.index.shape).reshape(-1))
+                               for x in (view.index, who.ids, who.threads.astype(np.int16)))
+        if writing:
+            reader = none if self.reader is None else self.reader
+            return int(run(self._arrays(None), reader, *marks, cells, ids, threads, *rest))
+        writer = none if self.writer is None else self.writer
+        return int(run(writer, self._readers_array(), *marks, cells, ids, threads, *rest, np.int16(EVERY), MANY,
+                       threads if first else np.empty_like(threads), first and self.writer is None))
 
     def store(self, memory: np.ndarray, index: np.ndarray, values: np.ndarray, base: int, ids: np.ndarray) -> int:
         """Store unsigned `values` at the elements `index` of a memory by a compiled loop, on behalf of the CTAs `ids`,
