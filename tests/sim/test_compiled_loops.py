@@ -1,5 +1,6 @@
 """The simulator's loops that numba compiles, and NumPy in their place: the same results, bit for bit."""
 
+import itertools
 import subprocess
 import sys
 from collections import defaultdict
@@ -10,7 +11,7 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.ops.order.network import steps
-from tilejit.sim import atomics, compile_loops, element_loops as loops, global_races, networks, shared_units as units
+from tilejit.sim import atomics, compile_loops, element_loops as loops, global_races, networks, shared_units as units, thread_products
 from tilejit.sim.memory import SharedMemory
 
 INTEGERS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec", "sub")
@@ -23,7 +24,7 @@ def by_loops(monkeypatch):
     """Work of any size is done by the loops, as plain Python."""
     def interpreted(loop, seconds):
         return loop
-    for module in (atomics, global_races, networks):
+    for module in (atomics, global_races, networks, thread_products):
         monkeypatch.setattr(module, "compiled", interpreted)
 
 
@@ -73,6 +74,21 @@ def test_networks_sort_alike_by_loops_and_by_numpy(bits, kept, operands, seed):
         assert np.array_equal(a, b)
     for a, b in zip(before, values):
         assert np.array_equal(a, b)   # the operands stay
+
+
+def test_products_of_threads_have_the_same_bits_by_a_loop_and_by_numpy():
+    rng = np.random.default_rng(0)
+    for batches, dtype in itertools.product(itertools.product((1, 3), repeat=3), ("float32", "float64")):
+        acc, x, y = (rng.standard_normal((b, *shape)).astype(dtype) for b, shape in zip(batches, [(5, 7), (5, 4), (4, 7)]))
+        x[0, 1], y[0, 0, 0], y[0, 0, 1] = 0, np.inf, -np.nan
+        expected = acc
+        with np.errstate(all="ignore"):
+            for k in range(4):
+                expected = expected + x[:, :, k, None] * y[:, None, k, :]
+        for by_loop in (True, False):
+            with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+                patch.setattr(thread_products, "compiled", lambda loop, seconds: loop if by_loop else None)
+                assert thread_products.add_products(acc, x, y).tobytes() == expected.tobytes()
 
 
 def shadow_after(accesses, by_loops: bool):

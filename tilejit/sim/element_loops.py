@@ -199,6 +199,21 @@ def mark_thread_reads(writer, reader, writes, reads, cells, ids, threads, now, o
     return True
 
 
+def add_products(acc, x, y, total):
+    """``total = acc + x @ y`` for matrices (B or 1, m, n), (B or 1, m, k) and (B or 1, k, n), by a product and a sum for
+    each k in turn, both rounded."""
+    for b in range(total.shape[0]):
+        before, left, right = acc[b % acc.shape[0]], x[b % x.shape[0]], y[b % y.shape[0]]
+        for i in range(total.shape[1]):
+            row = total[b, i]
+            row[:] = before[i]
+            for k in range(left.shape[1]):
+                factor = left[i, k]
+                other = right[k]
+                for j in range(row.size):
+                    row[j] += factor * other[j]
+
+
 def exchange_keys(rows, halves, bits, stages):
     """Run the steps of a sorting network on each row of keys, in place. See `networks.step_tables`."""
     for r in range(rows.shape[0]):

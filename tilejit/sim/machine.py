@@ -22,6 +22,7 @@ from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
 from .networks import run_network
+from .thread_products import add_products
 from .ordered_access import OrderedAccess
 from .remote import RemoteStores
 from .report import Finding
@@ -354,6 +355,10 @@ class Machine:
     def run_network(self, values: list[np.ndarray], steps: Sequence[Any], kept: int) -> list[np.ndarray]:
         """Sort the last axis of `values` by the `steps` of a network, and keep its lowest ``2**kept`` elements."""
         return run_network(values, steps, kept)
+
+    def add_products(self, acc: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """``acc + x @ y`` for tiles of one dtype, by a product and a sum for each k in turn, both rounded."""
+        return add_products(acc, x, y)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
