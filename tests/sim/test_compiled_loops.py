@@ -11,7 +11,15 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.ops.order.network import steps
-from tilejit.sim import atomics, compile_loops, element_loops as loops, global_races, networks, shared_units as units, thread_products
+from tilejit.sim import (
+    atomics,
+    compile_loops,
+    element_loops as loops,
+    global_races,
+    networks,
+    shared_units as units,
+    thread_products,
+)
 from tilejit.sim.memory import SharedMemory
 
 INTEGERS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec", "sub")

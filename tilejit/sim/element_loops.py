@@ -158,12 +158,12 @@ def mark_thread_writes(writer, reader, writes, reads, cells, ids, threads, now, 
             return 0
         if reader.size and reader[cell] != 0 and reader[cell] != mine:
             return 0
-        if writes[0][cell] == mine and writes[1][cell] != by and writes[1][cell] != nobody:
-            if writes[2][cell] > ordered:
-                return 0
-        if reads[0].size and reads[0][cell] == mine and reads[1][cell] != by and reads[1][cell] != nobody:
-            if reads[2][cell] > seen:
-                return 0
+        if (writes[0][cell] == mine and writes[1][cell] != by and writes[1][cell] != nobody
+            and writes[2][cell] > ordered):
+            return 0
+        if (reads[0].size and reads[0][cell] == mine and reads[1][cell] != by and reads[1][cell] != nobody
+            and reads[2][cell] > seen):
+            return 0
     outcome = 1
     for i in range(cells.size):
         cell = cells[i]
@@ -184,9 +184,9 @@ def mark_thread_reads(writer, reader, writes, reads, cells, ids, threads, now, o
         cell, mine = cells[i], ids[i]
         if writer.size and writer[cell] > 0 and writer[cell] != mine:
             return False
-        if writes[0].size and writes[0][cell] == mine and writes[1][cell] != threads[i] and writes[1][cell] != nobody:
-            if writes[2][cell] > ordered:
-                return False
+        if (writes[0].size and writes[0][cell] == mine and writes[1][cell] != threads[i] and writes[1][cell] != nobody
+            and writes[2][cell] > ordered):
+            return False
         again = reads[0][cell] == mine and reads[1][cell] != threads[i] and reads[2][cell] > seen
         by[i] = every if again else threads[i]
     for i in range(cells.size):

@@ -22,7 +22,6 @@ from .mbarriers import MBarriers
 from .memory import TensorMemory
 from .named_maps import NamedMaps
 from .networks import run_network
-from .thread_products import add_products
 from .ordered_access import OrderedAccess
 from .remote import RemoteStores
 from .report import Finding
@@ -32,6 +31,7 @@ from .tensor_copies import PairOperations
 from .tensor_cores import TensorCores
 from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
+from .thread_products import add_products
 from .tma import TensorCopies
 from .traffic import Traffic
 from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
