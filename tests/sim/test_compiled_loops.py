@@ -86,8 +86,9 @@ def test_networks_sort_alike_by_loops_and_by_numpy(bits, kept, operands, seed):
 
 def test_products_of_threads_have_the_same_bits_by_a_loop_and_by_numpy():
     rng = np.random.default_rng(0)
+    shapes = [(5, 7), (5, 4), (4, 7)]
     for batches, dtype in itertools.product(itertools.product((1, 3), repeat=3), ("float32", "float64")):
-        acc, x, y = (rng.standard_normal((b, *shape)).astype(dtype) for b, shape in zip(batches, [(5, 7), (5, 4), (4, 7)]))
+        acc, x, y = (rng.standard_normal((b, *shape)).astype(dtype) for b, shape in zip(batches, shapes))
         x[0, 1], y[0, 0, 0], y[0, 0, 1] = 0, np.inf, -np.nan
         expected = acc
         with np.errstate(all="ignore"):

@@ -69,8 +69,8 @@ def _compiler() -> Any:
 
 @lru_cache(maxsize=1024)
 def function_of(text: str, names: tuple[tuple[str, Any], ...]) -> Callable:
-    """The function `loop` that a text defines in terms of `names`. The text is put into the cache on disk, so that numba
-    keeps the compiled code beside it."""
+    """The function `loop` that a text defines in terms of `names`. The text is put into the cache on disk, so that
+    numba keeps the compiled code beside it."""
     namespace = {**dict(names), "__name__": __name__}  # of a module that numba can import
     exec(compile(text, str(_place(text) or "<loop>"), "exec"), namespace)
     made: Callable = namespace["loop"]
@@ -78,8 +78,8 @@ def function_of(text: str, names: tuple[tuple[str, Any], ...]) -> Callable:
 
 
 def _place(text: str) -> Path | None:
-    """A file with a text, in a folder that only this user can write (numba unpickles what it finds there); None if there
-    is none."""
+    """A file with a text, in a folder that only this user can write (numba unpickles what it finds there); None if
+    there is none."""
     settings = config()
     if settings.no_cache or settings.numba is False:
         return None

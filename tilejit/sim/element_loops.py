@@ -112,10 +112,10 @@ def mark_writes(writer, reader, cells, ids):
 
 
 def store_marked(memory, index, values, base, writer, reader, ids, first):
-    """``memory[index[i]] = values[i]``, and mark the cell ``base + index[i]`` as written by the CTA ``ids[i]``, for each
-    i in order. Returns 0, and does nothing, if another CTA has written or read one of the cells; otherwise 1, plus 2 if
-    several CTAs now write one cell, plus 4 if one CTA may write one several times. `reader` may be empty; `first` says
-    that nothing has been marked before."""
+    """``memory[index[i]] = values[i]``, and mark the cell ``base + index[i]`` as written by the CTA ``ids[i]``, for
+    each i in order. Returns 0, and does nothing, if another CTA has written or read one of the cells; otherwise 1, plus
+    2 if several CTAs now write one cell, plus 4 if one CTA may write one several times. `reader` may be empty; `first`
+    says that nothing has been marked before."""
     for i in range(0 if first else index.size):
         cell = base + index[i]
         if writer[cell] > 0 and writer[cell] != ids[i]:
@@ -146,12 +146,18 @@ def mark_reads(writer, reader, cells, ids, many):
     return True
 
 
-def mark_thread_writes(writer, reader, writes, reads, cells, ids, threads, now, ordered, seen, nobody):
-    """Mark ``cells[i]`` as written by the CTA ``ids[i]`` and its thread ``threads[i]``, for each i in order. `writes` and
-    `reads` are the arrays of `global_threads.Marks`: CTAs, threads, epochs, columns, lines; those of reads may be empty,
-    and so may `reader`. What the threads know of each other's writes and reads are the epochs `ordered` and `seen`, and
-    `now` are the epoch, column and line of this access. Returns as `mark_writes`; 0 also if one of the cells has been
-    accessed by another thread of its CTA since these epochs."""
+def mark_thread_writes(marks, access, now, known):
+    """Mark cells as written by CTAs and threads, `access` (an array of each), one after the other.
+
+    `marks` are the arrays of writers and readers of `global_races.GlobalShadow`, and those of writes and of reads of
+    `global_threads.Marks`: CTAs, threads, epochs, columns, lines. Those of readers and of reads may be empty. `now` are
+    the epoch, column and line of this access; `known` are the epochs up to which the threads know of each other's
+    writes and of their reads, and the number of no thread. Returns as `mark_writes`; 0 also if another thread of the
+    CTA has accessed one of the cells since these epochs.
+    """
+    writer, reader, writes, reads = marks
+    cells, ids, threads = access
+    ordered, seen, nobody = known
     for i in range(cells.size):
         cell, mine, by = cells[i], ids[i], threads[i]
         if writer[cell] > 0 and writer[cell] != mine:
@@ -176,10 +182,14 @@ def mark_thread_writes(writer, reader, writes, reads, cells, ids, threads, now, 
     return outcome
 
 
-def mark_thread_reads(writer, reader, writes, reads, cells, ids, threads, now, ordered, seen, nobody, every, many, by, first):
-    """As `mark_thread_writes`, for reads; `writer` and the arrays of `writes` may be empty. A cell that another thread of
-    the CTA has read since `seen` is marked as read by `every` thread, and one that another CTA has read as read by
-    `many`. `by` is as long as `threads`, and has their contents if `first`, which says that nothing has been marked."""
+def mark_thread_reads(marks, access, now, known, several, by, first):
+    """As `mark_thread_writes`, for reads; the arrays of writers and of writes may be empty. `several` are the numbers
+    for a cell that several threads of a CTA have read since the epoch in `known`, and for one that several CTAs have
+    read. `by` is as long as the arrays of `access`, and is that of threads if `first`: nothing has been marked then."""
+    writer, reader, writes, reads = marks
+    cells, ids, threads = access
+    ordered, seen, nobody = known
+    every, many = several
     for i in range(0 if first else cells.size):
         cell, mine = cells[i], ids[i]
         if writer.size and writer[cell] > 0 and writer[cell] != mine:
@@ -200,8 +210,8 @@ def mark_thread_reads(writer, reader, writes, reads, cells, ids, threads, now, o
 
 
 def add_products(acc, x, y, total):
-    """``total = acc + x @ y`` for matrices (B or 1, m, n), (B or 1, m, k) and (B or 1, k, n), by a product and a sum for
-    each k in turn, both rounded."""
+    """``total = acc + x @ y`` for matrices (B or 1, m, n), (B or 1, m, k) and (B or 1, k, n), by a product and a sum
+    for each k in turn, both rounded."""
     for b in range(total.shape[0]):
         before, left, right = acc[b % acc.shape[0]], x[b % x.shape[0]], y[b % y.shape[0]]
         for i in range(total.shape[1]):

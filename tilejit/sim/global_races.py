@@ -257,15 +257,17 @@ class GlobalShadow:
         found = None if run is None else self.of_threads().marks_for_loop(who, writing)
         if run is None or found is None:
             return 0
-        none, (marks, rest) = np.empty(0, np.int32), found
-        cells, ids, threads = (as_loops_take_it(np.broadcast_to(x, view.index.shape).reshape(-1))
-                               for x in (view.index, who.ids, who.threads.astype(np.int16)))
+        writes, reads, now, known = found
+        access = tuple(as_loops_take_it(np.broadcast_to(x, view.index.shape).reshape(-1))
+                       for x in (view.index, who.ids, who.threads.astype(np.int16)))
+        none = np.empty(0, np.int32)
         if writing:
             reader = none if self.reader is None else self.reader
-            return int(run(self._arrays(None), reader, *marks, cells, ids, threads, *rest))
-        writer = none if self.writer is None else self.writer
-        return int(run(writer, self._readers_array(), *marks, cells, ids, threads, *rest, np.int16(EVERY), MANY,
-                       threads if first else np.empty_like(threads), first and self.writer is None))
+            return int(run((self._arrays(None), reader, writes, reads), access, now, known))
+        writer, first = none if self.writer is None else self.writer, first and self.writer is None
+        by = access[2] if first else np.empty_like(access[2])
+        return int(run((writer, self._readers_array(), writes, reads), access, now, known,
+                       (np.int16(EVERY), np.int32(MANY)), by, first))
 
     def store(self, memory: np.ndarray, index: np.ndarray, values: np.ndarray, base: int, ids: np.ndarray) -> int:
         """Store unsigned `values` at the elements `index` of a memory by a compiled loop, on behalf of the CTAs `ids`,
@@ -276,7 +278,8 @@ class GlobalShadow:
             return 0
         first, reader = self.writer is None and self.reader is None, self.reader
         reader = np.empty(0, np.int32) if reader is None else reader
-        index, values, ids = (as_loops_take_it(np.broadcast_to(x, index.shape).reshape(-1)) for x in (index, values, ids))
+        index, values, ids = (as_loops_take_it(np.broadcast_to(x, index.shape).reshape(-1))
+                              for x in (index, values, ids))
         return int(run(memory, index, values, base, self._arrays(None), reader, ids, first))
 
     def _readers_array(self) -> np.ndarray:

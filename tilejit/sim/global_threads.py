@@ -155,10 +155,9 @@ class ThreadShadow:
         self.atomics: Marks | None = None
         self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
 
-    def marks_for_loop(self, who: Accessor, writing: bool) -> tuple[tuple, tuple] | None:
-        """For an access by `who`, the arrays of writes and reads, and the rest of what `element_loops` takes to mark it:
-        its epoch, column and line, and the epochs up to which its threads know of each other's writes and reads. None
-        where that takes more than one epoch, or proxy fences count."""
+    def marks_for_loop(self, who: Accessor, writing: bool) -> tuple[tuple, ...] | None:
+        """For an access by `who`, what `element_loops.mark_thread_writes` takes: the arrays of writes and of reads, and
+        its arguments `now` and `known`. None where that takes more than one epoch, or proxy fences count."""
         clocks = who.single_clock() if not who.kind and who.planes <= SETTLED and self.atomics is None else None
         if clocks is None:
             return None
@@ -167,10 +166,10 @@ class ThreadShadow:
             self.writes = Marks(self.cells)
         if not writing and column not in self.reads:
             self.reads[column] = Marks(self.cells)
-        marks = [m.arrays for m in (self.writes or NO_MARKS, self.reads.get(column, NO_MARKS))]
+        writes, reads = (m.arrays for m in (self.writes or NO_MARKS, self.reads.get(column, NO_MARKS)))
         now = np.int32(clocks.now[0, 0]), np.int32(column), np.int32(who.m.line)
-        known = [np.int32(clocks.known[0, 0, plane, column]) for plane in (ORDER, READ)]
-        return tuple(marks), (now, *known, np.int16(NOBODY))
+        ordered, seen = (np.int32(clocks.known[0, 0, plane, column]) for plane in (ORDER, READ))
+        return writes, reads, now, (ordered, seen, np.int16(NOBODY))
 
     def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
         """Of the cells `bad`, which other CTAs wrote, those whose write no barrier of the cluster orders."""

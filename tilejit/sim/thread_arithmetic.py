@@ -42,7 +42,8 @@ _OF_INTEGERS: dict[Any, str] = {
     ops.maximum: "a if a > b else b", ops.minimum: "a if a < b else b"}
 _OF_SIGNED = {
     ops.abs_: "a if a >= 0 else T(ZERO - a)",
-    ops.shl: "T(a << b) if 0 <= b < BITS else ZERO", ops.shr: "T(a >> b) if 0 <= b < BITS else T(-1) if a < 0 else ZERO",
+    ops.shl: "T(a << b) if 0 <= b < BITS else ZERO",
+    ops.shr: "T(a >> b) if 0 <= b < BITS else T(-1) if a < 0 else ZERO",
     floordiv: "ZERO if b == 0 else T(ZERO - a) if b == -1 else T(a // b)",
     mod: "a if b == 0 else ZERO if b == -1 else T(a % b)"}
 _OF_UNSIGNED = {
@@ -53,7 +54,8 @@ _FIRST_NAN = "T((a if a != a else b if b != b else NAN) + ZERO)"
 _EXTREME = "a if a != a else b if b != b else {zero} if a == 0 and b == 0 else a if a {sign} b else b"
 _OF_FLOATS: dict[Any, str] = {
     ops.neg: "-a", ops.abs_: "abs(a)", isnan: "a != a", FUNCTIONS["sqrt"][0]: "T(np.sqrt(np.float64(a)))",
-    ops.maximum: _EXTREME.format(zero="T(a + b)", sign=">"), ops.minimum: _EXTREME.format(zero="T(-(-a - b))", sign="<"),
+    ops.maximum: _EXTREME.format(zero="T(a + b)", sign=">"),
+    ops.minimum: _EXTREME.format(zero="T(-(-a - b))", sign="<"),
     **{op: f"T(np.{function}(a))" for op, function in _ROUND.items()}}
 
 

@@ -126,7 +126,9 @@ class _Writer:
         trip = [*before, *after, "            done = trip + 1", f"            if not {test}:",
                 "                active[t] = False", "                stays = False", "                break"]
         return "\n".join([
-            f"def loop({head}):", "    left = 0", "    longest = 0", "    for i in range(count):", "        t = alive[i]",
+            f"def loop({head}):",
+            "    left = 0", "    longest = 0",
+            "    for i in range(count):", "        t = alive[i]",
             *(f"        {line}" for line in load), "        done = 0", "        stays = True",
             "        for trip in range(trips):", *trip,
             "        if stays:", "            alive[left] = t", "            left += 1",
@@ -175,7 +177,7 @@ class _Writer:
             raise _NoLoop
         return self.names.get(operand) or self._take(operand)
 
-    def _new(self, value: Value) -> str:
+    def _name_result(self, value: Value) -> str:
         self._type(value)
         self.count += 1
         self.names[value] = f"r{self.count}"
@@ -199,7 +201,7 @@ class _Writer:
         if not isinstance(node, Call) or node.op.effect != "pure" or len(node.results) != 1 or not node.args:
             raise _NoLoop
         args = [self._name(a) for a in node.args]
-        lines = lines_of(node, self._new(node.result), args)
+        lines = lines_of(node, self._name_result(node.result), args)
         if lines is None:
             raise _NoLoop
         for line in lines:
@@ -208,7 +210,7 @@ class _Writer:
     def _branch(self, node: If) -> None:
         number = 2 * len(self.branches)
         self.branches.append(Branch(node, number))
-        results = [self._new(value) for value in node.results]
+        results = [self._name_result(value) for value in node.results]
         self._put(f"if {self._name(node.test)}:")
         for k, block in enumerate((node.then, node.orelse)):
             self.depth += 1
