@@ -34,46 +34,67 @@ def samples(dtype):
     return np.array([info.min, info.max, 0, 1, 2, 3, 7, 31, 64, *small], dtype.np)
 
 
-def by_lines(lines, made, args):
-    names = {**NAMES, **{f"x{i}": x for i, x in enumerate(args)}}
-    exec("\n".join(lines), names)
-    return made.np.type(names["r"])
+def calls_on(dtype):
+    """The calls on operands of a dtype, with the number of these."""
+    def value(t):
+        return Value("x", Scalar(t, 0))
+    def call(op, made, count, **attrs):
+        return Call(op, (value(dtype),) * count, attrs, (value(made),), None)
+    for op in ONE:
+        yield call(op, tile.bool_ if op is isnan else dtype, 1)
+    for op in TWO:
+        yield call(op, tile.bool_ if op in COMPARES else dtype, 2)
+    for target in map(dtype_of, TYPES):
+        yield call(cast, target, 1, dtype=target, exact=None)
+        if "bool" not in (dtype.kind, target.kind) and dtype.bits == target.bits:
+            yield call(bitcast, target, 1, dtype=target)
 
 
-def assert_bits(call, made, *arrays):
-    lines = lines_of(call, "r", [f"x{i}" for i in range(len(arrays))])
-    if lines is None:
-        return False
+def pairs_of(dtype):
+    """Pairs of operands, but not two NaNs: of these, NumPy's sums and products have either."""
+    pairs = itertools.product(samples(dtype), repeat=2)
+    return np.array([p for p in pairs if not (p[0] != p[0] and p[1] != p[1])], dtype.np).T.copy()
+
+
+def by_rule(call, arrays):
     with np.errstate(all="ignore"):
-        expected = np.asarray(call.op.rules.simulate(SimpleNamespace(), call, *(a.reshape(1, -1) for a in arrays)))[0]
-        found = np.array([by_lines(lines, made, args) for args in zip(*arrays)])
-    assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes(), (call.op, made)
-    return True
+        operands = [a.reshape(1, -1) for a in arrays[:len(call.args)]]
+        return np.asarray(call.op.rules.simulate(SimpleNamespace(), call, *operands))[0]
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_the_lines_of_an_operation_have_the_bits_of_its_rule(name):
-    dtype = dtype_of(name)
-    def value(t):
-        return Value("x", Scalar(t, 0))
-    def call(op, made, *types, **attrs):
-        return Call(op, tuple(map(value, types)), attrs, (value(made),), None)
-    x = samples(dtype)
-    # of two NaNs, NumPy's sums and products have either
-    pairs = np.array([p for p in itertools.product(x, x) if not (p[0] != p[0] and p[1] != p[1])], dtype.np).T.copy()
-    covered = 0
-    for op in ONE:
-        made = tile.bool_ if op is isnan else dtype
-        covered += assert_bits(call(op, made, dtype), made, x)
-    for op in TWO:
-        made = tile.bool_ if op in COMPARES else dtype
-        covered += assert_bits(call(op, made, dtype, dtype), made, *pairs)
-    for other in TYPES:
-        target = dtype_of(other)
-        covered += assert_bits(call(cast, target, dtype, dtype=target, exact=None), target, x)
-        if "bool" not in (dtype.kind, target.kind) and dtype.bits == target.bits:
-            covered += assert_bits(call(bitcast, target, dtype, dtype=target), target, x)
-    assert covered >= (19 if dtype.kind == "bool" else 28)
+    dtype, covered = dtype_of(name), 0
+    pairs = pairs_of(dtype)
+    for call in calls_on(dtype):
+        lines = lines_of(call, "r", ["x0", "x1"][:len(call.args)])
+        if lines is None:
+            continue
+        covered += 1
+        code, found = compile("\n".join(lines), "lines", "exec"), np.empty(pairs.shape[1], call.result.type.dtype.np)
+        with np.errstate(all="ignore"):
+            for i, (x0, x1) in enumerate(pairs.T):
+                names = {**NAMES, "x0": x0, "x1": x1}
+                exec(code, names)
+                found[i] = names["r"]
+        assert found.tobytes() == by_rule(call, pairs).tobytes(), (call.op, call.result.type)
+    assert covered >= (19 if dtype.kind == "bool" else 34)
+
+
+@pytest.mark.parametrize("name", ["uint64", "float32"])
+def test_the_compiled_lines_have_the_bits_of_the_rules(name):
+    pytest.importorskip("numba")
+    pairs = pairs_of(dtype_of(name))
+    calls = {f"o{k}": c for k, c in enumerate(calls_on(dtype_of(name))) if lines_of(c, "r", ["a", "b"]) is not None}
+    found = {key: np.empty(pairs.shape[1], c.result.type.dtype.np) for key, c in calls.items()}
+    text = [f"def loop(x, y, {', '.join(found)}):", "    for i in range(x.size):", "        a, b = x[i], y[i]"]
+    for key, call in calls.items():
+        lines = lines_of(call, f"r{key}", ["a", "b"][:len(call.args)])
+        text += [f"        {line}" for line in [*lines, f"{key}[i] = r{key}"]]
+    run = compile_loops._compile(compile_loops.function_of("\n".join(text), tuple(NAMES.items())))
+    run(*pairs, *found.values())
+    for key, call in calls.items():
+        assert found[key].tobytes() == by_rule(call, pairs).tobytes(), (call.op, call.result.type)
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def lines_of(call: Call, result: str, args: list[str]) -> list[str] | None:
     if call.op is ops.select:
         return [f"{result} = {args[1]} if {args[0]} else {args[2]}"]
     if call.op is bitcast:
-        return [f"{result} = {args[0]}.view({TYPES[target.name]})"]
+        # numba wants to see the dtype
+        return [f"{result} = {TYPES[source.name]}({args[0]}).view({TYPES[target.name]})"]
     if call.op is cast:
         return None if call.attrs.get("exact") else _lines_of_cast(source, target, result, args[0])
     def fill(text: str) -> str:
