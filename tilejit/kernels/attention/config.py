@@ -34,6 +34,10 @@ class Config:
     width: int = 0
     buffers: int = 1
     splits: int = 1
+    pin: int = 0
+    early: bool = False
+    late: bool = False
+    group: int = 0
 
     @property
     def consumers(self) -> int:

@@ -67,6 +67,9 @@ class HopperConstants(AttentionConstants):
     turns: bool
     width: int
     buffers: int
+    pin: int = 0
+    early: bool = False
+    late: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tilejit as tile
 
 from .pipelined import part, put_sums
-from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
+from .scores import Place, Rules, factor_of, fence, finish, mask_scores, softmax_step, span_of
 
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -41,22 +41,41 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     shared = Q.shape[-3] // K.shape[-3]  # heads of Q that have one head of K and V
     t = tile.next_tile(counter[0], tiles)
     while t < tiles:
-        with numbers.produce() as slot:
-            tile.store(slot.T[0], t)
         z, m = tile_of(t, heads, above, group)
         place = place_of(z, m * BM, Q, K)
-        with queries.produce() as slot:
-            tile.copy_async(slot.Q, part(Q, place.batch, place.head, m * BM, BM, PLAN.d), mbar=slot.full)
+        with numbers.produce() as slot:
+            tile.store(slot.T[0], t)
+            if PLAN.early:
+                tile.store(slot.T[1], place.batch)
+                tile.store(slot.T[2], place.head)
+                tile.store(slot.T[3], m)
         first, stop, whole, whole_stop = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
         head = place.head // shared
-        for i in range(stop - 1, first - 1, -1):
+        if PLAN.early:
             with keys.produce() as slot:
-                tile.copy_async(slot.K, part(K, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
+                tile.copy_async(slot.K, part(K, place.batch, head, (stop - 1) * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
+        with queries.produce() as slot:
+            tile.copy_async(slot.Q, part(Q, place.batch, place.head, m * BM, BM, PLAN.d), mbar=slot.full)
+        if PLAN.early:
+            for i in range(stop - 2, first - 1, -1):
+                with keys.produce() as slot:
+                    tile.copy_async(slot.K, part(K, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
+                with values.produce() as slot:
+                    tile.copy_async(slot.V, part(V, place.batch, head, (i + 1) * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
             with values.produce() as slot:
-                tile.copy_async(slot.V, part(V, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
+                tile.copy_async(slot.V, part(V, place.batch, head, first * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
+        else:
+            for i in range(stop - 1, first - 1, -1):
+                with keys.produce() as slot:
+                    tile.copy_async(slot.K, part(K, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
+                with values.produce() as slot:
+                    tile.copy_async(slot.V, part(V, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
         t = tile.next_tile(counter[0], tiles)
     with numbers.produce() as slot:
         tile.store(slot.T[0], tiles)
+        if PLAN.early:
+            for i in tile.static_range(1, 4):
+                tile.store(slot.T[i], 0)
 
 
 @tile.jit
@@ -73,7 +92,7 @@ def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
 
 
 @tile.jit
-def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
+def attend(q, holder, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
     """The unscaled results of 64 rows, their maxima and sums. `ends`: of the CTA's tile, the first block and one past
     the last."""
     BN: tile.constexpr = PLAN.bn
@@ -105,6 +124,8 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
                         baton.take(w)
                     s = tile.mma_async(None, q, block_k.K, trans_b=True)
                     tile.mma_commit()
+                    if PLAN.late:
+                        acc = acc * by[:, None]
                     acc = tile.mma_async(acc, p, block_v.V)
                     tile.mma_commit()
                     if PLAN.turns:
@@ -112,10 +133,17 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, i * BN, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES)
+                    powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES, PLAN.pin == 1)
+                    if PLAN.pin == 2:
+                        fence()
                     tile.mma_wait(0)
             p = tile.cast(powers, dtype)
-            acc = acc * by[:, None]
+            if not PLAN.late:
+                acc = acc * by[:, None]
+    if PLAN.late:
+        acc = acc * by[:, None]
+    if PLAN.early and not PLAN.held:
+        holder.release()
     with values.consume() as slot:
         acc = tile.mma_async(acc, p, slot.V)
         tile.mma_commit()
@@ -152,7 +180,7 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     above = tile.cdiv(Q.shape[-2], BM)
     tiles = above * Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
-    numbers = tile.ring(2, T=((1,), tile.int32), consumers=NC, filled="stores")
+    numbers = tile.ring(2, T=((4,), tile.int32), consumers=NC, filled="stores")
     queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
     values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
@@ -169,22 +197,29 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
         w = warpgroup - 1
         t = 0
         while t < tiles:
+            m, batch, head = 0, 0, 0
             with numbers.consume() as slot:
                 t = tile.load(slot.T[0])
+                if PLAN.early:
+                    batch, head, m = tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
             if t < tiles:
-                z, m = tile_of(t, tiles // above, above, group)
-                first, stop, _, _ = span_of(m * BM, place_of(z, m * BM, Q, K), rules, BM, PLAN.bn, PLAN.scores)
-                place = place_of(z, m * BM + w * 64, Q, K)
+                if not PLAN.early:
+                    z, m = tile_of(t, tiles // above, above, group)
+                    tiled = place_of(z, m * BM, Q, K)
+                    batch, head = tiled.batch, tiled.head
+                place = Place(batch, head, m * BM, Q.shape[-2], K.shape[-2])
+                first, stop, _, _ = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
+                place = Place(batch, head, m * BM + w * 64, Q.shape[-2], K.shape[-2])
                 # of a loaded number: a store's position must be known not to be negative
                 tile.assume((place.batch >= 0) & (place.head >= 0) & (m >= 0))
                 if PLAN.held:
                     with queries.consume() as slot:
                         q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
-                    acc, most, total = attend(q, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN)
+                    acc, most, total = attend(q, None, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN)
                 else:
                     with queries.consume() as slot:
-                        acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], keys, values, baton, w, place,
-                                                  (first, stop), rules, V.dtype, PLAN)
+                        acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], slot, keys, values, baton, w,
+                                                  place, (first, stop), rules, V.dtype, PLAN)
                 by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
                 if PLAN.lse:
                     put_sums(lse, L, place.batch, place.head, place.row)

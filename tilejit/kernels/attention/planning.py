@@ -57,7 +57,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if not config.roles:
         return Launch(shape, dtype, pipelined, (tiles, problem.heads, problem.batches), options, **how)
     ctas = min(processors, tiles * problem.heads * problem.batches)
-    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem), **how)
+    return Launch(shape, dtype, hopper, (ctas,), options, group=config.group or heads_at_once(problem), **how)
 
 
 def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> Launch:
@@ -95,7 +95,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
-                           buffers=config.buffers)
+                           buffers=config.buffers, pin=config.pin, early=config.early, late=config.late)
 
 
 def packed_nothing(request: Request) -> bool:

@@ -214,6 +214,9 @@ def _blocks_in_line(s: MmaSite) -> bool | str:
 
 # -- emission ----------------------------------------------------------------------------------------------------------
 
+AHEAD = 24
+
+
 def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     """Emit the fence and all instructions; the accumulator stays in its pinned registers.
 
@@ -259,9 +262,18 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
             bound = {"d": d, "a": left, "b": advance("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
-    adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
+    adds = [f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items()]
     flags = ".reg .pred o, z; setp.ne.b32 o, 1, 0; setp.ne.b32 z, 0, 0;"
-    e.asm(f"{{ {flags}{registers} {adds} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs,
+    if len(advanced) > AHEAD:
+        import os
+        n = int(os.environ.get("ADDS", "0"))
+        late = {}
+        for text in adds[n:]:
+            name = text.split()[1].rstrip(",")
+            late[next(i for i, product in enumerate(products) if f" {name}," in product)] = late.get(next(i for i, product in enumerate(products) if f" {name}," in product), []) + [text]
+        adds = adds[:n]
+        products = [" ".join([*late.get(i, []), product]) for i, product in enumerate(products)]
+    e.asm(f"{{ {flags}{registers} {' '.join(adds)} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs,
           convergent=True)
     return pins
 
