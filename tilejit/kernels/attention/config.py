@@ -37,6 +37,8 @@ class Config:
     pin: int = 0
     early: bool = False
     late: bool = False
+    xt: bool = False
+    skip: bool = False
     group: int = 0
 
     @property

@@ -70,6 +70,8 @@ class HopperConstants(AttentionConstants):
     pin: int = 0
     early: bool = False
     late: bool = False
+    xt: bool = False
+    skip: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
-                           buffers=config.buffers, pin=config.pin, early=config.early, late=config.late)
+                           buffers=config.buffers, pin=config.pin, early=config.early, late=config.late, xt=config.xt, skip=config.skip)
 
 
 def packed_nothing(request: Request) -> bool:

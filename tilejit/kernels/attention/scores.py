@@ -85,6 +85,13 @@ def mask_scores(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.cons
 
 
 @tile.jit
+def hide(s, place, column, rules, SCORES: tile.constexpr):
+    """The scores with -inf beyond the last column."""
+    columns = column + tile.arange(s.shape[1])[None, :]
+    return tile.where(columns < place.keys, s, -float("inf"))
+
+
+@tile.jit
 def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES: tile.constexpr):
     """The blocks of BN columns of the rows from `row` on: (first, one past the last, the first that all these rows see
     whole, one past the last of these). There is at least one, which may be wholly masked."""
@@ -146,4 +153,4 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "fence", "finish", "lines_of", "mask_scores", "softmax_step", "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "fence", "finish", "hide", "lines_of", "mask_scores", "softmax_step", "span_of"]
