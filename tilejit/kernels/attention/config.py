@@ -37,7 +37,7 @@ class Config:
     pin: int = 0
     early: bool = False
     late: bool = False
-    xt: bool = False
+    xt: int = 0
     skip: bool = False
     group: int = 0
 

@@ -70,7 +70,7 @@ class HopperConstants(AttentionConstants):
     pin: int = 0
     early: bool = False
     late: bool = False
-    xt: bool = False
+    xt: int = 0
     skip: bool = False
 
 

@@ -34,9 +34,10 @@ def place_of(z, row, Q, K):
 @tile.jit
 def put_queries(queries, n, Q, batch, head, row, PLAN: tile.constexpr):
     buffers, full, empty = queries
-    empty[n % 2].wait(phase=(n // 2 + 1) % 2)
-    full[n % 2].arrive_expect_tx(PLAN.bm * PLAN.d * 2)
-    tile.copy_async(buffers[n % 2], part(Q, batch, head, row, PLAN.bm, PLAN.d), mbar=full[n % 2])
+    SLOTS: tile.constexpr = PLAN.xt
+    empty[n % SLOTS].wait(phase=(n // SLOTS + 1) % 2)
+    full[n % SLOTS].arrive_expect_tx(PLAN.bm * PLAN.d * 2)
+    tile.copy_async(buffers[n % SLOTS], part(Q, batch, head, row, PLAN.bm, PLAN.d), mbar=full[n % SLOTS])
 
 
 @tile.jit
@@ -218,7 +219,7 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     numbers = tile.ring(2, T=((4,), tile.int32), consumers=NC, filled="stores")
     OWN: tile.constexpr = PLAN.xt and not PLAN.held
     if OWN:
-        queries = tile.alloc((2, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
+        queries = tile.alloc((PLAN.xt, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
     else:
         queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
@@ -248,12 +249,14 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
                 s = scores_of(q if PLAN.held else queries[0][0, w * 64:w * 64 + 64, :], slot, baton, w, PLAN)
             while t < tiles:
                 if not PLAN.held:
-                    q = queries[0][n % 2, w * 64:w * 64 + 64, :]
+                    q = queries[0][n % PLAN.xt, w * 64:w * 64 + 64, :]
                 place = Place(batch, head, m * BM, Q.shape[-2], K.shape[-2])
                 first, stop, _, _ = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
                 place = Place(batch, head, m * BM + w * 64, Q.shape[-2], K.shape[-2])
                 tile.assume((place.batch >= 0) & (place.head >= 0) & (m >= 0))
                 acc, p, most, total = blocks(s, q, None, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN)
+                if not PLAN.held:
+                    queries[2][n % PLAN.xt].arrive()
                 with numbers.consume() as slot:
                     t, batch, head, m = (tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]),
                                          tile.load(slot.T[3]))
@@ -261,10 +264,10 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
                     with queries.consume() as slot:
                         q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
                 else:
-                    queries[2][n % 2].arrive()
                     n += 1
-                    queries[1][n % 2].wait(phase=n // 2 % 2)
-                    q = queries[0][n % 2, w * 64:w * 64 + 64, :]
+                    if PLAN.xt > 1:
+                        queries[1][n % PLAN.xt].wait(phase=n // PLAN.xt % 2)
+                    q = queries[0][n % PLAN.xt, w * 64:w * 64 + 64, :]
                 by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
                 with keys.consume() as block_k:
                     with values.consume() as block_v:
@@ -272,6 +275,8 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
                             baton.take(w)
                         acc = tile.mma_async(acc, p, block_v.V)
                         tile.mma_commit()
+                        if not PLAN.held and PLAN.xt == 1:
+                            queries[1][0].wait(phase=n % 2)
                         s = tile.mma_async(None, q, block_k.K, trans_b=True)
                         tile.mma_commit()
                         if PLAN.turns:
