@@ -52,6 +52,7 @@ from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
 from .passes.products.flushed_powers import flush_powers
 from .passes.products.mma_hazards import check_mma_hazards
+from .passes.products.reductions_under_products import hold_reductions
 from .passes.products.wgmma_waits import insert_wgmma_waits
 from .passes.products.whole_masks import skip_whole_masks
 from .records import (
@@ -142,7 +143,7 @@ PASSES = (("flushed_powers", flush_powers), ("box_accesses", write_boxes), ("loa
           ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
-          ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
+          ("wgmma_waits", insert_wgmma_waits), ("held_reductions", hold_reductions), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 
 
