@@ -49,7 +49,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     `q` is [batch, heads, rows, D], `k` is [batch, kv_heads, keys, D] and `v` is [batch, kv_heads, keys, DV]; or all
     have no batch. Each head of `k` and `v` serves the same number of heads of `q` in a row. D and DV are multiples of
     16 up to 576 and 512, of which 64, 96, 128, 192 and 256 are tuned. `v` may be a view of the first columns of `k`,
-    as in latent attention (576 and 512): with over 256 columns, few rows or lengths, they are then read once. All are
+    as in latent attention (576 and 512): with over 256 columns or few rows, they are then read once. All are
     bfloat16 or all float16, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
     exchanged, and a new result then has this order too.
     Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Sums and

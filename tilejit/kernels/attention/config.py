@@ -34,12 +34,6 @@ class Config:
     width: int = 0
     buffers: int = 1
     splits: int = 1
-    pin: int = 0
-    early: bool = False
-    late: bool = False
-    xt: int = 0
-    skip: bool = False
-    group: int = 0
 
     @property
     def consumers(self) -> int:

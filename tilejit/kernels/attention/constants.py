@@ -59,7 +59,8 @@ class HopperConstants(AttentionConstants):
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
-      are stored by threads"""
+      are stored by threads
+    - `lengths`: sequences have numbers of keys of their own; `packed`: and of rows, and all lie one after the other"""
 
     consumers: int
     regs: tuple[int | None, int | None]
@@ -67,11 +68,8 @@ class HopperConstants(AttentionConstants):
     turns: bool
     width: int
     buffers: int
-    pin: int = 0
-    early: bool = False
-    late: bool = False
-    xt: int = 0
-    skip: bool = False
+    lengths: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import tilejit as tile
 
 from .pipelined import part, put_sums
-from .scores import Place, Rules, factor_of, fence, finish, hide, mask_scores, softmax_step, span_of
+from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
+from .tiles import FIELDS, line_of
 
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -32,12 +33,13 @@ def place_of(z, row, Q, K):
 
 
 @tile.jit
-def put_queries(queries, n, Q, batch, head, row, PLAN: tile.constexpr):
-    buffers, full, empty = queries
-    SLOTS: tile.constexpr = PLAN.xt
-    empty[n % SLOTS].wait(phase=(n // SLOTS + 1) % 2)
-    full[n % SLOTS].arrive_expect_tx(PLAN.bm * PLAN.d * 2)
-    tile.copy_async(buffers[n % SLOTS], part(Q, batch, head, row, PLAN.bm, PLAN.d), mbar=full[n % SLOTS])
+def tiles_of(Q, group, PLAN: tile.constexpr):
+    """(The heads that have tiles, counted through all batches; the tiles of each; how many heads are taken together).
+    With lengths all batches have their tiles in one table, which is passed as the `group`."""
+    if PLAN.lengths:
+        last = group.shape[0] - 1
+        return Q.shape[-3], tile.load(group[last, 0]), tile.load(group[last, 1])
+    return Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1), tile.cdiv(Q.shape[-2], PLAN.bm), group
 
 
 @tile.jit
@@ -45,59 +47,37 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     """The producer."""
     numbers, queries, keys, values = rings
     BM: tile.constexpr = PLAN.bm
-    above = tile.cdiv(Q.shape[-2], BM)
-    heads = tiles // above
+    heads, above, size = tiles
     shared = Q.shape[-3] // K.shape[-3]  # heads of Q that have one head of K and V
-    t = tile.next_tile(counter[0], tiles)
-    n = 0
-    while t < tiles:
-        z, m = tile_of(t, heads, above, group)
-        place = place_of(z, m * BM, Q, K)
+    t = tile.next_tile(counter[0], heads * above)
+    while t < heads * above:
+        z, m = tile_of(t, heads, above, size)
         with numbers.produce() as slot:
             tile.store(slot.T[0], t)
-            if PLAN.early:
-                tile.store(slot.T[1], place.batch)
-                tile.store(slot.T[2], place.head)
-                tile.store(slot.T[3], m)
-        first, stop, whole, whole_stop = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
+            if PLAN.lengths:
+                for field in tile.static_range(1, FIELDS):
+                    tile.store(slot.T[field], tile.load(group[m, field]))
+        if PLAN.lengths:
+            place, row, start = line_of(group[m, 0:FIELDS], z)
+        else:
+            place, row, start = place_of(z, m * BM, Q, K), m * BM, 0
+        with queries.produce() as slot:
+            tile.copy_async(slot.Q, part(Q, place.batch, place.head, row, BM, PLAN.d), mbar=slot.full)
+        first, stop, whole, whole_stop = span_of(place.row, place, rules, BM, PLAN.bn, PLAN.scores)
         head = place.head // shared
-        if PLAN.early:
+        for i in range(stop - 1, first - 1, -1):
+            at = i * PLAN.bn
+            if PLAN.packed:
+                at += start
             with keys.produce() as slot:
-                tile.copy_async(slot.K, part(K, place.batch, head, (stop - 1) * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
-        if PLAN.xt and not PLAN.held:
-            put_queries(queries, n, Q, place.batch, place.head, m * BM, PLAN)
-            n += 1
-        else:
-            with queries.produce() as slot:
-                tile.copy_async(slot.Q, part(Q, place.batch, place.head, m * BM, BM, PLAN.d), mbar=slot.full)
-        if PLAN.early:
-            for i in range(stop - 2, first - 1, -1):
-                with keys.produce() as slot:
-                    tile.copy_async(slot.K, part(K, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
-                with values.produce() as slot:
-                    tile.copy_async(slot.V, part(V, place.batch, head, (i + 1) * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
+                tile.copy_async(slot.K, part(K, place.batch, head, at, PLAN.bn, PLAN.d), mbar=slot.full)
             with values.produce() as slot:
-                tile.copy_async(slot.V, part(V, place.batch, head, first * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
-        else:
-            for i in range(stop - 1, first - 1, -1):
-                with keys.produce() as slot:
-                    tile.copy_async(slot.K, part(K, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.d), mbar=slot.full)
-                with values.produce() as slot:
-                    tile.copy_async(slot.V, part(V, place.batch, head, i * PLAN.bn, PLAN.bn, PLAN.dv), mbar=slot.full)
-        t = tile.next_tile(counter[0], tiles)
+                tile.copy_async(slot.V, part(V, place.batch, head, at, PLAN.bn, PLAN.dv), mbar=slot.full)
+        t = tile.next_tile(counter[0], heads * above)
     with numbers.produce() as slot:
-        tile.store(slot.T[0], tiles)
-        if PLAN.early:
-            for i in tile.static_range(1, 4):
-                tile.store(slot.T[i], 0)
-    if PLAN.xt:
-        with keys.produce() as slot:
-            tile.copy_async(slot.K, part(K, 0, 0, 0, PLAN.bn, PLAN.d), mbar=slot.full)
-        if not PLAN.held:
-            put_queries(queries, n, Q, 0, 0, 0, PLAN)
-        else:
-            with queries.produce() as slot:
-                tile.copy_async(slot.Q, part(Q, 0, 0, 0, BM, PLAN.d), mbar=slot.full)
+        tile.store(slot.T[0], heads * above)
+        for field in tile.static_range(1, FIELDS if PLAN.lengths else 1):
+            tile.store(slot.T[field], 0)
 
 
 @tile.jit
@@ -114,25 +94,37 @@ def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
 
 
 @tile.jit
-def blocks(s, q, holder, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
-    """From the scores of the last block on: the sums of values of all blocks but the first, its probabilities, and the
-    maxima and sums."""
+def clear_beyond(slot, count, w, together, PLAN: tile.constexpr):
+    """Zero all but the first `count` rows of V in a slot. They are another sequence's, whose probabilities are 0 here,
+    and 0 times a NaN is one. All consumers call this `together`."""
+    if w == 0:
+        BN: tile.constexpr = PLAN.bn
+        beyond = (tile.arange(BN) >= count)[:, None]
+        tile.store(slot.V, tile.zeros((BN, PLAN.dv), slot.V.dtype), mask=beyond)
+        tile.fence_proxy_async()
+    together.sync()
+
+
+@tile.jit
+def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr, together=None):
+    """The unscaled results of 64 rows, their maxima and sums. `ends`: of the CTA's tile, the first block and one past
+    the last. `together`: the barrier of all consumers, for sequences that may end within a block."""
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.mask is not None
+    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.mask is not None or PLAN.lengths
     factor = factor_of(rules, SCORES)
     first, stop = ends
     _, _, whole, whole_stop = span_of(place.row, place, rules, 64, BN, SCORES)
-    cut = whole_stop < stop  # the last block has columns that no row sees
     whole_stop = min(max(whole_stop, first), stop - 1)
     whole = min(max(whole, first), whole_stop)
+    if PLAN.lengths:
+        last = place.keys - (stop - 1) * BN  # keys of the last block; the loop with masks takes the one before it too
+        whole_stop = max(min(whole_stop, stop - 2), first)
+        whole = min(whole, whole_stop)
+    with keys.consume() as slot:
+        s = scores_of(q, slot, baton, w, PLAN)
     acc = tile.zeros((64, PLAN.dv))
-    if PLAN.skip and not SCORES.has_bounds:
-        s = mask_scores(s, place, (stop - 1) * BN, rules, False, SCORES)
-        if cut:
-            s = hide(s, place, (stop - 1) * BN, rules, SCORES)
-    else:
-        s = mask_scores(s, place, (stop - 1) * BN, rules, True, SCORES)
+    s = mask_scores(s, place, (stop - 1) * BN, rules, True, SCORES)
     powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
     p = tile.cast(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
@@ -146,12 +138,13 @@ def blocks(s, q, holder, keys, values, baton, w, place, ends, rules, dtype: tile
         for i in range(begin, end, -1):
             with keys.consume() as block_k:
                 with values.consume() as block_v:
+                    if PLAN.lengths and phase == 0:
+                        if (i == stop - 2) & (last < BN):
+                            clear_beyond(block_v, last, w, together, PLAN)
                     if PLAN.turns:
                         baton.take(w)
                     s = tile.mma_async(None, q, block_k.K, trans_b=True)
                     tile.mma_commit()
-                    if PLAN.late:
-                        acc = acc * by[:, None]
                     acc = tile.mma_async(acc, p, block_v.V)
                     tile.mma_commit()
                     if PLAN.turns:
@@ -159,28 +152,14 @@ def blocks(s, q, holder, keys, values, baton, w, place, ends, rules, dtype: tile
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, i * BN, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES, PLAN.pin == 1)
-                    if PLAN.pin == 2:
-                        fence()
+                    powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES)
                     tile.mma_wait(0)
             p = tile.cast(powers, dtype)
-            if not PLAN.late:
-                acc = acc * by[:, None]
-    if PLAN.late:
-        acc = acc * by[:, None]
-    if PLAN.early and not PLAN.held and not PLAN.xt:
-        holder.release()
-    return acc, p, most, total
-
-
-@tile.jit
-def attend(q, holder, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
-    """The unscaled results of 64 rows, their maxima and sums. `ends`: of the CTA's tile, the first block and one past
-    the last."""
-    with keys.consume() as slot:
-        s = scores_of(q, slot, baton, w, PLAN)
-    acc, p, most, total = blocks(s, q, holder, keys, values, baton, w, place, ends, rules, dtype, PLAN)
+            acc = acc * by[:, None]
     with values.consume() as slot:
+        if PLAN.lengths:
+            if (stop - 1 == first) & (last < BN):
+                clear_beyond(slot, last, w, together, PLAN)
         acc = tile.mma_async(acc, p, slot.V)
         tile.mma_commit()
         tile.mma_wait(0)
@@ -207,24 +186,76 @@ def put(acc, stage, OUT, place, PLAN: tile.constexpr):
 
 
 @tile.jit
+def put_within(acc, lse, stage, OUT, L, place, row, PLAN: tile.constexpr):
+    """Store the finished results of 64 rows of a packed sequence, from row `row` of all sequences on. The last rows are
+    stored by threads, since TMA does not know where the sequence ends."""
+    if PLAN.width and place.row + 64 <= place.rows:
+        put(acc, stage, OUT, Place(0, place.head, row, 0, 0), PLAN)
+    elif place.row < place.rows:
+        own = tile.window(OUT, (place.head, row, 0), (1, place.rows - place.row, None))
+        tile.store(own[0, 0:64, 0:PLAN.dv], acc)
+    if PLAN.lse and place.row < place.rows:
+        tile.store(tile.window(L, (place.head, row), (1, place.rows - place.row))[0, 0:64], lse)
+
+
+@tile.jit
+def multiply(rings, Q, K, V, OUT, L, S, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
+    """Consumer `w`."""
+    numbers, queries, keys, values = rings
+    heads, above, size = tiles
+    baton, together = barriers
+    t = 0
+    while t < heads * above:
+        with numbers.consume() as slot:
+            t = tile.load(slot.T[0])
+            if PLAN.lengths:
+                place, row, _ = line_of(slot.T, tile_of(t, heads, above, size)[0])
+        if t < heads * above:
+            if not PLAN.lengths:
+                z, m = tile_of(t, heads, above, size)
+                place = place_of(z, m * PLAN.bm, Q, K)
+            first, stop, _, _ = span_of(place.row, place, rules, PLAN.bm, PLAN.bn, PLAN.scores)
+            place = Place(place.batch, place.head, place.row + w * 64, place.rows, place.keys)
+            # of a loaded number: a store's position must be known not to be negative
+            tile.assume((place.batch >= 0) & (place.head >= 0) & (place.row >= 0))
+            if PLAN.held:
+                with queries.consume() as slot:
+                    q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
+                acc, most, total = attend(q, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN,
+                                          together)
+            else:
+                with queries.consume() as slot:
+                    acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], keys, values, baton, w, place,
+                                              (first, stop), rules, V.dtype, PLAN, together)
+            by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
+            acc, own = tile.cast(acc * by[:, None], OUT.dtype), stage[w] if PLAN.width else None
+            if PLAN.packed:
+                put_within(acc, lse, own, OUT, L, place, row + w * 64, PLAN)
+            else:
+                if PLAN.lse:
+                    put_sums(lse, L, place.batch, place.head, place.row)
+                put(acc, own, OUT, place, PLAN)
+    if PLAN.width:
+        with tile.elect():
+            tile.bulk_wait(0)
+
+
+@tile.jit
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
-    `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together."""
+    `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
+    of their own, it is the table of their tiles."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d
-    above = tile.cdiv(Q.shape[-2], BM)
-    tiles = above * Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1)
+    heads, above, size = tiles_of(Q, group, PLAN)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
-    numbers = tile.ring(2, T=((4,), tile.int32), consumers=NC, filled="stores")
-    OWN: tile.constexpr = PLAN.xt and not PLAN.held
-    if OWN:
-        queries = tile.alloc((PLAN.xt, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
-    else:
-        queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
+    numbers = tile.ring(2, T=((FIELDS if PLAN.lengths else 1,), tile.int32), consumers=NC, filled="stores")
+    queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
     values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
     baton = tile.turns(NC) if PLAN.turns else None
+    together = tile.named_barrier(NC * 128) if PLAN.lengths else None
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row
     SHAPE: tile.constexpr = (NC, PLAN.buffers, 64, PLAN.width)
     stage = None
@@ -232,94 +263,10 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
         stage = tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
-            load((numbers, queries, keys, values), Q, K, V, counter, group, rules, tiles, PLAN)
+            load((numbers, queries, keys, values), Q, K, V, counter, group, rules, (heads, above, size), PLAN)
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
-        w = warpgroup - 1
-        if PLAN.xt:
-            with numbers.consume() as slot:
-                t, batch, head, m = (tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]),
-                                     tile.load(slot.T[3]))
-            if PLAN.held:
-                with queries.consume() as slot:
-                    q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
-            else:
-                n = 0
-                queries[1][0].wait(phase=0)
-            with keys.consume() as slot:
-                s = scores_of(q if PLAN.held else queries[0][0, w * 64:w * 64 + 64, :], slot, baton, w, PLAN)
-            while t < tiles:
-                if not PLAN.held:
-                    q = queries[0][n % PLAN.xt, w * 64:w * 64 + 64, :]
-                place = Place(batch, head, m * BM, Q.shape[-2], K.shape[-2])
-                first, stop, _, _ = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
-                place = Place(batch, head, m * BM + w * 64, Q.shape[-2], K.shape[-2])
-                tile.assume((place.batch >= 0) & (place.head >= 0) & (m >= 0))
-                acc, p, most, total = blocks(s, q, None, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN)
-                if not PLAN.held:
-                    queries[2][n % PLAN.xt].arrive()
-                with numbers.consume() as slot:
-                    t, batch, head, m = (tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]),
-                                         tile.load(slot.T[3]))
-                if PLAN.held:
-                    with queries.consume() as slot:
-                        q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
-                else:
-                    n += 1
-                    if PLAN.xt > 1:
-                        queries[1][n % PLAN.xt].wait(phase=n // PLAN.xt % 2)
-                    q = queries[0][n % PLAN.xt, w * 64:w * 64 + 64, :]
-                by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
-                with keys.consume() as block_k:
-                    with values.consume() as block_v:
-                        if PLAN.turns:
-                            baton.take(w)
-                        acc = tile.mma_async(acc, p, block_v.V)
-                        tile.mma_commit()
-                        if not PLAN.held and PLAN.xt == 1:
-                            queries[1][0].wait(phase=n % 2)
-                        s = tile.mma_async(None, q, block_k.K, trans_b=True)
-                        tile.mma_commit()
-                        if PLAN.turns:
-                            baton.pass_on(w)
-                        tile.mma_wait(1)
-                        block_v.release()
-                        if PLAN.lse:
-                            put_sums(lse, L, place.batch, place.head, place.row)
-                        put(tile.cast(acc * by[:, None], OUT.dtype), stage[w] if PLAN.width else None, OUT, place, PLAN)
-                        tile.mma_wait(0)
-        else:
-            t = 0
-            while t < tiles:
-                m, batch, head = 0, 0, 0
-                with numbers.consume() as slot:
-                    t = tile.load(slot.T[0])
-                    if PLAN.early:
-                        batch, head, m = tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
-                if t < tiles:
-                    if not PLAN.early:
-                        z, m = tile_of(t, tiles // above, above, group)
-                        tiled = place_of(z, m * BM, Q, K)
-                        batch, head = tiled.batch, tiled.head
-                    place = Place(batch, head, m * BM, Q.shape[-2], K.shape[-2])
-                    first, stop, _, _ = span_of(m * BM, place, rules, BM, PLAN.bn, PLAN.scores)
-                    place = Place(batch, head, m * BM + w * 64, Q.shape[-2], K.shape[-2])
-                    # of a loaded number: a store's position must be known not to be negative
-                    tile.assume((place.batch >= 0) & (place.head >= 0) & (m >= 0))
-                    if PLAN.held:
-                        with queries.consume() as slot:
-                            q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
-                        acc, most, total = attend(q, None, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN)
-                    else:
-                        with queries.consume() as slot:
-                            acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], slot, keys, values, baton, w,
-                                                      place, (first, stop), rules, V.dtype, PLAN)
-                    by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
-                    if PLAN.lse:
-                        put_sums(lse, L, place.batch, place.head, place.row)
-                    put(tile.cast(acc * by[:, None], OUT.dtype), stage[w] if PLAN.width else None, OUT, place, PLAN)
-        if PLAN.width:
-            with tile.elect():
-                tile.bulk_wait(0)
+        multiply((numbers, queries, keys, values), Q, K, V, OUT, L, S, stage, warpgroup - 1, group, rules,
+                 (heads, above, size), (baton, together), PLAN)
 
 
 __all__ = ["hopper"]

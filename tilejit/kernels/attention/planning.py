@@ -28,16 +28,17 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     processors = 4 if request.q.device == "host" else driver.multiprocessors(request.q.ordinal)
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
-    by_sequences = request.key_lengths is not None or problem.is_wide or config is None and few_rows(problem)
-    if config is None and by_sequences:
+    alone = request.pages is not None or problem.is_wide  # for `sequences` alone
+    if config is None and (alone or few_rows(problem) or _has_lengths(request) and not (target == "sm_90a" and by_tma)):
         config = choose_sequences(problem, target, processors)
-    elif config is None:
-        config = choose(problem, target, by_tma, stored, processors)
-    check_kind(config)
-    by_sequences = by_sequences or config.splits > 1
+        by_sequences = True
+    else:
+        config = choose(problem, target, by_tma, stored, processors) if config is None else config
+        check_kind(config)
+        by_sequences = alone or config.splits > 1 or _has_lengths(request) and not config.roles
     if by_sequences and config.roles:
-        raise LaunchError("sequences with lengths, keys that CTAs share, and rows of over 256 columns need a kernel "
-                          "without roles: config.roles must be False")
+        raise LaunchError("keys in pages, keys that CTAs share, and rows of over 256 columns need a kernel without "
+                          "roles: config.roles must be False")
     check_config(config, target, problem.d, 0 if by_sequences and problem.is_inner else problem.dv)
     by_rows = ordered_by_rows(request.q.shape, request.q.strides)
     how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right),
@@ -56,8 +57,12 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     tiles = -(-problem.rows // config.bm)
     if not config.roles:
         return Launch(shape, dtype, pipelined, (tiles, problem.heads, problem.batches), options, **how)
-    ctas = min(processors, tiles * problem.heads * problem.batches)
-    return Launch(shape, dtype, hopper, (ctas,), options, group=config.group or heads_at_once(problem), **how)
+    tiles *= problem.batches
+    if request.packed:
+        tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
+    ctas = min(processors, tiles * problem.heads)
+    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
+                  listed=(request.sequences, tiles) if _has_lengths(request) else None, **how)
 
 
 def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> Launch:
@@ -95,7 +100,13 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
-                           buffers=config.buffers, pin=config.pin, early=config.early, late=config.late, xt=config.xt, skip=config.skip)
+                           buffers=config.buffers, lengths=_has_lengths(problem.request),
+                           packed=problem.request.packed)
+
+
+def _has_lengths(request: Request) -> bool:
+    """Whether sequences have numbers of keys of their own."""
+    return request.key_lengths is not None
 
 
 def packed_nothing(request: Request) -> bool:

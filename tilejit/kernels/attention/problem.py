@@ -81,6 +81,16 @@ class Attention:
         return self.heads // max(self.kv_heads, 1)
 
     @property
+    def rows_of_each(self) -> int:
+        """The rows of a sequence, of packed ones the mean."""
+        return -(-self.rows // max(self.request.sequences, 1)) if self.request.packed else self.rows
+
+    @property
+    def keys_of_each(self) -> int:
+        """The most keys of a sequence, of packed ones the mean."""
+        return -(-self.keys // max(self.request.sequences, 1)) if self.request.packed else self.keys
+
+    @property
     def is_wide(self) -> bool:
         """Whether only the kernel for sequences takes rows of so many columns."""
         return max(self.d, self.dv) > HALF

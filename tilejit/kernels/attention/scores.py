@@ -85,13 +85,6 @@ def mask_scores(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.cons
 
 
 @tile.jit
-def hide(s, place, column, rules, SCORES: tile.constexpr):
-    """The scores with -inf beyond the last column."""
-    columns = column + tile.arange(s.shape[1])[None, :]
-    return tile.where(columns < place.keys, s, -float("inf"))
-
-
-@tile.jit
 def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES: tile.constexpr):
     """The blocks of BN columns of the rows from `row` on: (first, one past the last, the first that all these rows see
     whole, one past the last of these). There is at least one, which may be wholly masked."""
@@ -108,24 +101,12 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
     return first, max(tile.cdiv(max(stop, 0), BN), first + 1), whole, whole_stop
 
 
-def nothing(*_):
-    return None
-
-
 @tile.jit
-def fence():
-    tile.asm("{ .reg .pred p; .reg .u32 n; mov.u32 n, %nctaid.x; setp.ne.u32 p, n, 0; W: @p bra S; nanosleep.u32 20; bra W; S: }",
-             None, simulate=nothing)
-
-
-@tile.jit
-def softmax_step(s, most, total, factor, HIDES: tile.constexpr, PIN: tile.constexpr = False):
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
     no column yet."""
     largest = tile.maximum(most, tile.max(s, axis=1))
-    if PIN:
-        fence()
     top = largest
     if HIDES:
         top = tile.where(largest == -float("inf"), 0.0, largest)   # else -inf - -inf
@@ -153,4 +134,4 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "fence", "finish", "hide", "lines_of", "mask_scores", "softmax_step", "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "softmax_step", "span_of"]

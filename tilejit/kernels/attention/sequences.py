@@ -13,6 +13,7 @@ import tilejit as tile
 
 from .pipelined import part
 from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, mask_scores, softmax_step, span_of
+from .tiles import length_of
 
 CHUNK = 128   # sequences that are searched at once
 
@@ -27,13 +28,6 @@ class Keys:
     head: Any
     start: Any
     tile_record = True
-
-
-@tile.jit
-def length_of(lengths, i, most):
-    """The lengths of sequences `i`, from 0 to `most`; 0 for sequences that do not exist."""
-    found = tile.load(lengths[i], mask=i < lengths.shape[0], other=0)
-    return tile.minimum(tile.maximum(tile.cast(found, tile.int32), 0), most)
 
 
 @tile.jit
