@@ -1,6 +1,7 @@
 """`kernels.attention` on a GPU: compared with float64, the same bits each time, in CUDA graphs, on two streams."""
 
 import pytest
+import tilejit as tile
 
 from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 
@@ -162,6 +163,28 @@ def test_packed_sequences_are_right_on_the_gpu(d):
                 near(out[:, own], q[:, own], k[:, seen], v[:, seen], **options)
             first, start = first + n, start + m
         assert bool((out[:, first:] == 7).all())
+
+
+@tile.jit
+def same_document(batch, head, rows, columns, ids):
+    return tile.load(ids[rows]) == tile.load(ids[columns])
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_a_block_mask_is_its_function_on_the_gpu(d):
+    import torch
+    from tilejit import kernels
+    q, k, v = drawn(2, 4, 2, 2000, 2000, d)
+    ids = torch.arange(2000, device="cuda", dtype=torch.int32) // 370
+    for options in (dict(causal=True), dict(window=(200, 50))):
+        mask = kernels.block_mask(same_document, q, k, arguments=(ids,), by_batch=False, by_head=False, **options)
+        out, again = (kernels.attention(q, k, v, mask=mask) for _ in range(2))
+        want = kernels.attention(q, k, v, mask=same_document, arguments=(ids,), **options)
+        assert torch.equal(out, again)
+        error = (out.double() - want.double()).abs()
+        assert bool((error <= 2.0 ** -7 * (want.double().abs() + v.abs().max())).all()), (d, options)
 
 
 @needs_gpu()

@@ -13,7 +13,7 @@ from tilejit.kernels.attention.hopper import hopper
 from tilejit.kernels.attention.model import choose_sequences
 from tilejit.kernels.attention.problem import Request, check_attention
 from tilejit.kernels.attention.sequences import combine, sequences
-from tilejit.kernels.attention.tiles import FIELDS, list_tiles
+from tilejit.kernels.attention.tile_table import FIELDS, list_tiles
 from tilejit.runtime.arrays import ArrayView, row_major
 
 from tests.mma.attention_cases import BF16, check, inputs

@@ -17,7 +17,8 @@ class Scores:
     - `score`, `mask`: the user's functions, or None; `extras`: how many arguments both take after the place
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
-    - `sinks`: each head has a logit that counts in the sums of its rows, and has no value"""
+    - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
+    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole"""
 
     left: bool = False
     right: bool = False
@@ -27,11 +28,17 @@ class Scores:
     extras: int = 0
     scaled: bool = False
     sinks: bool = False
+    listed: bool = False
 
     @property
     def has_bounds(self) -> bool:
         """Whether rows see only some of the columns by their place alone."""
         return self.left or self.right
+
+    @property
+    def may_hide_all(self) -> bool:
+        """Whether the user's functions may hide whole blocks of a row from it, wherever these are."""
+        return self.score is not None or self.mask is not None and not self.listed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import tilejit as tile
 
+from .listed_blocks import block_at, line_of as line_of_blocks, listed
 from .pipelined import part, put_sums
 from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
-from .tiles import FIELDS, line_of
+from .tile_table import FIELDS, line_of
 
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -39,7 +40,26 @@ def tiles_of(Q, group, PLAN: tile.constexpr):
     if PLAN.lengths:
         last = group.shape[0] - 1
         return Q.shape[-3], tile.load(group[last, 0]), tile.load(group[last, 1])
-    return Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1), tile.cdiv(Q.shape[-2], PLAN.bm), group
+    heads = Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1)
+    return heads, tile.cdiv(Q.shape[-2], PLAN.bm), group[0] if PLAN.scores.listed else group
+
+
+@tile.jit
+def blocks_of(place, group, rules, ROWS: tile.constexpr, PLAN: tile.constexpr):
+    """What `span_of` returns, of listed blocks by their places in the list."""
+    if PLAN.scores.listed:
+        whole, some = listed(group[1], line_of_blocks(group[1], place, PLAN.bm))
+        return 0, whole + some, 0, whole
+    return span_of(place.row, place, rules, ROWS, PLAN.bn, PLAN.scores)
+
+
+@tile.jit
+def column_of(i, ends, place, group, PLAN: tile.constexpr):
+    """The first column of block `i`; with listed blocks, of the `i`-th of them. `ends`: one past the last whole block,
+    and one past the last."""
+    if PLAN.scores.listed:
+        i = block_at(group[1], line_of_blocks(group[1], place, PLAN.bm), i, *ends)
+    return i * PLAN.bn
 
 
 @tile.jit
@@ -63,10 +83,10 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
             place, row, start = place_of(z, m * BM, Q, K), m * BM, 0
         with queries.produce() as slot:
             tile.copy_async(slot.Q, part(Q, place.batch, place.head, row, BM, PLAN.d), mbar=slot.full)
-        first, stop, whole, whole_stop = span_of(place.row, place, rules, BM, PLAN.bn, PLAN.scores)
+        first, stop, whole, whole_stop = blocks_of(place, group, rules, BM, PLAN)
         head = place.head // shared
         for i in range(stop - 1, first - 1, -1):
-            at = i * PLAN.bn
+            at = column_of(i, (whole_stop, stop), place, group, PLAN)
             if PLAN.packed:
                 at += start
             with keys.produce() as slot:
@@ -106,15 +126,18 @@ def clear_beyond(slot, count, w, together, PLAN: tile.constexpr):
 
 
 @tile.jit
-def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr, PLAN: tile.constexpr, together=None):
+def attend(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
     """The unscaled results of 64 rows, their maxima and sums. `ends`: of the CTA's tile, the first block and one past
-    the last. `together`: the barrier of all consumers, for sequences that may end within a block."""
+    the last. `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
+    block."""
+    baton, together = barriers
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.mask is not None or PLAN.lengths
+    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
     factor = factor_of(rules, SCORES)
     first, stop = ends
-    _, _, whole, whole_stop = span_of(place.row, place, rules, 64, BN, SCORES)
+    _, _, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
+    parts = whole_stop, stop
     whole_stop = min(max(whole_stop, first), stop - 1)
     whole = min(max(whole, first), whole_stop)
     if PLAN.lengths:
@@ -124,7 +147,7 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
     with keys.consume() as slot:
         s = scores_of(q, slot, baton, w, PLAN)
     acc = tile.zeros((64, PLAN.dv))
-    s = mask_scores(s, place, (stop - 1) * BN, rules, True, SCORES)
+    s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
     powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
     p = tile.cast(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
@@ -135,7 +158,9 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
             begin, end = whole_stop - 1, whole - 1
         else:
             begin, end = whole - 1, first - 1
+        EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
         for i in range(begin, end, -1):
+            column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
                 with values.consume() as block_v:
                     if PLAN.lengths and phase == 0:
@@ -151,8 +176,8 @@ def attend(q, keys, values, baton, w, place, ends, rules, dtype: tile.constexpr,
                         baton.pass_on(w)
                     tile.mma_wait(1)
                     block_k.release()
-                    s = mask_scores(s, place, i * BN, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EDGE and HIDES)
+                    s = mask_scores(s, place, column, rules, EDGE, SCORES)
+                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY)
                     tile.mma_wait(0)
             p = tile.cast(powers, dtype)
             acc = acc * by[:, None]
@@ -199,11 +224,11 @@ def put_within(acc, lse, stage, OUT, L, place, row, PLAN: tile.constexpr):
 
 
 @tile.jit
-def multiply(rings, Q, K, V, OUT, L, S, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
+def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
     """Consumer `w`."""
     numbers, queries, keys, values = rings
+    Q, K, V, OUT, L, S = arrays
     heads, above, size = tiles
-    baton, together = barriers
     t = 0
     while t < heads * above:
         with numbers.consume() as slot:
@@ -214,19 +239,19 @@ def multiply(rings, Q, K, V, OUT, L, S, stage, w, group, rules, tiles, barriers,
             if not PLAN.lengths:
                 z, m = tile_of(t, heads, above, size)
                 place = place_of(z, m * PLAN.bm, Q, K)
-            first, stop, _, _ = span_of(place.row, place, rules, PLAN.bm, PLAN.bn, PLAN.scores)
+            first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
             place = Place(place.batch, place.head, place.row + w * 64, place.rows, place.keys)
             # of a loaded number: a store's position must be known not to be negative
             tile.assume((place.batch >= 0) & (place.head >= 0) & (place.row >= 0))
             if PLAN.held:
                 with queries.consume() as slot:
                     q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
-                acc, most, total = attend(q, keys, values, baton, w, place, (first, stop), rules, V.dtype, PLAN,
-                                          together)
+                acc, most, total = attend(q, keys, values, barriers, w, place, (first, stop), group, rules, V.dtype,
+                                          PLAN)
             else:
                 with queries.consume() as slot:
-                    acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], keys, values, baton, w, place,
-                                              (first, stop), rules, V.dtype, PLAN, together)
+                    acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], keys, values, barriers, w, place,
+                                              (first, stop), group, rules, V.dtype, PLAN)
             by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
             acc, own = tile.cast(acc * by[:, None], OUT.dtype), stage[w] if PLAN.width else None
             if PLAN.packed:
@@ -244,7 +269,7 @@ def multiply(rings, Q, K, V, OUT, L, S, stage, w, group, rules, tiles, barriers,
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
-    of their own, it is the table of their tiles."""
+    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d
@@ -265,7 +290,7 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
         with tile.elect():
             load((numbers, queries, keys, values), Q, K, V, counter, group, rules, (heads, above, size), PLAN)
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
-        multiply((numbers, queries, keys, values), Q, K, V, OUT, L, S, stage, warpgroup - 1, group, rules,
+        multiply((numbers, queries, keys, values), (Q, K, V, OUT, L, S), stage, warpgroup - 1, group, rules,
                  (heads, above, size), (baton, together), PLAN)
 
 

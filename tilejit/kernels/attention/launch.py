@@ -14,7 +14,7 @@ from ..matmul.workspace import zeros
 from ..operands import NOTHING
 from ..views import new_array, swap_axes, temporary
 from .sequences import combine
-from .tiles import FIELDS, list_tiles
+from .tile_table import FIELDS, list_tiles
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Launch:
     """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its
     grid and constants, and the result's shape and dtype. `by_rows`: a new result has the rows of all heads beside each
     other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `group`: the
-    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `listed`: (the sequences
-    with lengths of their own, the most tiles that they have), if the kernel takes these from a table. `lengths`: it takes the lengths and pages of
-    sequences. `splits`: it has so many parts of the keys, whose results `combine` puts together.
-    `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
+    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `listed`: (the sequences with
+    lengths of their own, the most tiles that they have), if the kernel takes these from a table. `lengths`: it takes
+    the lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts
+    together. `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -52,15 +52,18 @@ class Launch:
         return combine.prepared((-(-lines // self.constants["PLAN"].lines),), PLAN=self.constants["PLAN"])
 
     def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float, softcap: float, arguments: tuple) -> None:
-        """Launch. `sequences` are the lengths of rows and of keys, and the pages; each may be None."""
+        """Launch. `sequences` are the lengths of rows and of keys, the pages, and the table of a `BlockMask`; each may
+        be None."""
         more: tuple = ()
         if self.group:
             order = self.group if self.listed is None else self.list_tiles(q, k, *sequences[:2])
+            if self.constants["PLAN"].scores.listed:
+                order = self.group, sequences[3]
             more = zeros(q, (1,), "uint32"), order
         lse, sinks = (0 if x is None else x for x in (lse, sinks))
         made, sums = out, lse
         if self.lengths:
-            more = tuple(0 if x is None else x for x in sequences)
+            more = tuple(0 if x is None else x for x in sequences[:3])
             if sequences[2] is not None:
                 plan = self.constants["PLAN"]
                 k, v = (page_rows(x, plan.rows_first) for x in (k, k if plan.inner else v))

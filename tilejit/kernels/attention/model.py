@@ -58,7 +58,8 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     rows, tiles = problem.rows_of_each, problem.batches * problem.heads * -(-problem.rows // 128)
     if rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    if d <= 64 and not (problem.scores.right and rows <= SHORT):
+    # with a list of blocks, three consumers' loops do not fit in their registers
+    if d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed:
         return Config(bm=192, bn=bn, held=False, width=width)
     return Config(bm=128, bn=bn, held=held, width=width)
 

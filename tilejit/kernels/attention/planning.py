@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...errors import LaunchError
@@ -33,7 +34,10 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
         config = choose_sequences(problem, target, processors)
         by_sequences = True
     else:
-        config = choose(problem, target, by_tma, stored, processors) if config is None else config
+        if config is None:
+            config = choose(problem, target, by_tma, stored, processors)
+            if config.roles and request.block is not None:
+                config = replace(config, bm=request.block[0], bn=request.block[1], turns=request.block[0] > 64)
         check_kind(config)
         by_sequences = alone or config.splits > 1 or _has_lengths(request) and not config.roles
     if by_sequences and config.roles:
@@ -52,6 +56,11 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if by_sequences:
         return _by_sequences(problem, config, how)
     ahead = config.roles or all(map(loaded_by_threads, (request.k, request.v)))
+    if config.roles and request.blocks is not None and not _has_lengths(request):
+        if (config.bm, config.bn) != request.block:
+            raise LaunchError(f"the mask's blocks have {request.block[0]} rows and {request.block[1]} columns: config.bm "
+                              f"and config.bn must be these, not {config.bm} and {config.bn}")
+        problem = replace(problem, scores=replace(problem.scores, listed=True))
     plan = constants(problem, config, ahead, stored)
     options = dict(PLAN=plan, num_warps=config.num_warps, spills=ANY)
     tiles = -(-problem.rows // config.bm)
