@@ -32,6 +32,8 @@ class Config:
     warps: int = 4
     held: bool = True
     ahead: bool = False
+    value_stages: int = 0
+    waits: bool = False
     turns: bool = True
     width: int = 0
     buffers: int = 1
@@ -49,7 +51,7 @@ class Config:
         """The bytes of shared memory for Q, the slots of K and V, and the staging buffers."""
         staged = self.consumers * 64 * self.width * self.buffers if self.roles else 0
         tiles = 2 if self.roles and self.ahead else 1
-        return (self.bm * d * tiles + self.stages * self.bn * (d + dv) + staged) * itemsize
+        return (self.bm * d * tiles + self.bn * (self.stages * d + (self.value_stages or self.stages) * dv) + staged) * itemsize
 
 
 def check_kind(config) -> None:

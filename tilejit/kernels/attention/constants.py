@@ -73,12 +73,14 @@ class HopperConstants(AttentionConstants):
     consumers: int
     regs: tuple[int | None, int | None]
     held: bool
+    value_stages: int
     ahead: bool
     turns: bool
     width: int
     buffers: int
     lengths: bool = False
     packed: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
