@@ -73,11 +73,11 @@ class HopperConstants(AttentionConstants):
     consumers: int
     regs: tuple[int | None, int | None]
     held: bool
-    value_stages: int
-    ahead: bool
     turns: bool
     width: int
     buffers: int
+    value_stages: int = 2
+    ahead: bool = False
     lengths: bool = False
     packed: bool = False
     waits: bool = False
