@@ -1,7 +1,6 @@
 """`kernels.attention` on a GPU: compared with float64, the same bits each time, in CUDA graphs, on two streams."""
 
 import pytest
-import tilejit as tile
 
 from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 
@@ -165,17 +164,14 @@ def test_packed_sequences_are_right_on_the_gpu(d):
         assert bool((out[:, first:] == 7).all())
 
 
-@tile.jit
-def same_document(batch, head, rows, columns, ids):
-    return tile.load(ids[rows]) == tile.load(ids[columns])
-
-
 @needs_gpu()
 @in_child(timeout=200)
 @pytest.mark.parametrize("d", [64, 128, 256])
 def test_a_block_mask_is_its_function_on_the_gpu(d):
     import torch
     from tilejit import kernels
+
+    from tests.mma.test_attention_call import same_document
     q, k, v = drawn(2, 4, 2, 2000, 2000, d)
     ids = torch.arange(2000, device="cuda", dtype=torch.int32) // 370
     for options in (dict(causal=True), dict(window=(200, 50))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tilejit as tile
@@ -20,6 +20,7 @@ from .listed_blocks import HEAD, list_blocks
 from .model import choose
 from .problem import Request, check_attention
 
+
 @dataclass(frozen=True, eq=False)
 class BlockMask:
     """What `block_mask` returns, for `mask=` of `attention`.
@@ -34,15 +35,15 @@ class BlockMask:
     arguments: tuple
     causal: bool
     window: tuple[int | None, int | None]
-    table: Any = field(repr=False)
+    table: Any
     rows: int
     keys: int
     block: tuple[int, int]
 
 
 def taken_apart(given: BlockMask, q: Any, k: Any, causal: Any, window: Any, arguments: Any) -> tuple:
-    """The mask, and the call's causal, window and arguments, which are those of the mask. LaunchError for a call that it
-    does not fit."""
+    """The mask, and the call's causal, window and arguments, which are those of the mask. LaunchError for a call that
+    it does not fit."""
     shapes = tuple(getattr(q, "shape", ())), tuple(getattr(k, "shape", ()))
     if min(map(len, shapes)) >= 3:  # others are refused later
         _check_extents(given, *shapes)

@@ -101,8 +101,8 @@ def _attention(given: dict[str, Any], sums: Any = None, blocks: BlockMask | None
                    score=given["score"], extras=len(arguments), lse=bool(given["lse"]))
     shape = tuple(getattr(q, "shape", ()))
     lengths = checked_lengths(given["lengths"], given["block_table"], len(shape))
-    table = None if blocks is None else blocks.table
-    options["block"] = None if table is None else blocks.block
+    block, table = (None, None) if blocks is None or blocks.table is None else (blocks.block, blocks.table)
+    options["block"] = block
     return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths, table), options,
                    checked_scale(given["scale"], shape), checked_softcap(given["softcap"]), tuple(arguments),
                    given["config"], sums)

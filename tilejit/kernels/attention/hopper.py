@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .listed_blocks import block_at, line_of as line_of_blocks, listed
+from .listed_blocks import block_at, line_of as line_of_blocks, numbers_of
 from .pipelined import part, put_sums
 from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
 from .tile_table import FIELDS, line_of
@@ -48,7 +48,7 @@ def tiles_of(Q, group, PLAN: tile.constexpr):
 def blocks_of(place, group, rules, ROWS: tile.constexpr, PLAN: tile.constexpr):
     """What `span_of` returns, of listed blocks by their places in the list."""
     if PLAN.scores.listed:
-        whole, some = listed(group[1], line_of_blocks(group[1], place, PLAN.bm))
+        whole, some = numbers_of(group[1], line_of_blocks(group[1], place, PLAN.bm))
         return 0, whole + some, 0, whole
     return span_of(place.row, place, rules, ROWS, PLAN.bn, PLAN.scores)
 
@@ -177,9 +177,23 @@ def clear_only_block(slot, place, ends, w, together, PLAN: tile.constexpr):
 
 
 @tile.jit
+def whole_blocks(place, ends, group, rules, PLAN: tile.constexpr):
+    """(The first block without masks, one past the last, the `ends` of `column_of`). The last block has masks, and
+    so has the one before it where sequences may end within a block."""
+    first, stop = ends
+    _, _, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
+    parts = whole_stop, stop
+    whole_stop = min(max(whole_stop, first), stop - 1)
+    if PLAN.lengths:
+        whole_stop = max(min(whole_stop, stop - 2), first)
+    return min(max(whole, first), whole_stop), whole_stop, parts
+
+
+@tile.jit
 def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
     """From the scores `s` of the last block on: the unscaled results of 64 rows without the first block, its
-    probabilities, the maxima and the sums. `ends`: of the CTA's tile, the first block and one past the last. `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
+    probabilities, the maxima and the sums. `ends`: of the CTA's tile, the first block and one past the last.
+    `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
     block."""
     baton, together = barriers
     BN: tile.constexpr = PLAN.bn
@@ -187,14 +201,8 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
     factor = factor_of(rules, SCORES)
     first, stop = ends
-    _, _, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
-    parts = whole_stop, stop
-    whole_stop = min(max(whole_stop, first), stop - 1)
-    whole = min(max(whole, first), whole_stop)
-    if PLAN.lengths:
-        last = place.keys - (stop - 1) * BN  # keys of the last block; the loop with masks takes the one before it too
-        whole_stop = max(min(whole_stop, stop - 2), first)
-        whole = min(whole, whole_stop)
+    whole, whole_stop, parts = whole_blocks(place, ends, group, rules, PLAN)
+    last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
     powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)

@@ -46,7 +46,7 @@ def line_of(TABLE, place, BM: tile.constexpr):
 
 
 @tile.jit
-def listed(TABLE, line):
+def numbers_of(TABLE, line):
     """(How many blocks of a tile are whole, how many have to be masked)."""
     batch, head, m = line
     return tile.load(TABLE[batch, head, m, 0]), tile.load(TABLE[batch, head, m, 1])
@@ -59,4 +59,4 @@ def block_at(TABLE, line, i, whole, total):
     return tile.load(TABLE[batch, head, m, HEAD + i if i < whole else TABLE.shape[3] - total + i])
 
 
-__all__ = ["HEAD", "block_at", "line_of", "list_blocks", "listed"]
+__all__ = ["HEAD", "block_at", "line_of", "list_blocks", "numbers_of"]

@@ -7,8 +7,8 @@ import tilejit as tile
 from .scores import Place
 
 CHUNK = 128  # sequences whose lengths are added up at once, and tiles that are written at once
-FIELDS = 7   # columns of the table: 0 is free; the sequence, its rows and keys, where its keys begin in the array of all; a
-             # tile's first row in the sequence, and in the array of all
+FIELDS = 7   # columns of the table: 0 is free; the sequence, its rows and keys, where its keys begin in the array of
+             # all; a tile's first row in the sequence, and in the array of all
 
 
 @tile.jit
@@ -74,8 +74,8 @@ def list_tiles(TABLE, ROWS, KEYS, rows, keys, group, BM: tile.constexpr, PACKED:
 
 @tile.jit
 def line_of(line, head):
-    """(The place of a tile for `head`, its first row in the array of all sequences, where its keys begin), from its line
-    of the table."""
+    """(The place of a tile for `head`, its first row in the array of all sequences, where its keys begin), from its
+    line of the table."""
     number, rows, keys, start = tile.load(line[1]), tile.load(line[2]), tile.load(line[3]), tile.load(line[4])
     row, at = tile.load(line[5]), tile.load(line[6])
     # of loaded numbers: a store's position must be known not to be negative
