@@ -51,8 +51,8 @@ from .passes.placement.shared_memory import place_shared
 from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
 from .passes.products.flushed_powers import flush_powers
+from .passes.products.held_reductions import hold_reductions
 from .passes.products.mma_hazards import check_mma_hazards
-from .passes.products.reductions_under_products import hold_reductions
 from .passes.products.scaled_extremes import scale_extremes
 from .passes.products.wgmma_waits import insert_wgmma_waits
 from .passes.products.whole_masks import skip_whole_masks

@@ -136,19 +136,12 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
 
 
 @tile.jit
-def start_scores(q, slot, baton, w, PLAN: tile.constexpr):
-    """The scores of a block, pending; they take the turn."""
+def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
+    """The scores of a tile's last block."""
     if PLAN.turns:
         baton.take(w)
     s = tile.mma_async(None, q, slot.K, trans_b=True)
     tile.mma_commit()
-    return s
-
-
-@tile.jit
-def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
-    """The scores of a tile's last block."""
-    s = start_scores(q, slot, baton, w, PLAN)
     if PLAN.turns:
         baton.pass_on(w)
     tile.mma_wait(0)
@@ -215,19 +208,18 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
             begin, end = whole_stop - 1, whole - 1
         else:
             begin, end = whole - 1, first - 1
-        CLEARS: tile.constexpr = PLAN.lengths and phase == 0 or PLAN.waits
         EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
         for i in range(begin, end, -1):
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
-                if not CLEARS:  # V comes later than K, since its slot is released later
-                    s = start_scores(q, block_k, baton, w, PLAN)
                 with values.consume() as block_v:
-                    if CLEARS:
-                        if PLAN.lengths and phase == 0:
-                            if (i == stop - 2) & (last < BN):
-                                clear_beyond(block_v, last, w, together, PLAN)
-                        s = start_scores(q, block_k, baton, w, PLAN)
+                    if PLAN.lengths and phase == 0:
+                        if (i == stop - 2) & (last < BN):
+                            clear_beyond(block_v, last, w, together, PLAN)
+                    if PLAN.turns:
+                        baton.take(w)
+                    s = tile.mma_async(None, q, block_k.K, trans_b=True)
+                    tile.mma_commit()
                     acc = tile.mma_async(acc, p, block_v.V)
                     tile.mma_commit()
                     if PLAN.turns:
@@ -387,7 +379,7 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     else:
         queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
-    values = tile.ring(PLAN.value_stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
+    values = tile.ring(PLAN.value_stages or PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
     baton = tile.turns(NC) if PLAN.turns else None
     together = tile.named_barrier(NC * 128) if PLAN.lengths else None
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row
