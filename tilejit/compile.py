@@ -145,7 +145,8 @@ PASSES = (("scaled_extremes", scale_extremes), ("flushed_powers", flush_powers),
           ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
-          ("wgmma_waits", insert_wgmma_waits), ("held_reductions", hold_reductions), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
+          ("wgmma_waits", insert_wgmma_waits), ("held_reductions", hold_reductions),
+          ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 
 

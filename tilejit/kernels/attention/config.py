@@ -23,8 +23,7 @@ class Config:
       first product is issued before a tile's results are stored; `turns`: consumers issue products in turn
     - `width`, `buffers`: columns of the result in a staging buffer of a consumer, and the number of these buffers; with
       0 columns threads store the result
-    - `splits`: CTAs that share the keys of a tile of few rows, or of a sequence
-    - `value_stages`: slots for blocks of V in the kernel with roles, by default as many as for K"""
+    - `splits`: CTAs that share the keys of a tile of few rows, or of a sequence"""
 
     roles: bool = True
     bm: int = 128
@@ -37,7 +36,6 @@ class Config:
     width: int = 0
     buffers: int = 1
     splits: int = 1
-    value_stages: int | None = None
 
     @property
     def consumers(self) -> int:
@@ -51,8 +49,7 @@ class Config:
         """The bytes of shared memory for Q, the slots of K and V, and the staging buffers."""
         staged = self.consumers * 64 * self.width * self.buffers if self.roles else 0
         tiles = 2 if self.roles and self.ahead else 1
-        values = self.value_stages or self.stages
-        return (self.bm * d * tiles + self.bn * (self.stages * d + values * dv) + staged) * itemsize
+        return (self.bm * d * tiles + self.stages * self.bn * (d + dv) + staged) * itemsize
 
 
 def check_kind(config) -> None:

@@ -64,7 +64,6 @@ class HopperConstants(AttentionConstants):
 
     - `consumers`: warpgroups of 64 rows each; `regs`: registers of a thread of the producer and of a consumer
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
-    - `value_stages`: the slots of the ring of values, if they are others
     - `ahead`: results are stored under the next tile's first product, and two tiles of Q are in shared memory
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
@@ -77,7 +76,6 @@ class HopperConstants(AttentionConstants):
     turns: bool
     width: int
     buffers: int
-    value_stages: int | None = None
     ahead: bool = False
     lengths: bool = False
     packed: bool = False

@@ -326,8 +326,8 @@ def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.
 
 @tile.jit
 def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
-    """Consumer `w`: the scores of the next tile's last block are multiplied behind the values of a tile's first one, and
-    the results are stored under them."""
+    """Consumer `w`: the scores of the next tile's last block follow the values of a tile's first one, and the results
+    are stored under their product."""
     numbers, (buffers, full, empty), keys, values = rings
     Q, K, V, OUT, L, S = arrays
     baton, together = barriers
@@ -379,7 +379,7 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     else:
         queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
-    values = tile.ring(PLAN.value_stages or PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
+    values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
     baton = tile.turns(NC) if PLAN.turns else None
     together = tile.named_barrier(NC * 128) if PLAN.lengths else None
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row

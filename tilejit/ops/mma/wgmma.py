@@ -31,8 +31,8 @@ ROWS, WARPGROUP = 64, 128  # rows per instruction; threads of a warpgroup
 # Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that
 # left, it serialises the products (notes C7511, C7512).
 OTHER_REGISTERS, MOST_REGISTERS = 24, 255
-# Descriptors, of two registers each, that may be computed ahead: with more than its 63 uniform registers hold, ptxas 13.0
-# keeps all values of the loop in ordinary ones, and moves every descriptor to uniform ones before its instruction (R2UR).
+# Descriptors, of two registers each, that may be computed ahead: if the 63 uniform registers do not hold them, ptxas
+# keeps all values of the loop in ordinary ones, and moves each descriptor to uniform ones at its instruction (R2UR).
 UNIFORM = 24
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
              "int8": "s8", "uint8": "u8"}

@@ -21,15 +21,16 @@ def hold_reductions(graph: Graph, facts: Facts) -> Graph:
     """The graph with the ends of basic blocks."""
     if not any(isinstance(n, Call) and n.op is mma_wait and n.attrs["n"] for n in walk(graph.body)):
         return graph
-    return replace(graph, body=_held(graph.body))
+    return replace(graph, body=_end_blocks(graph.body))
 
 
-def _held(block: Block) -> Block:
+def _end_blocks(block: Block) -> Block:
+    """The block with the ends, also in its inner blocks."""
     nodes: list[Node] = []
     found: int | None = None  # where the block is to end, if another wait follows
     under = False             # whether products run beside what follows
     for node in block.nodes:
-        node = with_blocks(node, _held)
+        node = with_blocks(node, _end_blocks)
         if not isinstance(node, Call):
             under, found = False, None
         elif node.op is mma_wait:
