@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.builder import Facts
-from ...ir.graph import Block, Call, Graph, Node, walk, with_blocks
+from ...ir.graph import Block, Call, Graph, Node, choice_of, walk, with_blocks
 from ...ops.mma import basic_block_end, mma_wait
 from ...ops.reduce.reduce import reduce_
 
@@ -44,7 +44,7 @@ def _end_blocks(block: Block) -> Block:
 
 
 def _crosses_lanes(node: Node) -> bool:
-    return isinstance(node, Call) and node.op is reduce_ and bool(node.choice.plan.masks)
+    return isinstance(node, Call) and node.op is reduce_ and bool(choice_of(node).plan.masks)
 
 
 __all__ = ["hold_reductions"]
