@@ -252,7 +252,7 @@ def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many(d, mos
 
 
 @pytest.mark.parametrize("d, options", [(64, dict(causal=True, window=(1000, None), lse=True)), (128, dict(softcap=True, causal=True)),
-                                        (128, dict(score=alibi, extras=1)), (64, dict(mask=same_document, extras=1))],
+                                        (128, dict(score=alibi, extras=1)), (64, dict(score=alibi, extras=1)), (64, dict(mask=same_document, extras=1))],
                          ids=lambda x: "-".join(x) if isinstance(x, dict) else x)
 def test_no_loop_over_blocks_on_hopper_spills(d, options):
     made = compiled(d, **options)

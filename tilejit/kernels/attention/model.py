@@ -59,9 +59,10 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     rows, tiles = problem.rows_of_each, problem.batches * problem.heads * -(-problem.rows // 128)
     if rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    # with a list of blocks, three consumers' loops do not fit in their registers
-    if d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed:
-        return Config(bm=192, bn=bn, held=False, ahead=True, width=width)
+    # with a list of blocks, or a function that changes scores, three consumers' loops do not fit in their registers
+    if (d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed
+            and problem.scores.score is None):
+        return Config(bm=192, bn=bn, held=False, ahead=problem.scores.mask is None, width=width)
     return Config(bm=128, bn=bn, held=held, turns=not held or problem.scores.right or d <= 64, width=width)
 
 
