@@ -51,6 +51,7 @@ from .passes.placement.shared_memory import place_shared
 from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
 from .passes.products.flushed_powers import flush_powers
+from .passes.products.held_reductions import hold_reductions
 from .passes.products.mma_hazards import check_mma_hazards
 from .passes.products.scaled_extremes import scale_extremes
 from .passes.products.wgmma_waits import insert_wgmma_waits
@@ -144,7 +145,8 @@ PASSES = (("scaled_extremes", scale_extremes), ("flushed_powers", flush_powers),
           ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),
-          ("wgmma_waits", insert_wgmma_waits), ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
+          ("wgmma_waits", insert_wgmma_waits), ("held_reductions", hold_reductions),
+          ("tensor_memory", lambda graph, facts: place_tensor_memory(graph)),
           ("shared_memory", lambda graph, facts: place_shared(graph)))
 
 

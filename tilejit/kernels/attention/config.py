@@ -19,7 +19,8 @@ class Config:
     - `roles`: the kernel for Hopper, whose consumers have 64 of the `bm` rows each; otherwise the kernel for every
       target, with `warps`
     - `bm`, `bn`: rows and columns of a block of scores; `stages`: slots for blocks of K and of V
-    - `held`: rows of Q stay in registers while a tile's blocks are walked; `turns`: consumers issue products in turn
+    - `held`: rows of Q stay in registers while a tile's blocks are walked; `ahead`: if they do not, the next tile's
+      first product is issued before a tile's results are stored; `turns`: consumers issue products in turn
     - `width`, `buffers`: columns of the result in a staging buffer of a consumer, and the number of these buffers; with
       0 columns threads store the result
     - `splits`: CTAs that share the keys of a tile of few rows, or of a sequence"""
@@ -30,6 +31,7 @@ class Config:
     stages: int = 2
     warps: int = 4
     held: bool = True
+    ahead: bool = False
     turns: bool = True
     width: int = 0
     buffers: int = 1
@@ -46,7 +48,8 @@ class Config:
     def nbytes(self, d: int, dv: int, itemsize: int = 2) -> int:
         """The bytes of shared memory for Q, the slots of K and V, and the staging buffers."""
         staged = self.consumers * 64 * self.width * self.buffers if self.roles else 0
-        return (self.bm * d + self.stages * self.bn * (d + dv) + staged) * itemsize
+        tiles = 2 if self.roles and self.ahead else 1
+        return (self.bm * d * tiles + self.stages * self.bn * (d + dv) + staged) * itemsize
 
 
 def check_kind(config) -> None:

@@ -64,6 +64,7 @@ class HopperConstants(AttentionConstants):
 
     - `consumers`: warpgroups of 64 rows each; `regs`: registers of a thread of the producer and of a consumer
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
+    - `ahead`: results are stored under the next tile's first product, and two tiles of Q are in shared memory
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
       are stored by threads
@@ -75,6 +76,7 @@ class HopperConstants(AttentionConstants):
     turns: bool
     width: int
     buffers: int
+    ahead: bool = False
     lengths: bool = False
     packed: bool = False
 

@@ -63,26 +63,55 @@ def column_of(i, ends, place, group, PLAN: tile.constexpr):
 
 
 @tile.jit
+def hand_over(T, t, place, row):
+    """Store the number of a tile, its place, and its first row in the array of all."""
+    fields = t, place.batch, place.head, place.row, row, place.rows, place.keys
+    for i in tile.static_range(T.shape[0]):
+        tile.store(T[i], fields[i])
+
+
+@tile.jit
+def next_tile(numbers, Q, K, PLAN: tile.constexpr):
+    """What `hand_over` has stored of the next tile."""
+    with numbers.consume() as slot:
+        t, batch, head, first = tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
+        row, rows, keys = first, Q.shape[-2], K.shape[-2]
+        if PLAN.lengths:
+            row, rows, keys = tile.load(slot.T[4]), tile.load(slot.T[5]), tile.load(slot.T[6])
+    return t, Place(batch, head, first, rows, keys), row
+
+
+@tile.jit
+def load_queries(queries, n, Q, place, row, PLAN: tile.constexpr):
+    """Load the rows of Q of the producer's tile `n`."""
+    rows = part(Q, place.batch, place.head, row, PLAN.bm, PLAN.d)
+    if PLAN.ahead:
+        buffers, full, empty = queries
+        empty[n % 2].wait(phase=(n // 2 + 1) % 2)
+        full[n % 2].arrive_expect_tx(buffers.nbytes // 2)
+        tile.copy_async(buffers[n % 2], rows, mbar=full[n % 2])
+    else:
+        with queries.produce() as slot:
+            tile.copy_async(slot.Q, rows, mbar=slot.full)
+
+
+@tile.jit
 def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     """The producer."""
     numbers, queries, keys, values = rings
     BM: tile.constexpr = PLAN.bm
     heads, above, size = tiles
     shared = Q.shape[-3] // K.shape[-3]  # heads of Q that have one head of K and V
+    n = 0  # tiles before this one
     t = tile.next_tile(counter[0], heads * above)
     while t < heads * above:
         z, m = tile_of(t, heads, above, size)
-        with numbers.produce() as slot:
-            tile.store(slot.T[0], t)
-            if PLAN.lengths:
-                for field in tile.static_range(1, FIELDS):
-                    tile.store(slot.T[field], tile.load(group[m, field]))
         if PLAN.lengths:
             place, row, start = line_of(group[m, 0:FIELDS], z)
         else:
             place, row, start = place_of(z, m * BM, Q, K), m * BM, 0
-        with queries.produce() as slot:
-            tile.copy_async(slot.Q, part(Q, place.batch, place.head, row, BM, PLAN.d), mbar=slot.full)
+        with numbers.produce() as slot:
+            hand_over(slot.T, t, place, row)
         first, stop, whole, whole_stop = blocks_of(place, group, rules, BM, PLAN)
         head = place.head // shared
         for i in range(stop - 1, first - 1, -1):
@@ -91,18 +120,24 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
                 at += start
             with keys.produce() as slot:
                 tile.copy_async(slot.K, part(K, place.batch, head, at, PLAN.bn, PLAN.d), mbar=slot.full)
+            if i == stop - 1:  # behind the keys, whose slot is free earlier
+                load_queries(queries, n, Q, place, row, PLAN)
             with values.produce() as slot:
                 tile.copy_async(slot.V, part(V, place.batch, head, at, PLAN.bn, PLAN.dv), mbar=slot.full)
+        n += 1
         t = tile.next_tile(counter[0], heads * above)
+    nowhere = Place(0, 0, 0, 0, 0)
     with numbers.produce() as slot:
-        tile.store(slot.T[0], heads * above)
-        for field in tile.static_range(1, FIELDS if PLAN.lengths else 1):
-            tile.store(slot.T[field], 0)
+        hand_over(slot.T, heads * above, nowhere, 0)
+    if PLAN.ahead:  # products that nothing uses, so that every tile has a next one
+        with keys.produce() as slot:
+            tile.copy_async(slot.K, part(K, 0, 0, 0, PLAN.bn, PLAN.d), mbar=slot.full)
+        load_queries(queries, n, Q, nowhere, 0, PLAN)
 
 
 @tile.jit
 def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
-    """The scores of a tile's first block."""
+    """The scores of a tile's last block."""
     if PLAN.turns:
         baton.take(w)
     s = tile.mma_async(None, q, slot.K, trans_b=True)
@@ -126,6 +161,15 @@ def clear_beyond(slot, count, w, together, PLAN: tile.constexpr):
 
 
 @tile.jit
+def clear_only_block(slot, place, ends, w, together, PLAN: tile.constexpr):
+    """`clear_beyond` of the only block of a tile, if it is cut."""
+    first, stop = ends
+    last = place.keys - (stop - 1) * PLAN.bn
+    if (stop - 1 == first) & (last < PLAN.bn):
+        clear_beyond(slot, last, w, together, PLAN)
+
+
+@tile.jit
 def whole_blocks(place, ends, group, rules, PLAN: tile.constexpr):
     """(The first block without masks, one past the last, the `ends` of `column_of`). The last block has masks, and
     so has the one before it where sequences may end within a block."""
@@ -139,9 +183,10 @@ def whole_blocks(place, ends, group, rules, PLAN: tile.constexpr):
 
 
 @tile.jit
-def attend(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
-    """The unscaled results of 64 rows, their maxima and sums. `ends`: of the CTA's tile, the first block and one past
-    the last. `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
+def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
+    """From the scores `s` of the last block on: the unscaled results of 64 rows without the first block, its
+    probabilities, the maxima and the sums. `ends`: of the CTA's tile, the first block and one past the last.
+    `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
     block."""
     baton, together = barriers
     BN: tile.constexpr = PLAN.bn
@@ -151,8 +196,6 @@ def attend(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.
     first, stop = ends
     whole, whole_stop, parts = whole_blocks(place, ends, group, rules, PLAN)
     last = place.keys - (stop - 1) * BN  # keys of the last block
-    with keys.consume() as slot:
-        s = scores_of(q, slot, baton, w, PLAN)
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
     powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
@@ -188,14 +231,7 @@ def attend(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.
                     tile.mma_wait(0)
             p = tile.cast(powers, dtype)
             acc = acc * by[:, None]
-    with values.consume() as slot:
-        if PLAN.lengths:
-            if (stop - 1 == first) & (last < BN):
-                clear_beyond(slot, last, w, together, PLAN)
-        acc = tile.mma_async(acc, p, slot.V)
-        tile.mma_commit()
-        tile.mma_wait(0)
-    return acc, most, total
+    return acc, p, most, total
 
 
 @tile.jit
@@ -231,45 +267,100 @@ def put_within(acc, lse, stage, OUT, L, place, row, PLAN: tile.constexpr):
 
 
 @tile.jit
+def store_results(acc, most, total, rules, S, stage, OUT, L, place, row, PLAN: tile.constexpr):
+    """Scale and store the results of 64 rows, which begin at `row` of the array of all, and the logarithms of their
+    sums."""
+    by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
+    acc = tile.cast(acc * by[:, None], OUT.dtype)
+    if PLAN.packed:
+        put_within(acc, lse, stage, OUT, L, place, row, PLAN)
+    else:
+        if PLAN.lse:
+            put_sums(lse, L, place.batch, place.head, place.row)
+        put(acc, stage, OUT, place, PLAN)
+
+
+@tile.jit
+def rows_of(place, row, w):
+    """Of a tile from a ring, consumer w's place and its first row in the array of all."""
+    # of loaded numbers: a store's position must be known not to be negative
+    tile.assume((place.batch >= 0) & (place.head >= 0) & (place.row >= 0) & (row >= 0))
+    tile.assume((place.rows >= 0) & (place.keys >= 0))
+    return Place(place.batch, place.head, place.row + w * 64, place.rows, place.keys), row + w * 64
+
+
+@tile.jit
 def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
-    """Consumer `w`."""
+    """Consumer `w`: one tile after the other."""
     numbers, queries, keys, values = rings
     Q, K, V, OUT, L, S = arrays
-    heads, above, size = tiles
+    baton, together = barriers
     t = 0
-    while t < heads * above:
-        with numbers.consume() as slot:
-            t = tile.load(slot.T[0])
-            if PLAN.lengths:
-                place, row, _ = line_of(slot.T, tile_of(t, heads, above, size)[0])
-        if t < heads * above:
-            if not PLAN.lengths:
-                z, m = tile_of(t, heads, above, size)
-                place = place_of(z, m * PLAN.bm, Q, K)
+    while t < tiles:
+        t, place, row = next_tile(numbers, Q, K, PLAN)
+        if t < tiles:
             first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
-            place = Place(place.batch, place.head, place.row + w * 64, place.rows, place.keys)
-            # of a loaded number: a store's position must be known not to be negative
-            tile.assume((place.batch >= 0) & (place.head >= 0) & (place.row >= 0))
+            place, row = rows_of(place, row, w)
             if PLAN.held:
                 with queries.consume() as slot:
                     q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
-                acc, most, total = attend(q, keys, values, barriers, w, place, (first, stop), group, rules, V.dtype,
-                                          PLAN)
+                with keys.consume() as slot:
+                    s = scores_of(q, slot, baton, w, PLAN)
+                acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group, rules,
+                                             V.dtype, PLAN)
             else:
-                with queries.consume() as slot:
-                    acc, most, total = attend(slot.Q[w * 64:w * 64 + 64, :], keys, values, barriers, w, place,
-                                              (first, stop), group, rules, V.dtype, PLAN)
-            by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
-            acc, own = tile.cast(acc * by[:, None], OUT.dtype), stage[w] if PLAN.width else None
-            if PLAN.packed:
-                put_within(acc, lse, own, OUT, L, place, row + w * 64, PLAN)
-            else:
-                if PLAN.lse:
-                    put_sums(lse, L, place.batch, place.head, place.row)
-                put(acc, own, OUT, place, PLAN)
-    if PLAN.width:
-        with tile.elect():
-            tile.bulk_wait(0)
+                with queries.consume() as own:
+                    q = own.Q[w * 64:w * 64 + 64, :]
+                    with keys.consume() as slot:
+                        s = scores_of(q, slot, baton, w, PLAN)
+                    acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group, rules,
+                                                 V.dtype, PLAN)
+            with values.consume() as slot:
+                if PLAN.lengths:
+                    clear_only_block(slot, place, (first, stop), w, together, PLAN)
+                acc = tile.mma_async(acc, p, slot.V)
+                tile.mma_commit()
+                tile.mma_wait(0)
+            store_results(acc, most, total, rules, S, stage, OUT, L, place, row, PLAN)
+
+
+@tile.jit
+def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
+    """Consumer `w`: the scores of the next tile's last block follow the values of a tile's first one, and the results
+    are stored under their product."""
+    numbers, (buffers, full, empty), keys, values = rings
+    Q, K, V, OUT, L, S = arrays
+    baton, together = barriers
+    n = 0  # tiles before this one
+    t, place, row = next_tile(numbers, Q, K, PLAN)
+    full[0].wait(phase=0)
+    with keys.consume() as slot:
+        s = scores_of(buffers[0, w * 64:w * 64 + 64, :], slot, baton, w, PLAN)
+    while t < tiles:
+        first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
+        here, here_row = rows_of(place, row, w)
+        acc, p, most, total = attend(s, buffers[n % 2, w * 64:w * 64 + 64, :], keys, values, barriers, w, here,
+                                     (first, stop), group, rules, V.dtype, PLAN)
+        empty[n % 2].arrive()
+        n += 1
+        t, place, row = next_tile(numbers, Q, K, PLAN)
+        full[n % 2].wait(phase=n // 2 % 2)
+        with keys.consume() as block_k:
+            with values.consume() as block_v:
+                if PLAN.lengths:
+                    clear_only_block(block_v, here, (first, stop), w, together, PLAN)
+                if PLAN.turns:
+                    baton.take(w)
+                acc = tile.mma_async(acc, p, block_v.V)
+                tile.mma_commit()
+                s = tile.mma_async(None, buffers[n % 2, w * 64:w * 64 + 64, :], block_k.K, trans_b=True)
+                tile.mma_commit()
+                if PLAN.turns:
+                    baton.pass_on(w)
+                tile.mma_wait(1)
+                block_v.release()
+                store_results(acc, most, total, rules, S, stage, OUT, L, here, here_row, PLAN)
+                tile.mma_wait(0)
 
 
 @tile.jit
@@ -282,8 +373,11 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     D: tile.constexpr = PLAN.d
     heads, above, size = tiles_of(Q, group, PLAN)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
-    numbers = tile.ring(2, T=((FIELDS if PLAN.lengths else 1,), tile.int32), consumers=NC, filled="stores")
-    queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
+    numbers = tile.ring(2, T=((7 if PLAN.lengths else 4,), tile.int32), consumers=NC, filled="stores")
+    if PLAN.ahead:  # no ring, since a tile's product is issued before the last one's rows are released
+        queries = tile.alloc((2, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
+    else:
+        queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
     values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
     baton = tile.turns(NC) if PLAN.turns else None
@@ -297,8 +391,13 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
         with tile.elect():
             load((numbers, queries, keys, values), Q, K, V, counter, group, rules, (heads, above, size), PLAN)
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
-        multiply((numbers, queries, keys, values), (Q, K, V, OUT, L, S), stage, warpgroup - 1, group, rules,
-                 (heads, above, size), (baton, together), PLAN)
+        w = warpgroup - 1
+        rings, arrays = (numbers, queries, keys, values), (Q, K, V, OUT, L, S)
+        run: tile.constexpr = multiply_ahead if PLAN.ahead else multiply
+        run(rings, arrays, stage[w] if PLAN.width else None, w, group, rules, heads * above, (baton, together), PLAN)
+        if PLAN.width:
+            with tile.elect():
+                tile.bulk_wait(0)
 
 
 __all__ = ["hopper"]

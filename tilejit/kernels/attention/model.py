@@ -7,7 +7,7 @@ from dataclasses import replace
 from .config import BARRIERS, PARTS, SHARED, Config
 from .problem import Attention
 
-L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
+L2 = 16 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
 LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
 FEW = 32             # rows of packed sequences, on the average, below which `sequences` is for them
@@ -44,9 +44,10 @@ def choose(problem: Attention, target: str, by_tma: bool, stored: bool, processo
 def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     """The configuration of the kernel for Hopper.
 
-    Measured in a prototype: up to 128 columns, blocks of 128 rows and columns with Q in registers are within 1.2 % of
-    the best variant at every length. At 64 columns three consumers are 10 to 18 % faster, since two do not fill the
-    tensor cores beside the exponentials; Q then does not fit in the registers."""
+    Measured on an H200, 16k tokens: with Q in registers, blocks of 128 rows and columns are the best up to 128 columns.
+    At 64 columns three consumers are 5 to 18 % faster, since two do not fill the tensor cores beside the exponentials;
+    Q then does not fit in the registers. With them a tile's results under the next one's product gain 2 %, with two
+    consumers they lose 1 to 6 %. Turns lose 1.5 % at 128 columns without a bound, and gain up to 3 % elsewhere."""
     d = max(problem.d, problem.dv)
     bn, held, width = next(row[1:] for row in ROLES if d <= row[0])
     held = held and not (problem.scores.scaled or problem.scores.mask)  # which need registers
@@ -58,10 +59,11 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     rows, tiles = problem.rows_of_each, problem.batches * problem.heads * -(-problem.rows // 128)
     if rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    # with a list of blocks, three consumers' loops do not fit in their registers
-    if d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed:
-        return Config(bm=192, bn=bn, held=False, width=width)
-    return Config(bm=128, bn=bn, held=held, width=width)
+    # with a list of blocks, or a function that changes scores, three consumers' loops do not fit in their registers
+    if (d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed
+            and problem.scores.score is None):
+        return Config(bm=192, bn=bn, held=False, ahead=problem.scores.mask is None, width=width)
+    return Config(bm=128, bn=bn, held=held, turns=not held or problem.scores.right or d <= 64, width=width)
 
 
 def choose_sequences(problem: Attention, target: str, processors: int) -> Config:
@@ -108,9 +110,12 @@ def few_rows(problem: Attention) -> bool:
 
 def heads_at_once(problem: Attention) -> int:
     """How many heads of Q have tiles that are taken together. Of packed sequences, the longest are taken to have twice
-    the mean of keys."""
-    keys = max(problem.keys_of_each * (1 + problem.request.packed) * (problem.d + problem.dv) * 2, 1)
+    the mean of keys. Without a bound on the right all tiles of a head are as long, and the heads that share keys are
+    taken alone."""
     shared = problem.heads // max(problem.kv_heads, 1)
+    if not problem.scores.right and not problem.request.packed and not problem.scores.listed:
+        return shared
+    keys = max(problem.keys_of_each * (1 + problem.request.packed) * (problem.d + problem.dv) * 2, 1)
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 

@@ -122,6 +122,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     if not config.roles:
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
+                           ahead=config.ahead and not config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
                            packed=problem.request.packed)

@@ -189,6 +189,11 @@ def _of_warpgroups(g, call) -> None:
 mma_commit.rules.check = mma_wait.rules.check = _of_warpgroups
 
 
+@op("syncs", collective=True)
+def basic_block_end():
+    """The end of a basic block for ptxas, which moves no arithmetic across it."""
+
+
 @op("pure")
 def renewed(x):
     """An accumulator tile copied to new registers by ordinary instructions, so that ptxas sees one writer before a
@@ -221,6 +226,26 @@ def _(g, n):
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= GROUPS:
         raise g.error(f"the number of groups that may stay pending is a constant from 0 to {GROUPS}, not {describe(n)}"
                       + g.declared_constant(n))
+
+
+@basic_block_end.infer
+def _(g):
+    pass
+
+
+@basic_block_end.simulate
+def _(m, call):
+    pass
+
+
+# a loop that never runs, which ptxas cannot prove: it would drop an empty one, and turn a branch into predicates
+NEVER = ("{ .reg .pred p; .reg .b32 n; mov.u32 n, %nctaid.x; setp.ne.u32 p, n, 0; "
+         "L: @p bra E; nanosleep.u32 20; bra L; E: }")
+
+
+@basic_block_end.emit
+def _(e, call):
+    e.asm(NEVER, convergent=True)
 
 
 @mma_commit.simulate

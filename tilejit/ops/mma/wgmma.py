@@ -8,6 +8,7 @@ bytes along k. PTX ISA, "wgmma.mma_async".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -30,6 +31,9 @@ ROWS, WARPGROUP = 64, 128  # rows per instruction; threads of a warpgroup
 # Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that
 # left, it serialises the products (notes C7511, C7512).
 OTHER_REGISTERS, MOST_REGISTERS = 24, 255
+# Descriptors, of two registers each, that may be computed ahead: if the 63 uniform registers do not hold them, ptxas
+# keeps all values of the loop in ordinary ones, and moves each descriptor to uniform ones at its instruction (R2UR).
+UNIFORM = 24
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
              "int8": "s8", "uint8": "u8"}
 ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
@@ -217,8 +221,9 @@ def _blocks_in_line(s: MmaSite) -> bool | str:
 def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     """Emit the fence and all instructions; the accumulator stays in its pinned registers.
 
-    The descriptors of all instructions are computed inside the asm statement, before the first instruction. LLVM
-    would turn the additions into `or`, for which ptxas reuses the same uniform registers again and again.
+    The descriptors of all instructions are computed inside the asm statement, before the first instruction, or if they
+    are many, before their own. LLVM would turn the additions into `or`, for which ptxas reuses the same uniform
+    registers again and again.
     """
     pins, zero = e.mma.accumulate(call)
     inputs: list = []
@@ -259,11 +264,22 @@ def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
             bound = {"d": d, "a": left, "b": advance("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
-    adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
+    adds = [f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items()]
     flags = ".reg .pred o, z; setp.ne.b32 o, 1, 0; setp.ne.b32 z, 0, 0;"
-    e.asm(f"{{ {flags}{registers} {adds} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs,
+    if len(adds) > UNIFORM:
+        products, adds = _with_adds(products, advanced.values(), adds), []
+    e.asm(f"{{ {flags}{registers} {' '.join(adds)} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs,
           convergent=True)
     return pins
+
+
+def _with_adds(products: list[str], names: Iterable[str], adds: list[str]) -> list[str]:
+    """The instructions, each behind the additions of the descriptors that it is the first to read."""
+    behind = list(products)
+    for name, add in zip(names, adds):
+        first = next(i for i, text in enumerate(products) if f" {name}," in text)
+        behind[first] = f"{add} {behind[first]}"
+    return behind
 
 
 def _constants(form, plan: Plan) -> dict:
