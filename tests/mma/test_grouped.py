@@ -122,7 +122,8 @@ def test_an_epilogue_of_stacked_rows_gets_the_row_in_the_stack(n):
 def test_more_groups_than_are_searched_at_once_are_right(count):
     rng = np.random.default_rng(count)
     a, b = drawn(rng, (2 * count, 16), BF16), drawn(rng, (count, 16, 16), BF16)
-    sizes = rng.integers(0, 3, count)
+    sizes = rng.integers(0, 3, count) * (rng.random(count) < 0.25)  # most have no rows
+    sizes[125:132], sizes[254:] = 1, 2
     sizes[0] += 2 * count - sizes.sum() if sizes.sum() < 2 * count else 0
     offs = np.minimum(np.cumsum(sizes), 2 * count).astype(np.int32)
     starts = [0, *offs[:-1]]
