@@ -150,11 +150,15 @@ class Kernels:
             module = self.modules.get(key)
             if module is None:
                 if len(self.modules) >= MODULES:
-                    self.modules.clear()
+                    self._forget_modules()
                 module = self.modules[key] = optimize(ir, target, passes, libdevice)
             return module.clone()
 
         Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimize = lowered, written, inlined, optimized
+
+    def _forget_modules(self):
+        while self.modules:
+            self.modules.popitem()[1].close()
 
     @contextmanager
     def _at_work(self):
@@ -188,7 +192,7 @@ class Kernels:
             return [*problems, *self.differing, instructions(test)] if self.differing else problems
         finally:
             self.watching, self.differing = True, []
-            self.modules.clear()
+            self._forget_modules()
             self.frozen.forget()
 
     def finish(self) -> list[str]:

@@ -52,6 +52,7 @@ from .passes.placement.tensor_memory import place_tensor_memory
 from .passes.products.dots import write_dots
 from .passes.products.flushed_powers import flush_powers
 from .passes.products.mma_hazards import check_mma_hazards
+from .passes.products.scaled_extremes import scale_extremes
 from .passes.products.wgmma_waits import insert_wgmma_waits
 from .passes.products.whole_masks import skip_whole_masks
 from .records import (
@@ -136,9 +137,10 @@ class Lowered:
 
 
 # (name, function) of each pass, in order. The name is that of its module in passes/.
-PASSES = (("flushed_powers", flush_powers), ("box_accesses", write_boxes), ("loads_ahead", send_loads_ahead),
-          ("constant_bounds", check_constant_bounds), ("shared_layouts", choose_shared_layouts), ("dots", write_dots),
-          ("whole_masks", skip_whole_masks), ("pipeline", write_pipelines), ("layouts", assign_layouts),
+PASSES = (("scaled_extremes", scale_extremes), ("flushed_powers", flush_powers), ("box_accesses", write_boxes),
+          ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
+          ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("whole_masks", skip_whole_masks),
+          ("pipeline", write_pipelines), ("layouts", assign_layouts),
           ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),

@@ -23,6 +23,13 @@ else:
 
 MAX_BITS = 8192  # of a constant integer: far beyond any use, and few enough digits for Python to print it
 
+LEAST_NORMAL, LARGEST = 2.0 ** -126, (2 - 2.0 ** -23) * 2.0 ** 127  # of positive float32
+
+
+def is_positive(x: float) -> bool:
+    """Whether a number is positive as a float32, and neither subnormal nor infinite."""
+    return LEAST_NORMAL <= x <= LARGEST
+
 
 def shown_integer(x: int) -> str:
     """An integer for a message; one of thousands of digits, which Python refuses to print, by its size."""

@@ -94,12 +94,11 @@ def backward(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def decode(options: argparse.Namespace) -> Iterator[Cell]:
-    """Page 0 is one array for each sequence."""
+    """Page 0 is one array for each sequence; only there FlashAttention-3 is timed, whose package has no pages."""
     flash, heads, kv, d = fa3(), 32, 4, 128
     for batch, keys in ((1, 1024), (1, 8192), (1, 131072), (16, 1024), (16, 8192), (128, 1024), (128, 8192)):
         for page in (0, 16, 64, 256):
             q, lengths = randn(batch, heads, 1, d), torch.full((batch,), keys, device="cuda", dtype=torch.int32)
-            q_rows, table = q.transpose(1, 2), None
             if page:
                 k, v = (randn(batch * keys // page, page, kv, d) for _ in range(2))
                 table = torch.randperm(batch * keys // page, device="cuda").int().view(batch, -1)
@@ -108,11 +107,11 @@ def decode(options: argparse.Namespace) -> Iterator[Cell]:
             else:
                 k, v = (randn(batch, keys, kv, d) for _ in range(2))
                 ours = functools.partial(kernels.attention, q, k.transpose(1, 2), v.transpose(1, 2))
-            calls = {"ours": ours}
-            if flash is not None:
-                calls["fa3"] = functools.partial(flash.flash_attn_with_kvcache, q_rows, k, v, cache_seqlens=lengths,
-                                                 page_table=table)
-            same = {"fa3": lambda call=calls.get("fa3"): call().transpose(1, 2)} if flash is not None else {}
+            calls, same = {"ours": ours}, {}
+            if flash is not None and not page:
+                calls["fa3"] = functools.partial(flash.flash_attn_with_kvcache, q.transpose(1, 2), k, v,
+                                                 cache_seqlens=lengths)
+                same = {"fa3": lambda call=calls["fa3"]: call().transpose(1, 2)}
             yield Cell(f"batch {batch} keys {keys} page {page}", calls, nbytes=2.0 * k.nbytes, same=same)
 
 

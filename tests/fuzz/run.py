@@ -64,6 +64,8 @@ def attempt(seed: int, options: argparse.Namespace) -> dict:
     except tile.CompilationError as error:
         refused = "registers of each thread" in str(error)
         answer |= {"outcome": "refused" if refused else "not compiled", "message": str(error)}
+    except tile.ToolchainError as error:
+        answer |= {"outcome": "crash of the assembler" if "crashed" in str(error) else "error", "message": str(error)}
     except Unequal as error:
         answer |= {"outcome": "differs", "message": str(error)}
     except AssertionError as error:

@@ -6,6 +6,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 
 from tests.emitted_code import run_emitted
+from tests.gpu import in_child, needs_gpu
 
 
 def kernel_of(shapes, axis, out):
@@ -33,8 +34,11 @@ def test_joined_tiles_agree_with_numpy(shape, extents, data, dtype, warps):
     np.testing.assert_array_equal(y, want)
 
 
-@pytest.mark.parametrize("shape, extents, axis, dtype, warps", [
-    ((), (32, 20, 100), 0, "float32", 2), ((), (64, 64), 0, "int8", 1), ((16,), (24, 8), 1, "int8", 4), ((12,), (5, 7, 4), 0, "float16", 2)])
+JOINED = [((), (32, 20, 100), 0, "float32", 2), ((), (64, 64), 0, "int8", 1), ((16,), (24, 8), 1, "int8", 4),
+          ((12,), (5, 7, 4), 0, "float16", 2)]
+
+
+@pytest.mark.parametrize("shape, extents, axis, dtype, warps", JOINED)
 def test_the_emitted_code_joins_tiles(shape, extents, axis, dtype, warps):
     """Elements of one and two bytes are stored several at a time where their places allow it."""
     kernel, x, y, want = case(shape, extents, axis, dtype)
@@ -42,6 +46,15 @@ def test_the_emitted_code_joins_tiles(shape, extents, axis, dtype, warps):
     for seed in range(2):
         y[...] = 0
         run_emitted(compiled, [x, y], 32 * warps, seed)
+        np.testing.assert_array_equal(y, want)
+
+
+@needs_gpu()
+@in_child()
+def test_joined_tiles_are_right_on_the_gpu():
+    for shape, extents, axis, dtype, warps in [*JOINED, ((3,), (5, 1, 40), 1, "int64", 4), ((40,), (9, 2), 0, "bool", 3)]:
+        kernel, x, y, want = case(shape, extents, axis, dtype)
+        kernel[1,](x, y, num_warps=warps, backend="cuda")
         np.testing.assert_array_equal(y, want)
 
 

@@ -3,12 +3,14 @@
 import warnings
 from dataclasses import replace
 from math import erf
+from unittest import mock
 
 import numpy as np
 import pytest
 import tilejit as tile
 from tilejit import ArraySpec, kernels
 from tilejit.errors import SharedMemoryError
+from tilejit.kernels.matmul import register_fit
 from tilejit.kernels.matmul.blackwell.config import BlackwellConfig
 from tilejit.kernels.matmul.call import PLANS
 from tilejit.kernels.matmul.choice import LATE, Config, Problem, choose
@@ -253,6 +255,13 @@ def test_columns_are_not_deferred_if_that_spills():
         warnings.simplefilter("ignore")
         chosen = fit_registers(launch, (spec, spec, spec, 1.0, 1.0, spec, 0, 0, 0), "sm_90a")
     assert chosen == launch.with_plan(late=0)
+
+
+def test_jitter_changes_no_plan():
+    """Its idle time takes registers, which would look like an epilogue that spills."""
+    kernel = mock.Mock()
+    register_fit.spills(kernel, ("x",), {"PLAN": 1}, "sm_90a", simulated=False)
+    kernel.compile.assert_called_once_with("x", PLAN=1, jitter=None, target="sm_90a")
 
 
 @pytest.mark.parametrize("stream", [False, True])

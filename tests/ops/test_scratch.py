@@ -1,6 +1,7 @@
 """The compiler's scratch memory: which operations share it, and when the barrier before its use can be omitted."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -75,10 +76,9 @@ def test_a_tile_moves_in_parts_where_scratch_memory_for_all_of_it_does_not_fit(k
 @needs_gpu()
 @needs_module("torch")
 @in_child(timeout=120)
-@pytest.mark.parametrize("kernel", [reshaped, shifted, flipped])
-def test_parts_of_a_tile_are_put_together_on_the_gpu(kernel):
+def test_parts_of_a_tile_are_put_together_on_the_gpu():
     import torch
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+    for kernel, dtype in product((reshaped, shifted, flipped), (torch.float32, torch.bfloat16, torch.float64)):
         x = torch.arange(160 * 96).reshape(160, 96).to(dtype) % 251
         want = torch.from_numpy(np.ascontiguousarray(moved(kernel, x.double().numpy())))
         got = torch.zeros(want.shape, dtype=dtype, device="cuda")

@@ -231,7 +231,8 @@ def device(memory, monkeypatch):
     def launcher(self, _device):
         def launch(_grid, _stream, arguments):
             for n in self.written:
-                ctypes.memmove(arguments[n].pointer, np.full(arguments[n].size, 7, np.float32).ctypes.data, 4 * arguments[n].size)
+                sevens = np.full(arguments[n].size, 7, np.float32)
+                ctypes.memmove(arguments[n].pointer, sevens.ctypes.data, sevens.nbytes)
             return True
         return launch
 

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from tilejit.errors import LaunchError
@@ -120,6 +121,16 @@ def test_scalar_multiple_holds_only_for_nonnegative_numbers(value, multiple):
     assert evaluate_fact(("scalar_multiple", 0, 8), [value]) is multiple
 
 
+@given(st.floats())
+def test_scalar_positive_holds_for_positive_normal_numbers_of_float32(number):
+    fact = "scalar_positive", 0
+    with np.errstate(all="ignore"):
+        narrow = np.float32(number)
+    held = 2.0 ** -126 <= number <= float(np.finfo(np.float32).max)
+    assert evaluate_fact(fact, [number]) == as_python(fact, [number]) == held
+    assert not held or narrow > 0 and np.isfinite(narrow) and 1 / narrow > 0
+
+
 @given(views(), views(), st.integers(-2, 20))
 def test_size_within_compares_an_extent_with_a_number_or_another_extent(view, other, number):
     for d, extent in enumerate(view.shape):
@@ -137,6 +148,6 @@ def test_an_unknown_fact_is_an_error():
 def test_every_fact_is_described_by_a_sentence():
     for fact in [("aligned", 0, 16), ("size_multiple", 0, 1, 64), ("size_is", 0, 0, 2), ("size_at_least", 0, 0, 2),
                  ("size_within", 0, 0, 1), ("size_within", 0, 0, 1, 1), ("stride_multiple", 0, 0, 8), ("stride_is", 0, 1, 1), ("fits32", 0), ("scalar_fits32", 0), ("scalar_multiple", 0, 8),
-                 ("no_overlap", 0, 1)]:
+                 ("scalar_positive", 0), ("no_overlap", 0, 1)]:
         assert describe_fact(fact, ("A", "B")).startswith(("A", "offsets in A"))
     assert "argument 3" in describe_fact(("fits32", 3))

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import ArrayView, describe
+from tilejit.runtime.writer import view_of
 
 from tests.gpu import in_child, needs_gpu, needs_module
 
@@ -103,6 +105,13 @@ def test_a_wrong_call_is_an_error(jax, says, call):
     import tilejit.jax
     with pytest.raises(LaunchError, match=says):
         call(tilejit.jax.call)
+
+
+def test_launchers_get_the_array_of_xla_itself(jax):
+    """They take the owners of described arrays."""
+    from tilejit.interop.xla import XlaArray
+    array = XlaArray(ArrayView(64, (3,), (1,), "float32", 0))
+    assert describe(array).owner is array and view_of(describe(array).owner) == describe(array)
 
 
 @needs_gpu()

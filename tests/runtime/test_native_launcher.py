@@ -1,5 +1,6 @@
 """Launching by machine code: when it is generated, what it returns, and that it agrees with the Python launcher."""
 
+import math
 import struct
 import sys
 
@@ -142,21 +143,22 @@ def test_native_python_and_evaluated_guards_agree(data):
         arrays = [torch.Tensor(data.draw(st.integers(1, 64)) * 8, [data.draw(extents) for _ in range(rank)],
                                [data.draw(strides) for _ in range(rank)], torch.float32) for _ in range(2)]
         number = data.draw(st.sampled_from([0, -1, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**62]))
+        factor = data.draw(st.sampled_from([0.0, -0.0, 0.5, -0.5, 1e-60, 2.0**-126, 3.4e38, math.inf, -math.inf, math.nan]))
         views = [ArrayView(a._pointer, a.shape, a._strides, "float32", 0) for a in arrays]
-        facts = [*facts_about(views[0]), ("fits32", 1), ("scalar_fits32", 2), ("scalar_multiple", 2, 4)]
+        facts = [*facts_about(views[0]), ("fits32", 1), ("scalar_fits32", 2), ("scalar_multiple", 2, 4), ("scalar_positive", 3)]
         if all(abs(stride * extent) < 2**58 for view in views for stride, extent in zip(view.strides, view.shape)):
             facts.append(("no_overlap", 0, 1))  # larger arrays would not fit in any memory
-        guards = [[list(fact), evaluate_fact(fact, [*views, number])] for fact in facts]
+        guards = [[list(fact), evaluate_fact(fact, [*views, number, factor])] for fact in facts]
         if data.draw(st.booleans()):
             guards[data.draw(st.integers(0, len(guards) - 1))][1] ^= True
             holds = False
         else:
             holds = True
         driver = FakeDriver()
-        recipe = make_recipe(arguments=[["array", "float32", rank]] * 2 + [["scalar", "int64"]], params=[["ptr", 0]], guards=guards)
+        recipe = make_recipe(arguments=[["array", "float32", rank]] * 2 + [["scalar", "int64"], ["scalar", "float32"]], params=[["ptr", 0]], guards=guards)
         launcher = driver.launcher(recipe)
         assert launcher.prepare()
-        args = (*arrays, number)
+        args = (*arrays, number, factor)
         assert launcher._python((1, 1, 1), None, args) is holds
         assert launcher._native((1, 1, 1), None, args) is holds
         assert (launcher.mismatch(args) == []) is holds

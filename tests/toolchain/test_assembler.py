@@ -164,6 +164,13 @@ def test_an_assembler_that_crashes_is_an_error_with_its_last_output(tmp_path, mo
         assembler.assemble(NOTHING, "sm_90a")
 
 
+def test_an_assembler_that_a_signal_ends_has_crashed_and_the_error_says_what_to_try(tmp_path, monkeypatch):
+    """As ptxas 13.0 does with some texts, by a segmentation fault at all levels but -O0."""
+    monkeypatch.setenv("TILEJIT_PTXAS", script(tmp_path / "crash", "kill -SEGV $$\n"))
+    with pytest.raises(ToolchainError, match=r"crashed \(signal 11\) on the PTX for sm_90a; .*pip install -U nvidia-cuda-nvcc"):
+        assembler.assemble(NOTHING, "sm_90a")
+
+
 def test_many_threads_assemble_at_once():
     texts = [spilling(8 + i) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:

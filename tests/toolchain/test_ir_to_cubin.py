@@ -1,5 +1,6 @@
 """LLVM IR to PTX to a cubin, for every target."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -142,9 +143,20 @@ def test_the_optimised_module_of_one_target_gives_the_same_ptx_for_every_target(
     """Tests reuse optimised modules between targets. (Except with libdevice, whose functions may depend on the target.)"""
     square = tile.ArraySpec((70, 64), "float16")
     for text in (DOUBLE, scored.compile(square, square, tile.ArraySpec((70,), "float32"), target="sm_80").llvm_ir):
-        module = llvm.optimize(text, "sm_80", passes, False)
-        for target in TARGETS:
-            assert llvm.emit_ptx(module.clone(), target) == llvm.to_ptx(text, target, passes=passes)
+        with llvm.optimize(text, "sm_80", passes, False) as module:
+            for target in TARGETS:
+                with module.clone() as clone:
+                    assert llvm.emit_ptx(clone, target) == llvm.to_ptx(text, target, passes=passes)
+
+
+def test_no_module_is_left_to_the_garbage_collector():
+    """It might end a module after its context, which faults. An error keeps what its traceback names."""
+    from llvmlite.binding.module import ModuleRef
+    llvm.to_ptx(DOUBLE, "sm_90a")
+    with pytest.raises(ToolchainError) as caught:
+        llvm.to_ptx("define i32 @k(i32 %x) {\n  br label %l\nl:\n  %y = add i32 %z, 1\n  %z = add i32 %y, 1\n  ret i32 %y\n}\n", "sm_90a")
+    assert "verifier" in str(caught.value)
+    assert all(x.closed for x in gc.get_objects() if isinstance(x, ModuleRef))
 
 
 def test_accesses_without_an_alignment_get_the_alignment_of_their_type():

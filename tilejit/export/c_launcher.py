@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import architecture
+from ..dtypes import LARGEST, LEAST_NORMAL
 from ..errors import LaunchError
 from ..names import entry_name
 from ..runtime.element_types import ELEMENT_TYPES, integer_limits
@@ -35,6 +36,7 @@ C_TYPES = {"bool": "uint8_t", "float32": "float", "float64": "double",
 
 OPERATORS = {"add": "({} + {})", "sub": "({} - {})", "mul": "times({}, {})", "floordiv": "quotient({}, {})",
              "mod": "remainder_of({}, {})", "min": "least({}, {})", "max": "most({}, {})", "abs": "magnitude({})",
+             "positive": f"({LEAST_NORMAL!r} <= {{0}} && {{0}} <= {LARGEST!r})",
              "eq": "({} == {})", "le": "({} <= {})", "and": "({} && {})", "or": "({} || {})"}
 
 

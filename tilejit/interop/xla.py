@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..lazy import Lazy
@@ -83,7 +83,7 @@ class XlaArray:
     view: ArrayView
 
     def __tilejit_view__(self) -> ArrayView:
-        return self.view
+        return replace(self.view, owner=self)  # launchers take the array itself
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ class Facts:
     ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("stride_ratio", arg, dim, dim), ("size_is", arg,
     dim, value), ("size_at_least", arg, dim, n), ("size_within", arg, dim, scalar), ("size_within", arg, dim, arg, dim),
     ("fits32", arg), ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high),
-    ("no_overlap", arg, arg).
+    ("scalar_positive", arg), ("no_overlap", arg, arg).
     `answer(fact)` says what holds for the call being compiled; `values` are its arguments, for messages only.
     """
 

@@ -72,6 +72,8 @@ def condition(fact: Fact, kinds: Sequence[Kind]) -> Expression:
             return _and(_at_most(0, Leaf("scalar", i)), _is_multiple(Leaf("scalar", i), rest[0]))
         case "scalar_between":
             return _in_range(rest[0], Leaf("scalar", i), rest[1])
+        case "scalar_positive":
+            return Operation("positive", (Leaf("scalar", i),))
         case "no_overlap":
             low, high = _interval(i, _array(kinds, i))
             other_low, other_high = _interval(rest[0], _array(kinds, rest[0]))
@@ -231,6 +233,8 @@ def describe_fact(fact: Fact, names: Sequence[str] = ()) -> str:
             return f"{name} is a multiple of {rest[0]}, and not negative"
         case "scalar_between":
             return f"{name} is {rest[0]}" + (f" to {rest[1]}" if rest[1] != rest[0] else "")
+        case "scalar_positive":
+            return f"{name} is positive, and neither subnormal nor infinite in float32"
         case "no_overlap":
             return f"{name} does not overlap {_name_parameters(rest[0], names)}"
     return repr(fact)

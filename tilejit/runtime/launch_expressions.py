@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ..dtypes import LARGEST, LEAST_NORMAL, is_positive
 from ..errors import LaunchError
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ OPERATIONS: dict[str, tuple[Callable[..., int], str]] = {  # what each operation
     "min": (min, "min({}, {})"),
     "max": (max, "max({}, {})"),
     "abs": (abs, "abs({})"),
+    "positive": (is_positive, f"({LEAST_NORMAL!r} <= {{}} <= {LARGEST!r})"),  # of a float
     "eq": (operator.eq, "({} == {})"),
     "le": (operator.le, "({} <= {})"),
     "and": (operator.and_, "({} and {})"),  # of conditions

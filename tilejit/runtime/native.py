@@ -66,7 +66,7 @@ def build(launcher, store=None, patient: bool = False):
 
 def _supported_python() -> bool:
     return (sys.implementation.name == "cpython" and sys.byteorder == "little" and struct.calcsize("P") == 8
-            and "t" not in sys.abiflags and platform.machine() in ("x86_64", "aarch64"))
+            and platform.machine() in ("x86_64", "aarch64"))
 
 
 def _is_expressible(recipe: Recipe) -> bool:

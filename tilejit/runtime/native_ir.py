@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from ..dtypes import LARGEST, LEAST_NORMAL
 from .arrays import MAY_BE_NEGATED
 from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, integer_limits
 from .facts import ArrayKind
@@ -293,6 +294,12 @@ class _Code:
                 return self(f"select i1 {negative}, i64 {self('sub i64', 0, parts[0])}, i64 {parts[0]}")
             case "floordiv" | "mod":
                 return self.divide(name, *parts)
+            case "positive":
+                # the bit patterns of positive numbers have the order of the numbers; constants of floats are no
+                # immediate operands, and the code has no memory for them
+                least, largest = struct.unpack("<2q", struct.pack("<2d", LEAST_NORMAL, LARGEST))
+                bits = self(f"bitcast double {parts[0]} to i64")
+                return self("and i1", self("icmp sge i64", bits, least), self("icmp sle i64", bits, largest))
         raise ValueError(f"no operation {name}")
 
     def divide(self, name: str, a: str, b: str) -> str:

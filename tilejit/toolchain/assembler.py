@@ -237,11 +237,15 @@ def _error(ptx: str, target: str, assembler: Assembler, code: int, log: str) -> 
         if number and 0 < int(number[1]) <= len(lines):
             shown.append(f"    {number[1]}: {lines[int(number[1]) - 1].strip()}")
             loc = loc or _source_place(lines, int(number[1]))
+    name = assembler.path or assembler.name
+    if not shown and code < 0:
+        return ToolchainError(f"the assembler ({name}) crashed (signal {-code}) on the PTX for {target}; "
+                              "this is a fault of its own, which another release may not have: "
+                              "pip install -U nvidia-cuda-nvcc")
     if not shown:
         shown = [f"  it ended with code {code}", *(f"  {line}" for line in log.splitlines()[-10:])]
     if len(shown) > 20:
         shown = shown[:20] + ["  ..."]
-    name = assembler.path or assembler.name
     return ToolchainError(f"the assembler ({name}) refused the PTX for {target}:\n" + "\n".join(shown), loc)
 
 

@@ -125,12 +125,16 @@ def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = Fal
     if passes not in PASSES:
         raise ToolchainError(f"passes={passes!r} is not one of {', '.join(map(repr, PASSES))}")
     screen.check(ir, target)
-    return emit_ptx(optimize(ir, target, passes, libdevice), target)
+    with optimize(ir, target, passes, libdevice) as module:
+        return emit_ptx(module, target)
 
 
 def optimize(ir: str, target: str, passes: str, libdevice: bool):
     """The module of IR text after the passes. If it calls no functions of libdevice, the result is the same for every
-    target."""
+    target.
+
+    A module has to be closed, here and where it is used: the garbage collector might end it after its context, which
+    faults. It finds both where an error's traceback keeps them, and in free-threaded Python elsewhere too."""
     functions = _libdevice.called_by(ir)
     if functions and not libdevice:
         raise ToolchainError(f"the IR text calls {functions[0]} but libdevice=True was not given")
@@ -138,10 +142,14 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
     machine, layout = _machine(target)
     context = binding.create_context()  # a new one for each kernel, so that types and constants do not accumulate
     module = _parse(ir, context, _TRIPLE, layout)
-    if functions:
-        _link(module, functions, layout, context)
-    _verify(module)
-    _optimize(module, machine, passes, bool(functions))
+    try:
+        if functions:
+            _link(module, functions, layout, context)
+        _verify(module)
+        _optimize(module, machine, passes, bool(functions))
+    except BaseException:
+        module.close()
+        raise
     return module
 
 
@@ -193,10 +201,10 @@ def _link(module, functions: list[str], layout: str, context) -> None:
     """Link each libdevice function in with internal linkage, so that it is inlined or dropped."""
     binding = _llvm()
     for name in functions:
-        part = binding.parse_bitcode(_libdevice.function_bitcode(name, _cut, version()), context)
-        part.triple = _TRIPLE
-        part.data_layout = layout
-        module.link_in(part)
+        with binding.parse_bitcode(_libdevice.function_bitcode(name, _cut, version()), context) as part:
+            part.triple = _TRIPLE
+            part.data_layout = layout
+            module.link_in(part)
         module.get_function(name).linkage = "internal"
 
 
@@ -204,24 +212,24 @@ def _cut(library: bytes, name: str) -> bytes:
     """Bitcode of the libdevice function `name` with its callees, which are internal."""
     binding = _llvm()
     machine, layout = _machine("sm_90a")
-    module = binding.parse_bitcode(library, binding.create_context())
-    module.triple = _TRIPLE
-    module.data_layout = layout
-    names = {function.name for function in module.functions if not function.is_declaration}
-    if name not in names:
-        raise ToolchainError(f"libdevice has no function {name}")
-    for function in module.functions:
-        if not function.is_declaration and function.name != name:
-            function.linkage = "internal"
-    for variable in module.global_variables:
-        if not variable.is_declaration:
-            variable.linkage = "internal"
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
-    manager = binding.create_new_module_pass_manager()
-    manager.add_always_inliner_pass()
-    manager.add_global_dead_code_eliminate_pass()
-    manager.run(module, builder)
-    return module.as_bitcode()
+    with binding.parse_bitcode(library, binding.create_context()) as module:
+        module.triple = _TRIPLE
+        module.data_layout = layout
+        names = {function.name for function in module.functions if not function.is_declaration}
+        if name not in names:
+            raise ToolchainError(f"libdevice has no function {name}")
+        for function in module.functions:
+            if not function.is_declaration and function.name != name:
+                function.linkage = "internal"
+        for variable in module.global_variables:
+            if not variable.is_declaration:
+                variable.linkage = "internal"
+        builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+        manager = binding.create_new_module_pass_manager()
+        manager.add_always_inliner_pass()
+        manager.add_global_dead_code_eliminate_pass()
+        manager.run(module, builder)
+        return module.as_bitcode()
 
 
 def machine_code(ir: str, name: str) -> bytes:
@@ -231,9 +239,9 @@ def machine_code(ir: str, name: str) -> bytes:
     pointers, no floating-point constants. Raises ToolchainError if the code would need relocation."""
     binding = _llvm()
     machine = _host_machine()
-    module = _parse(ir, binding.create_context(), binding.get_process_triple(), str(machine.target_data))
-    _verify(module)
-    return _text_section(machine.emit_object(module), name)
+    with _parse(ir, binding.create_context(), binding.get_process_triple(), str(machine.target_data)) as module:
+        _verify(module)
+        return _text_section(machine.emit_object(module), name)
 
 
 def _text_section(elf: bytes, name: str) -> bytes:

@@ -126,10 +126,12 @@ class Call:
 
 
 def merge_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans of addresses (first, end), in order, with those that overlap or touch as one. Empty ones are left out."""
+    """Spans of addresses (first, end), in order, with those that overlap as one. Empty ones are left out.
+
+    Spans that only touch stay apart: they may be two allocations, and the driver copies from one at a time."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(s for s in spans if s[0] < s[1]):
-        if joined and low <= joined[-1][1]:
+        if joined and low < joined[-1][1]:
             joined[-1] = joined[-1][0], max(high, joined[-1][1])
         else:
             joined.append((low, high))
