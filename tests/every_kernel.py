@@ -197,7 +197,10 @@ class Kernels:
 
     def finish(self) -> list[str]:
         """Assemble the kernels that still wait; returns the problems."""
-        return [*self._cover_forms(), *self.queue.finish()]
+        try:
+            return [*self._cover_forms(), *self.queue.finish()]
+        finally:
+            self._forget_modules()
 
     def _problems(self, same: list[Sighting], test: str) -> list[str]:
         """The problems of a kernel's versions."""
