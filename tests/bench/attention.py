@@ -162,8 +162,8 @@ def scores(options: argparse.Namespace) -> Iterator[Cell]:
         yield Cell(f"ALiBi {'causal' if causal else 'full'}", calls, flops * (0.5 if causal else 1), same={"flex": peer})
     documents = create_block_mask(lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j), None, None, rows, rows)
     peer = functools.partial(flex, q, k, v, block_mask=documents)
-    calls = {"ours": functools.partial(kernels.attention, q, k, v, causal=True, mask=same_document, arguments=(ids,)),
-             "flex": peer, "plain": functools.partial(kernels.attention, q, k, v, causal=True)}
+    listed = kernels.block_mask(same_document, q, k, arguments=(ids,), causal=True, by_batch=False, by_head=False)
+    calls = {"ours": functools.partial(kernels.attention, q, k, v, mask=listed), "flex": peer, "plain": functools.partial(kernels.attention, q, k, v, causal=True)}
     yield Cell("documents of 1000, causal", calls, flops / 2, same={"flex": peer})
 
 

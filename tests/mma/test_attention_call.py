@@ -120,6 +120,25 @@ def test_a_mask_is_the_users_function(config):
     tried(q, k, v, config, mask=every_third, seen=(np.arange(200) + np.arange(2)[:, None, None]) % 3 == 0)
 
 
+@tile.jit
+def first_columns(batch, head, rows, columns, most):
+    return columns < most
+
+
+@tile.jit
+def only_first_columns(s, batch, head, rows, columns, most):
+    return tile.where(columns < most, s, -float("inf"))
+
+
+@CONFIGS
+def test_a_row_may_see_nothing_of_many_blocks(config):
+    """By a mask, or by scores of minus infinity."""
+    q, k, v = inputs(1, 2, 1, 100, 300)
+    seen = (np.arange(300) < 50)[None, :]
+    tried(q, k, v, config, mask=first_columns, arguments=(50,), seen=seen)
+    tried(q, k, v, config, score=only_first_columns, arguments=(50,), seen=seen)
+
+
 @CONFIGS
 def test_sinks_count_in_the_sums(config):
     """Also in rows that see no key, whose logarithm is then the sink."""

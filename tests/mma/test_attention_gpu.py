@@ -140,17 +140,64 @@ def test_keys_in_pages_are_right_on_the_gpu(page):
 
 @needs_gpu()
 @in_child(timeout=200)
-def test_packed_sequences_are_right_on_the_gpu():
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_packed_sequences_are_right_on_the_gpu(d):
+    """One sequence of NaN stands between the others; rows behind the last are left alone."""
     import torch
     from tilejit import kernels
-    lengths = [700, 0, 1, 129, 64, 2000]
-    q, k, v = (torch.randn(h, sum(lengths), 128, device="cuda").bfloat16() for h in (4, 2, 2))
-    out = kernels.attention(q, k, v, causal=True, lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32))
-    first = 0
-    for n in lengths:
-        part = slice(first, first + n)
-        near(out[:, part], q[:, part], k[:, part], v[:, part], causal=True)
-        first += n
+    rows, keys = [700, 0, 1, 129, 64, 2000, 33, 500], [700, 5, 300, 129, 64, 2100, 0, 20]
+    q = torch.randn(4, sum(rows) + 9, d, device="cuda").bfloat16()
+    k, v = (torch.randn(2, sum(keys) + 9, d, device="cuda").bfloat16() for _ in range(2))
+    bad = sum(keys[:3])
+    for x in (k, v):
+        x[:, bad:bad + keys[3]], x[:, sum(keys):] = float("nan"), float("nan")
+    lengths = [torch.tensor(n, device="cuda", dtype=torch.int32) for n in (rows, keys)]
+    for options in some((dict(causal=True), dict(), dict(window=(100, 17))), least=2):
+        out = torch.full_like(q, 7)
+        kernels.attention(q, k, v, lengths=lengths, out=out, **options)
+        first, start = 0, 0
+        for i, (n, m) in enumerate(zip(rows, keys)):
+            own, seen = slice(first, first + n), slice(start, start + m)
+            if i != 3:
+                near(out[:, own], q[:, own], k[:, seen], v[:, seen], **options)
+            first, start = first + n, start + m
+        assert bool((out[:, first:] == 7).all())
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_a_block_mask_is_its_function_on_the_gpu(d):
+    import torch
+    from tilejit import kernels
+
+    from tests.mma.test_attention_call import same_document
+    q, k, v = drawn(2, 4, 2, 2000, 2000, d)
+    ids = torch.arange(2000, device="cuda", dtype=torch.int32) // 370
+    for options in (dict(causal=True), dict(window=(200, 50))):
+        mask = kernels.block_mask(same_document, q, k, arguments=(ids,), by_batch=False, by_head=False, **options)
+        out, again = (kernels.attention(q, k, v, mask=mask) for _ in range(2))
+        want = kernels.attention(q, k, v, mask=same_document, arguments=(ids,), **options)
+        assert torch.equal(out, again)
+        error = (out.double() - want.double()).abs()
+        assert bool((error <= 2.0 ** -7 * (want.double().abs() + v.abs().max())).all()), (d, options)
+
+
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 128])
+def test_many_rows_of_batches_with_lengths_are_right_on_the_gpu(d):
+    import torch
+    from tilejit import kernels
+    lengths = [0, 900, 513, 1]
+    q = torch.randn(4, 4, 700, d, device="cuda").bfloat16()
+    k, v = (torch.randn(4, 2, 1000, d, device="cuda").bfloat16() for _ in range(2))
+    for i, n in enumerate(lengths):
+        k[i, :, n:], v[i, :, n:] = float("nan"), float("nan")
+    for causal in (False, True):
+        out = kernels.attention(q, k, v, causal=causal, lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32))
+        for i, n in enumerate(lengths):
+            near(out[i], q[i], k[i, :, :n], v[i, :, :n], causal=causal)
 
 
 @needs_gpu()

@@ -8,14 +8,16 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.attention.config import Config
-from tilejit.kernels.attention.constants import SequenceConstants
+from tilejit.kernels.attention.constants import HopperConstants, Scores, SequenceConstants
+from tilejit.kernels.attention.hopper import hopper
 from tilejit.kernels.attention.model import choose_sequences
 from tilejit.kernels.attention.problem import Request, check_attention
 from tilejit.kernels.attention.sequences import combine, sequences
+from tilejit.kernels.attention.tile_table import FIELDS, list_tiles
 from tilejit.runtime.arrays import ArrayView, row_major
 
 from tests.mma.attention_cases import BF16, check, inputs
-from tests.mma.test_attention_call import alibi, tried
+from tests.mma.test_attention_call import alibi, count, loops, tried
 
 
 @pytest.fixture(autouse=True)
@@ -43,20 +45,57 @@ def test_parts_of_the_keys_are_put_together(splits):
     tried(*inputs(1, 4, 4, 40, 30), config, causal=True)
 
 
-@pytest.mark.parametrize("rows, keys", [([70, 0, 130, 1], [70, 5, 200, 0]), ([1], [300]), ([0, 0], [3, 4]), ([20] * 150, [10] * 150)])
-def test_packed_sequences_are_right_one_by_one(rows, keys):
-    """No rows, no keys, more sequences than are searched at once. Rows beyond the last sequence are left alone."""
+ROLES, WITHOUT = Config(bm=192, bn=64, held=False, width=64), Config(roles=False, bm=64, bn=64)
+
+
+@tile.jit
+def by_sequence(batch, head, rows, columns):
+    return (columns + rows + batch) % 3 != head
+
+
+@pytest.mark.parametrize("rows, keys, config", [
+    ([70, 0, 130, 1], [70, 5, 200, 0], None), ([70, 0, 230, 1], [70, 5, 200, 0], ROLES), ([70, 0, 130, 1], [70, 5, 200, 0], WITHOUT),
+    ([1], [300], None), ([0, 0], [3, 4], ROLES), ([0, 0], [3, 4], WITHOUT), ([40] * 150, [10] * 150, None), ([20] * 150, [10] * 150, None)])
+def test_packed_sequences_are_right_one_by_one(rows, keys, config):
+    """No rows, no keys, more sequences than are searched at once, few rows and many. Rows beyond the last sequence are left alone."""
     q, k, v = inputs(None, 2, 1, sum(rows) + 5, 1)[0], *inputs(None, 2, 1, 1, sum(keys) + 3)[1:]
     k, v = k.copy(), v.copy()
     k[:, sum(keys):], v[:, sum(keys):] = np.nan, np.nan
     out = np.full(q.shape, 7, BF16)
     options = dict(causal=len(rows) < 5, window=(40, None))
-    _, lse = kernels.attention(q, k, v, lengths=(np.array(rows, np.int32), np.array(keys, np.int64)), out=out, lse=True, **options)
+    _, lse = kernels.attention(q, k, v, lengths=(np.array(rows, np.int32), np.array(keys, np.int64)), out=out, lse=True, config=config, **options)
     first, start = 0, 0
     for n, m in zip(rows, keys):
         check(out[:, first:first + n], lse[:, first:first + n], q[:, first:first + n], k[:, start:start + m], v[:, start:start + m], **options)
         first, start = first + n, start + m
     assert (out[:, first:] == 7).all()
+
+
+@pytest.mark.parametrize("config", [None, WITHOUT])
+def test_a_packed_sequence_sees_nothing_of_its_neighbours(config):
+    """One of NaN and infinities stands between two others; a mask gets the number of the sequence."""
+    q, k, v = (x.copy() for x in inputs(None, 2, 2, 300, 300))
+    k[:, 100:150], v[:, 100:150] = np.nan, np.inf
+    got = kernels.attention(q, k, v, lengths=np.array([100, 50, 150], np.int32), mask=by_sequence, sinks=SINKS[:2], config=config)
+    for i, (first, stop) in enumerate([(0, 100), (100, 150), (150, 300)]):
+        n, own = np.arange(stop - first), np.s_[:, first:stop]
+        if i != 1:
+            check(got[own], None, q[own], k[own], v[own], seen=(n + n[:, None] + i) % 3 != np.arange(2)[:, None, None], sinks=SINKS[:2])
+
+
+@pytest.mark.parametrize("rows, keys, packed", [([5, 70, 0, 128, 300], [200, 3, 400, 70, 200], True), ([40] * 130, [2, 1] * 65, True),
+                                                ([200, -3, 999], [10, 10, 999], True), ([100] * 3, [30, 500, -1], False)])
+def test_the_tiles_of_sequences_are_listed_with_the_longest_last(rows, keys, packed):
+    """Packed sequences end where their array ends, whatever their lengths say."""
+    most, bm, listed, first, start = (350 if packed else 100, 500), 64, [], 0, 0
+    for i, (n, m) in enumerate(zip(rows, keys)):
+        n, m = min(max(n, 0), most[0] - first), min(max(m, 0), most[1] - start)
+        listed.append((m, i, [(i, n, m, start, at, first + at) for at in range(0, n, bm)]))
+        first, start = (first + n, start + m) if packed else (0, 0)
+    want = [line for _, _, lines in sorted(listed) for line in lines]
+    table = np.full((len(want) + 4, FIELDS), -1, np.int32)
+    list_tiles[len(rows)](table, np.array(rows, np.int32) if packed else 0, np.array(keys, np.int64), *most, 7, BM=bm, PACKED=packed)
+    assert table[:len(want), 1:].tolist() == [list(line) for line in want] and table[-1, :2].tolist() == [len(want), 7]
 
 
 def test_one_array_of_lengths_is_that_of_rows_and_keys():
@@ -189,6 +228,17 @@ def test_blocks_are_loaded_ahead_without_spills(target, kind):
     assert {c.variant for c in made.copies} == {"tma" if kind == "even" and target == "sm_90a" else "ldgsts"}
 
 
+def test_the_loop_over_whole_blocks_of_packed_sequences_is_that_of_a_batch():
+    """All that ends with a sequence is in the other loop, and all blocks come by TMA."""
+    plan = HopperConstants(bm=128, bn=128, d=128, dv=128, stages=2, consumers=2, regs=(40, 232), held=True, turns=True, width=128, buffers=1,
+                           scores=Scores(right=True), lengths=True, packed=True)
+    x = tile.ArraySpec((16, 5000, 128), "bfloat16")
+    made = hopper.compile(x, x, x, x, 0, 0, tile.ArraySpec((1,), "uint32"), tile.ArraySpec((100, FIELDS), "int32"), 0.1, 0, 0, 0.0, 0, 0, 0, 0,
+                          PLAN=plan, num_warps=12, spills=1 << 20, target="sm_90a")
+    body = min(loops(made), key=len)
+    assert len(body) <= 450 and count(body, "STL") == count(body, "LDL") == 0 and {c.variant for c in made.copies} == {"tma"}
+
+
 Q, K, N = np.ones((2, 4, 1, 64), BF16), np.ones((2, 2, 100, 64), BF16), np.array([3, 4], np.int32)
 TABLE = np.zeros((2, 3), np.int32)
 
@@ -203,7 +253,7 @@ TABLE = np.zeros((2, 3), np.int32)
     (Q, K, dict(block_table=TABLE[:1], lengths=N), r"block_table is \[batch, pages of a sequence\]"),
     (Q, K, dict(block_table=N, lengths=N), "block_table is an array of int32 or int64 with 2 dimensions"),
     (Q, K[:, :, ::2], dict(block_table=TABLE, lengths=N), r"pages are contiguous in the order \[pages, kv_heads, rows, D\] or"),
-    (Q, K, dict(lengths=N, config=Config()), "config.roles must be False"),
+    (Q, K, dict(lengths=N, block_table=TABLE, config=Config()), "config.roles must be False"),
     (np.ones((1, 2, 1, 288), BF16), np.ones((1, 1, 5, 288), BF16), dict(config=Config()), "rows of over 256 columns need a kernel without roles"),
     (np.ones((1, 2, 1, 592), BF16), np.ones((1, 1, 5, 592), BF16), {}, "rows of q and k have a multiple of 16 elements, from 16 to 576, and not 592"),
     (Q, K, dict(config=Config(roles=False, bm=16, bn=32, splits=512)), "config.splits must be at most 256 for 64 columns, not 512"),

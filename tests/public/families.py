@@ -176,7 +176,8 @@ FAMILIES = (
             "profile named_range timeline timeline.Timeline timeline.Span "
             "roofline roofline.Counts roofline.Roofline roofline.Gpu "
             "tuning autotune choice tuning.Tuned tuning.Resources tuning.Trial tuning.TuningReport tuning.TunedCall kernels "
-            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention kernels.attention_backward jax jax.call"
+            "kernels.matmul kernels.grouped_matmul kernels.tune kernels.attention kernels.attention_backward "
+            "kernels.block_mask kernels.BlockMask jax jax.call"
         ),
     ),
     Family(

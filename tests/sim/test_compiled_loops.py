@@ -1,5 +1,6 @@
 """The simulator's loops that numba compiles, and NumPy in their place: the same results, bit for bit."""
 
+import itertools
 import subprocess
 import sys
 from collections import defaultdict
@@ -10,7 +11,15 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.ops.order.network import steps
-from tilejit.sim import atomics, compile_loops, element_loops as loops, global_races, networks, shared_units as units
+from tilejit.sim import (
+    atomics,
+    compile_loops,
+    element_loops as loops,
+    global_races,
+    networks,
+    shared_units as units,
+    thread_products,
+)
 from tilejit.sim.memory import SharedMemory
 
 INTEGERS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec", "sub")
@@ -23,7 +32,7 @@ def by_loops(monkeypatch):
     """Work of any size is done by the loops, as plain Python."""
     def interpreted(loop, seconds):
         return loop
-    for module in (atomics, global_races, networks):
+    for module in (atomics, global_races, networks, thread_products):
         monkeypatch.setattr(module, "compiled", interpreted)
 
 
@@ -75,6 +84,22 @@ def test_networks_sort_alike_by_loops_and_by_numpy(bits, kept, operands, seed):
         assert np.array_equal(a, b)   # the operands stay
 
 
+def test_products_of_threads_have_the_same_bits_by_a_loop_and_by_numpy():
+    rng = np.random.default_rng(0)
+    shapes = [(5, 7), (5, 4), (4, 7)]
+    for batches, dtype in itertools.product(itertools.product((1, 3), repeat=3), ("float32", "float64")):
+        acc, x, y = (rng.standard_normal((b, *shape)).astype(dtype) for b, shape in zip(batches, shapes))
+        x[0, 1], y[0, 0, 0], y[0, 0, 1] = 0, np.inf, -np.nan
+        expected = acc
+        with np.errstate(all="ignore"):
+            for k in range(4):
+                expected = expected + x[:, :, k, None] * y[:, None, k, :]
+        for by_loop in (True, False):
+            with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+                patch.setattr(thread_products, "compiled", lambda loop, seconds: loop if by_loop else None)
+                assert thread_products.add_products(acc, x, y).tobytes() == expected.tobytes()
+
+
 def shadow_after(accesses, by_loops: bool):
     """The findings and the marks of a shadow of 6 cells after accesses (writes or not, cells, ids)."""
     shadow = global_races.GlobalShadow(0, 24, 4)
@@ -93,6 +118,37 @@ def test_races_of_accesses_by_index_are_found_alike_by_loops_and_by_numpy(drawn)
     accesses = [(writes, np.array([c for c, _ in pairs]), np.array([i for _, i in pairs], np.int32))
                 for writes, pairs in drawn]
     assert shadow_after(accesses, True) == shadow_after(accesses, False)
+
+
+def stores_after(accesses, by_loops: bool):
+    """What a memory of 6 elements, its marks and the findings are after stores by index (CTAs' reads, if there are no
+    values), and whether two values met in an element."""
+    shadow, memory, found = global_races.GlobalShadow(4, 32, 4), np.zeros(6, np.uint32), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(global_races, "compiled", lambda loop, seconds: loop if by_loops else None)
+        for index, ids, values in accesses:
+            view = global_races.Index(index + 1)
+            if values is None:
+                found.append(shadow.read(view, ids, None, True))
+                continue
+            done = shadow.store(memory, index, values, 1, ids)
+            if not done:
+                memory[index] = values
+            clash = shadow.written_together(view, ids) if done & 2 else None
+            found.append(clash if done else shadow.write(view, ids, None, True))
+            met = (memory[index] != values).any()
+            assert not met or not done or done & 4
+    marks = [np.zeros(8) if x is None else x for x in (shadow.writer, shadow.reader)]
+    return memory.tolist(), found, [m.tolist() for m in marks]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(0, 9)),
+                                                 min_size=1, max_size=6)), min_size=1, max_size=4))
+def test_stores_by_index_are_done_and_checked_alike_by_a_loop_and_by_numpy(drawn):
+    accesses = [(np.array([c for c, _, _ in rows]), np.array([i for _, i, _ in rows], np.int32),
+                 np.array([v for _, _, v in rows], np.uint32) if writes else None) for writes, rows in drawn]
+    assert stores_after(accesses, True) == stores_after(accesses, False)
 
 
 @settings(max_examples=30, deadline=None)
@@ -137,6 +193,43 @@ def test_a_kernel_on_the_loops_has_the_results_and_findings_of_numpy(by_loops):
     assert not scattered.simulate((2,), x, at, out, BLOCK=128).findings and np.array_equal(out[at], x)
     at[200] = at[3]
     assert {f.kind for f in scattered.simulate((2,), x, at, out, BLOCK=128).findings} == {"race"}
+
+
+@tile.jit(num_warps=2)
+def moved(x, a, b, SYNC: tile.constexpr):
+    """Each CTA moves elements of one array by indices, twice."""
+    i = tile.program_id(0) * 64
+    for k in range(2):
+        v = tile.load(x[tile.load(a[k, i:i + 64])])
+        if SYNC:
+            tile.sync()
+        tile.store(x[tile.load(b[k, i:i + 64])], v + 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 999), st.sampled_from([1, 32, 64, 999]), st.booleans())
+def test_races_of_threads_by_index_are_found_alike_by_loops_and_by_numpy(seed, near, sync):
+    """Indices are permuted among so many neighbours; sometimes one of them is wrong."""
+    rng, place = np.random.default_rng(seed), np.arange(128)
+    def some():
+        keys = place // near * 1000 + rng.permutation(128)
+        order = np.argsort(keys).astype(np.int32)
+        order[rng.integers(0, 128, seed % 2)] = rng.integers(0, 128)
+        return order
+    a, b = (np.stack([some(), some()]) for _ in range(2))
+    found = []
+    for by_loops in (True, False):
+        x = np.arange(128, dtype=np.int32)
+        ran = []
+        def chosen(loop, seconds):
+            ran.append(loop)
+            return loop if by_loops else None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(global_races, "compiled", chosen)
+            report = moved.simulate((2,), x, a, b, SYNC=sync)
+        assert {loops.mark_thread_reads, loops.mark_thread_writes} <= set(ran)
+        found.append((x.tolist(), [(str(f), f.count, f.threads, f.ctas) for f in report.findings]))
+    assert found[0] == found[1]
 
 
 def test_numba_compiles_a_loop_when_the_work_pays_for_it(monkeypatch):

@@ -390,6 +390,9 @@ class Machine(Protocol):
         """The tensor map with the fields that a plan gives, over a global buffer from byte `base` on."""
     def run_network(self, values: list[Array], steps: Sequence[Any], kept: int) -> list[Array]:
         """Sort the last axis of `values` by the `steps` of a network, and keep its lowest ``2**kept`` elements."""
+    def add_products(self, acc: Array, x: Array, y: Array) -> Array:
+        """``acc + x @ y`` for tiles of one dtype, (B or 1, m, k) and (B or 1, k, n): by a product and a sum for each k
+        in turn, both rounded."""
     def owners(self, tile: Tile) -> Array | None:
         """For each element of a tile, the thread of the scope that holds it (its first replica); None for a tile
         without a layout."""

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 
 from ..ir.builder import element_type
-from ..ir.graph import For, If, While
+from ..ir.graph import Block, For, If, While
 from .parting import Frame, Parting, Spin
+from .thread_loops import ThreadLoop, Trips, calls_in
 from .waits import SpinWait
 
 
 class Control(Parting):
     """The part of a fiber that runs structural nodes. Where CTAs diverge, the fiber is split in two; where threads of
     a CTA diverge, both sides run one after the other under masks of active threads."""
+
+    by_function = True  # whether a loop may go on by a function for each thread, where nobody looks at single trips
 
     def decide(self, test: np.ndarray, active: np.ndarray | None):
         """The outcome of a condition: a bool if all agree, a mask over the CTAs (B,) if these differ, a mask (B or 1,
@@ -90,6 +93,8 @@ class Control(Parting):
                 index = frame.state[0]
             else:
                 frame.active = way
+                if self._go_on_by_function(frame, index):
+                    return
         elif not way:
             self._exit_loop(frame)
             return
@@ -109,6 +114,9 @@ class Control(Parting):
             self.env[carry.inner] = x if frame.active is None else _select(frame.active, x, self.env[carry.inner])
 
     def _end_for(self, frame: Frame) -> None:
+        if frame.trips is not None:
+            self._run_trips(frame, frame.trips)
+            return
         self._carry(frame)
         index, stop, step, _ = frame.state
         following = (index + step).astype(index.dtype)
@@ -123,6 +131,9 @@ class Control(Parting):
 
     def _end_while(self, frame: Frame) -> None:
         node = frame.node
+        if frame.trips is not None:
+            self._run_trips(frame, frame.trips)
+            return
         if frame.stage == "body":
             self._carry(frame)
             frame.stage, frame.code, frame.pc = "test", self.sim.program.code(node.test, node), 0
@@ -136,10 +147,80 @@ class Control(Parting):
                 frame = self.frames[-1]
             else:
                 frame.active = way
+                if self._go_on_by_function(frame):
+                    return
         elif not way:
             self._exit_loop(frame)
             return
         frame.stage, frame.code, frame.pc = "body", self.sim.program.code(node.body, node), 0
+
+    # -- loops that threads leave at different trips -------------------------------------------------------------------
+
+    def _go_on_by_function(self, frame: Frame, index: np.ndarray | None = None) -> bool:
+        """Whether a loop, which some threads have left and the others are about to run again, goes on by a function for
+        each thread from here; `index` is that of a counting loop."""
+        loop = ThreadLoop.of(frame.node) if self.by_function else None
+        if loop is None:
+            return False
+        assert frame.active is not None  # those that have not left
+        taken, carried = [self.value(x) for x in loop.taken], [self.env[c.inner] for c in loop.carried]
+        trips = Trips.begin(loop, frame.active, index, taken, carried)
+        if trips is None:
+            return False
+        if frame.spin is not None:
+            changing = [c in loop.carried for c in frame.node.carried]
+            frame.spin.state = [trips.spread(x).reshape(trips.shape) for x, c in zip(frame.spin.state, changing) if c]
+        frame.trips, frame.pc = trips, len(frame.code.nodes)
+        return True
+
+    def _run_trips(self, frame: Frame, trips: Trips) -> None:
+        """Run as many trips as are left of the budget by the loop's function. For a while loop, this stands before the
+        body, as do the trips that `_notice_spinning` counts."""
+        loop, spin, spins = trips.loop, frame.spin, isinstance(frame.node, While)
+        count = max(1, -(-self.budget // loop.nodes))
+        if spins and (spin is None or spin.version != self.sim.version):
+            spin = None
+        if spins:
+            count = min(count, spin.left) if spin is not None else 1
+            trips.saved = [x.reshape(-1) for x in spin.state] if spin is not None else trips.carried
+        longest, same, seen = trips.run(count)
+        self.budget -= longest * loop.nodes
+        self._count_calls(frame.node, trips, longest, seen)
+        frame.active = trips.active
+        for carry, x in zip(loop.carried, trips.values()):
+            self.env[carry.inner] = x
+        if spin is not None and same.any():
+            frame.trips = frame.spin = None
+            frame.stage, frame.code, frame.pc = "test", self.sim.program.code(frame.node.test, frame.node), 0
+            self.block(SpinWait(self, frame.node, spin.version))
+        elif not trips.left:
+            frame.trips = None
+            self._exit_loop(frame)
+        elif spins:
+            self._note_trips(frame, trips, longest)
+
+    def _note_trips(self, frame: Frame, trips: Trips, count: int) -> None:
+        """`_notice_spinning` after trips whose states are all different from the one to compare with."""
+        old = frame.spin
+        renewed = old is None or old.version != self.sim.version
+        if old is not None and not renewed:
+            old.left -= count
+            if old.left:
+                return
+        period = 1 if old is None or renewed else 2 * old.period
+        frame.spin = Spin(self.sim.version, [np.array(x) for x in trips.values()], period, period)
+
+    def _count_calls(self, node: For | While, trips: Trips, count: int, seen: np.ndarray) -> None:
+        """Count the calls of so many trips as executed."""
+        executed = self.sim.report.executed
+        def add(block: Block, times: int) -> None:
+            for call in calls_in(block):
+                executed[id(call)] += self.batch * times
+        for block in (node.body,) if isinstance(node, For) else (node.test, node.body):
+            add(block, count)
+        for branch in trips.loop.branches:
+            add(branch.node.then, int(seen[branch.number].sum()))
+            add(branch.node.orelse, int(seen[branch.number + 1].sum()))
 
     def _notice_spinning(self, frame: Frame) -> None:
         """Block after iterations that changed nothing, here or elsewhere, until something changes: when the loop has

@@ -111,6 +111,28 @@ def mark_writes(writer, reader, cells, ids):
     return outcome
 
 
+def store_marked(memory, index, values, base, writer, reader, ids, first):
+    """``memory[index[i]] = values[i]``, and mark the cell ``base + index[i]`` as written by the CTA ``ids[i]``, for
+    each i in order. Returns 0, and does nothing, if another CTA has written or read one of the cells; otherwise 1, plus
+    2 if several CTAs now write one cell, plus 4 if one CTA may write one several times. `reader` may be empty; `first`
+    says that nothing has been marked before."""
+    for i in range(0 if first else index.size):
+        cell = base + index[i]
+        if writer[cell] > 0 and writer[cell] != ids[i]:
+            return 0
+        if reader.size and reader[cell] != 0 and reader[cell] != ids[i]:
+            return 0
+    outcome = 1
+    for i in range(index.size):
+        cell = base + index[i]
+        before = writer[cell]
+        if before > 0:
+            outcome |= 4 if before == ids[i] else 6
+        writer[cell] = ids[i]
+        memory[index[i]] = values[i]
+    return outcome
+
+
 def mark_reads(writer, reader, cells, ids, many):
     """Mark ``cells[i]`` as read by the CTA ``ids[i]``, or by `many` if another one has read it. Returns False, and
     marks nothing, if another CTA has written one of them. `writer` may be empty."""
@@ -122,6 +144,84 @@ def mark_reads(writer, reader, cells, ids, many):
         before = reader[cells[i]]
         reader[cells[i]] = ids[i] if before == 0 or before == ids[i] else many
     return True
+
+
+def mark_thread_writes(marks, access, now, known):
+    """Mark cells as written by CTAs and threads, `access` (an array of each), one after the other.
+
+    `marks` are the arrays of writers and readers of `global_races.GlobalShadow`, and those of writes and of reads of
+    `global_threads.Marks`: CTAs, threads, epochs, columns, lines. Those of readers and of reads may be empty. `now` are
+    the epoch, column and line of this access; `known` are the epochs up to which the threads know of each other's
+    writes and of their reads, and the number of no thread. Returns as `mark_writes`; 0 also if another thread of the
+    CTA has accessed one of the cells since these epochs.
+    """
+    writer, reader, writes, reads = marks
+    cells, ids, threads = access
+    ordered, seen, nobody = known
+    for i in range(cells.size):
+        cell, mine, by = cells[i], ids[i], threads[i]
+        if writer[cell] > 0 and writer[cell] != mine:
+            return 0
+        if reader.size and reader[cell] != 0 and reader[cell] != mine:
+            return 0
+        if (writes[0][cell] == mine and writes[1][cell] != by and writes[1][cell] != nobody
+            and writes[2][cell] > ordered):
+            return 0
+        if (reads[0].size and reads[0][cell] == mine and reads[1][cell] != by and reads[1][cell] != nobody
+            and reads[2][cell] > seen):
+            return 0
+    outcome = 1
+    for i in range(cells.size):
+        cell = cells[i]
+        if writer[cell] > 0 and writer[cell] != ids[i]:
+            outcome = 2
+        writer[cell] = ids[i]
+        writes[0][cell] = ids[i]
+        writes[1][cell] = threads[i]
+        writes[2][cell], writes[3][cell], writes[4][cell] = now
+    return outcome
+
+
+def mark_thread_reads(marks, access, now, known, several, by, first):
+    """As `mark_thread_writes`, for reads; the arrays of writers and of writes may be empty. `several` are the numbers
+    for a cell that several threads of a CTA have read since the epoch in `known`, and for one that several CTAs have
+    read. `by` is as long as the arrays of `access`, and is that of threads if `first`: nothing has been marked then."""
+    writer, reader, writes, reads = marks
+    cells, ids, threads = access
+    ordered, seen, nobody = known
+    every, many = several
+    for i in range(0 if first else cells.size):
+        cell, mine = cells[i], ids[i]
+        if writer.size and writer[cell] > 0 and writer[cell] != mine:
+            return False
+        if (writes[0].size and writes[0][cell] == mine and writes[1][cell] != threads[i] and writes[1][cell] != nobody
+            and writes[2][cell] > ordered):
+            return False
+        again = reads[0][cell] == mine and reads[1][cell] != threads[i] and reads[2][cell] > seen
+        by[i] = every if again else threads[i]
+    for i in range(cells.size):
+        cell = cells[i]
+        before = reader[cell]
+        reader[cell] = ids[i] if before == 0 or before == ids[i] else many
+        reads[0][cell] = ids[i]
+        reads[1][cell] = by[i]
+        reads[2][cell], reads[3][cell], reads[4][cell] = now
+    return True
+
+
+def add_products(acc, x, y, total):
+    """``total = acc + x @ y`` for matrices (B or 1, m, n), (B or 1, m, k) and (B or 1, k, n), by a product and a sum
+    for each k in turn, both rounded."""
+    for b in range(total.shape[0]):
+        before, left, right = acc[b % acc.shape[0]], x[b % x.shape[0]], y[b % y.shape[0]]
+        for i in range(total.shape[1]):
+            row = total[b, i]
+            row[:] = before[i]
+            for k in range(left.shape[1]):
+                factor = left[i, k]
+                other = right[k]
+                for j in range(row.size):
+                    row[j] += factor * other[j]
 
 
 def exchange_keys(rows, halves, bits, stages):

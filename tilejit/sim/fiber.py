@@ -47,6 +47,7 @@ class Fiber(Control):
         self.left = False               # whether it has arrived at the cluster barrier that ends the kernel
         self.m = Machine(self)
         self.node: Node | None = None
+        self.budget = 0                 # nodes that it may still execute in its turn
 
     @property
     def threads(self) -> int:
@@ -80,11 +81,13 @@ class Fiber(Control):
         return mask if mask.any() and not mask.all() else None
 
     def run(self, budget: int) -> int:
-        """Run until it blocks, parks or ends, or has executed `budget` nodes. Returns what is left of the budget."""
+        """Run until it blocks, parks or ends, or has executed `budget` nodes. Returns what is left of the budget; below
+        0, if the last trip of a loop was longer."""
+        self.budget = budget
         if self.wait is not None:
             self._resume()
-        while not (self.done or self.parked or self.wait is not None) and budget > 0:
-            budget -= 1
+        while not (self.done or self.parked or self.wait is not None) and self.budget > 0:
+            self.budget -= 1
             frame = self.frames[-1]
             if frame.pc < len(frame.code.nodes):
                 node = frame.code.nodes[frame.pc]
@@ -92,7 +95,7 @@ class Fiber(Control):
                 self.STEPS[type(node)](self, frame, node)
             else:
                 self._leave(frame)
-        return budget
+        return self.budget
 
     def _resume(self) -> None:
         wait, call = self.wait, self.waiting_call

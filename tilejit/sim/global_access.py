@@ -66,8 +66,7 @@ class GlobalAccess(Component):
             threads = self.threads_of(shape, owner, writing=True)
         if shape[0] == 1 and self.m.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.m.ctas[-1] + 1), index.shape)
-            if self.m.checks and not atomic and (keep is None or keep.any()):
-                self._clash(memory, "write", int(self.m.ctas[0]), int(self.m.ctas[-1]))
+            self._clash_of_all(memory, keep, atomic)
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
@@ -77,10 +76,32 @@ class GlobalAccess(Component):
             self._note_store(buffer, region, index.size > 0)
         if not index.size:
             return
-        memory.elements(dtype)[index] = values
-        if self.m.checks and not atomic:
+        if atomic or not self.m.checks:
+            memory.elements(dtype)[index] = values
+        elif not self._store_by_loop(memory, index, values, ids, owner, shape):
+            memory.elements(dtype)[index] = values
             self._check_twice(memory, index, values, owner, shape)
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
+
+    def _clash_of_all(self, memory: GlobalMemory, keep: np.ndarray | None, atomic: bool) -> None:
+        """Report that every CTA of the batch writes the same elements."""
+        if self.m.checks and not atomic and (keep is None or keep.any()):
+            self._clash(memory, "write", int(self.m.ctas[0]), int(self.m.ctas[-1]))
+
+    def _store_by_loop(self, memory: GlobalMemory, index, values, ids, owner, shape) -> bool:
+        """Whether a store by indices is done and checked, by a compiled loop: where no earlier access conflicts with it
+        and threads are not tracked."""
+        shadow = memory.shadow
+        if shadow.threads is not None or self.m.sim.global_clocks is not None or cells_of_element(memory) > 1:
+            return False
+        unsigned = np.dtype(f"u{memory.itemsize}")
+        done = shadow.store(memory.elements(unsigned), index, np.ascontiguousarray(values).view(unsigned),
+                            int(self.cells(memory, np.asarray(0))), ids)
+        if done & 4:
+            self._check_twice(memory, index, values, owner, shape)
+        if done & 2:
+            self.judge(memory, "write", shadow.written_together(Index(self.cells(memory, index)), ids))
+        return done > 0
 
     def _note_store(self, buffer: SimBuffer, region: SimRegion | SimPoints | None, reached: bool) -> None:
         """Note whether an unmasked store of the current line has `reached` its array, or was far out of its bounds.

@@ -16,7 +16,9 @@ from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, find_unknown
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
 
-MARKED = 4e-8  # seconds that NumPy takes to check and mark an access to a cell by index
+# seconds that NumPy takes to check and mark an access to a cell by index, to store there as well, and where threads
+# are tracked
+MARKED, STORED, TRACKED = 4e-8, 6e-8, 1e-7
 
 SOME = 16    # how many acquisitions by some threads of a CTA are kept apart
 
@@ -176,6 +178,8 @@ class GlobalShadow:
         found = None
         if who is None and clocks is None and self._mark_by_loop(loops.mark_reads, view, ids, MANY):
             return None
+        if who is not None and clocks is None and self._mark_threads(loops.mark_thread_reads, view, who):
+            return None
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if who is not None:
@@ -199,7 +203,11 @@ class GlobalShadow:
         if who is None and clocks is None:
             marked = self._mark_by_loop(loops.mark_writes, view, ids)
             if marked:
-                return None if marked == 1 else self._written_together(view, ids)
+                return None if marked == 1 else self.written_together(view, ids)
+        if who is not None and clocks is None:
+            marked = self._mark_threads(loops.mark_thread_writes, view, who)
+            if marked:
+                return None if marked == 1 else self.written_together(view, ids)
         if self.writer is not None:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if self.reader is not None and found is None:
@@ -213,9 +221,9 @@ class GlobalShadow:
         if self.epoch is not None:
             assert clocks is not None  # as at the access that made the epochs
             view.assign(self.epoch, clocks.now[ids - 1])
-        return self._written_together(view, ids) if overlapping and found is None else found
+        return self.written_together(view, ids) if overlapping and found is None else found
 
-    def _written_together(self, view, ids: np.ndarray) -> tuple | None:
+    def written_together(self, view, ids: np.ndarray) -> tuple | None:
         """The first cell that several of `ids` have just written."""
         now = view(self.writer)
         clash = now != ids
@@ -239,6 +247,40 @@ class GlobalShadow:
             writer, reader = none if self.writer is None else self.writer, self._readers_array()
         cells, ids = (as_loops_take_it(x.reshape(-1)) for x in (view.index, np.broadcast_to(ids, view.index.shape)))
         return int(mark(writer, reader, cells, ids, *more))
+
+    def _mark_threads(self, loop: Callable[..., int], view, who: Accessor) -> int:
+        """`_mark_by_loop` where threads are tracked."""
+        if not isinstance(view, Index) or self.flight is not None:
+            return 0
+        run, writing = compiled(loop, view.index.size * TRACKED), loop is loops.mark_thread_writes
+        first = self.of_threads().writes is None and not self.of_threads().reads
+        found = None if run is None else self.of_threads().marks_for_loop(who, writing)
+        if run is None or found is None:
+            return 0
+        writes, reads, now, known = found
+        access = tuple(as_loops_take_it(np.broadcast_to(x, view.index.shape).reshape(-1))
+                       for x in (view.index, who.ids, who.threads.astype(np.int16)))
+        none = np.empty(0, np.int32)
+        if writing:
+            reader = none if self.reader is None else self.reader
+            return int(run((self._arrays(None), reader, writes, reads), access, now, known))
+        writer, first = none if self.writer is None else self.writer, first and self.writer is None
+        by = access[2] if first else np.empty_like(access[2])
+        return int(run((writer, self._readers_array(), writes, reads), access, now, known,
+                       (np.int16(EVERY), np.int32(MANY)), by, first))
+
+    def store(self, memory: np.ndarray, index: np.ndarray, values: np.ndarray, base: int, ids: np.ndarray) -> int:
+        """Store unsigned `values` at the elements `index` of a memory by a compiled loop, on behalf of the CTAs `ids`,
+        and mark the cells, which follow `base`. Returns what `element_loops.store_marked` does; 0 if all is left to
+        NumPy."""
+        run = compiled(loops.store_marked, index.size * STORED)
+        if run is None:
+            return 0
+        first, reader = self.writer is None and self.reader is None, self.reader
+        reader = np.empty(0, np.int32) if reader is None else reader
+        index, values, ids = (as_loops_take_it(np.broadcast_to(x, index.shape).reshape(-1))
+                              for x in (index, values, ids))
+        return int(run(memory, index, values, base, self._arrays(None), reader, ids, first))
 
     def _readers_array(self) -> np.ndarray:
         if self.reader is None:

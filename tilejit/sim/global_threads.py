@@ -43,6 +43,14 @@ class Marks:
         self.cta, self.column, self.epoch, self.line = (np.zeros(cells, np.int32) for _ in range(4))
         self.thread = np.zeros(cells, np.int16)
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """As `element_loops` takes them."""
+        return self.cta, self.thread, self.epoch, self.column, self.line
+
+
+NO_MARKS = Marks(0)
+
 
 @dataclass
 class Clash:
@@ -86,6 +94,13 @@ class Accessor:
     def clusters(self) -> np.ndarray:
         """The accessor's clusters + 1, or MANY."""
         return np.where(self.ids > 0, self.m.sim.cluster_of[self.ids], self.ids)
+
+    def single_clock(self) -> Clocks | None:
+        """The clocks, if the kernel has one atom and one CTA in a cluster, and all CTAs of the machine know the same of
+        each other's threads."""
+        m = self.m
+        one = m.sim.ranks == 1 and len(m.sim.atom_start) == 1 and len(m.peek()) == 1
+        return m.peek()[0][0].clocks if one else None
 
     def epochs(self, atoms: np.ndarray) -> np.ndarray:
         """The current epoch of each of `atoms`, broadcastable to the cells."""
@@ -139,6 +154,22 @@ class ThreadShadow:
         # since the last ordinary write: they need a fence before a copy, and no order among each other
         self.atomics: Marks | None = None
         self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
+
+    def marks_for_loop(self, who: Accessor, writing: bool) -> tuple[tuple, ...] | None:
+        """For an access by `who`, what `element_loops.mark_thread_writes` takes: the arrays of writes and of reads, and
+        its arguments `now` and `known`. None where that takes more than one epoch, or proxy fences count."""
+        clocks = who.single_clock() if not who.kind and who.planes <= SETTLED and self.atomics is None else None
+        if clocks is None:
+            return None
+        column = int(clocks.column(0, 0))
+        if writing and self.writes is None:
+            self.writes = Marks(self.cells)
+        if not writing and column not in self.reads:
+            self.reads[column] = Marks(self.cells)
+        writes, reads = (m.arrays for m in (self.writes or NO_MARKS, self.reads.get(column, NO_MARKS)))
+        now = np.int32(clocks.now[0, 0]), np.int32(column), np.int32(who.m.line)
+        ordered, seen = (np.int32(clocks.known[0, 0, plane, column]) for plane in (ORDER, READ))
+        return writes, reads, now, (ordered, seen, np.int16(NOBODY))
 
     def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
         """Of the cells `bad`, which other CTAs wrote, those whose write no barrier of the cluster orders."""

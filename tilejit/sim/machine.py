@@ -31,6 +31,7 @@ from .tensor_copies import PairOperations
 from .tensor_cores import TensorCores
 from .tensor_memory import TensorMemoryAccess
 from .tensor_products import TensorProducts
+from .thread_products import add_products
 from .tma import TensorCopies
 from .traffic import Traffic
 from .values import SimBuffer, SimPoints, SimRegion, SimTensorMap
@@ -354,6 +355,10 @@ class Machine:
     def run_network(self, values: list[np.ndarray], steps: Sequence[Any], kept: int) -> list[np.ndarray]:
         """Sort the last axis of `values` by the `steps` of a network, and keep its lowest ``2**kept`` elements."""
         return run_network(values, steps, kept)
+
+    def add_products(self, acc: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """``acc + x @ y`` for tiles of one dtype, by a product and a sum for each k in turn, both rounded."""
+        return add_products(acc, x, y)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from .values import merge, take
 
 if TYPE_CHECKING:
     from .fiber import Fiber
+    from .thread_loops import Trips
 
 
 class Join:
@@ -61,12 +62,13 @@ class Frame:
     `state` holds the loop's or branch's own state. `active` is the mask of active threads (B or 1, T), None for
     all."""
 
-    __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins", "spin", "since")
+    __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins", "spin", "since", "trips")
 
     def __init__(self, code: Code, node=None, stage: str = "", state: tuple = (), active: np.ndarray | None = None):
         self.code, self.pc, self.node, self.stage, self.state, self.active = code, 0, node, stage, state, active
         self.joins: list[Join] = []
         self.spin: Spin | None = None
+        self.trips: Trips | None = None   # of a loop that runs by a function for each thread
         self.since: float | None = None   # when the frame was first seen to be on top of its fiber: see `chunk.NOTICE`
 
     def take(self, rows: np.ndarray) -> Frame:
@@ -96,7 +98,7 @@ class Parting(FiberParts):
         new.frames = [f.take(other) for f in self.frames]
         new.after, new.children = list(self.after), list(self.children)
         new.polled, new.parked, new.done, new.node, new.left = -1, False, False, self.node, self.left
-        new.ahead, new.unjoined = self.ahead, self.unjoined
+        new.ahead, new.unjoined, new.budget = self.ahead, self.unjoined, 0
         new.m = Machine(new)
         new.waiting_call = self.waiting_call
         new.wait = self.wait.bound(new, other) if self.wait is not None else None

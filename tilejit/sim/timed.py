@@ -102,6 +102,7 @@ class TimedFiber(Fiber):
     """A fiber with a clock: `now`, in steps."""
 
     sim: TimedChunk
+    by_function = False
     now = 0.0
     resuming = False  # whether the call whose results are stored has waited, so that its step is over
     reason = ""       # what the current wait is for, in words

@@ -27,6 +27,7 @@ from ..traced import (
     no_gradient,
 )
 from .backward.call import attention_backward
+from .block_mask import BlockMask, taken_apart
 from .checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
 from .config import Config
 from .launch import Launch, ordered_by_rows
@@ -39,7 +40,7 @@ PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 @hide_own_frames
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None,
               window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
-              mask: tile.Kernel[..., Any] | None = None, score: tile.Kernel[..., Any] | None = None,
+              mask: tile.Kernel[..., Any] | BlockMask | None = None, score: tile.Kernel[..., Any] | None = None,
               arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False,
               block_table: Any = None, lengths: Any = None, out: Any = None,
               config: Config | None = None) -> Any:
@@ -49,7 +50,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     `q` is [batch, heads, rows, D], `k` is [batch, kv_heads, keys, D] and `v` is [batch, kv_heads, keys, DV]; or all
     have no batch. Each head of `k` and `v` serves the same number of heads of `q` in a row. D and DV are multiples of
     16 up to 576 and 512, of which 64, 96, 128, 192 and 256 are tuned. `v` may be a view of the first columns of `k`,
-    as in latent attention (576 and 512): with over 256 columns, few rows or lengths, they are then read once. All are
+    as in latent attention (576 and 512): with over 256 columns or few rows, they are then read once. All are
     bfloat16 or all float16, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
     exchanged, and a new result then has this order too.
     Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Sums and
@@ -64,8 +65,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     ``score(scores, batch, head, rows, columns, *arguments)``, a function under ``@tile.jit``, may change a tile of
     them; `rows` is an int32 tile [BM, 1] and `columns` one [1, BN], which count in q and k. Columns may lie beyond the
     last, rows too. ``mask(batch, head, rows, columns, *arguments)`` returns where rows see columns, as a tile of bools
-    that broadcasts to [BM, BN]. `arguments` are up to four arrays or numbers. `sinks` has a float for each head, an
-    additional score of each of its rows, without a value.
+    that broadcasts to [BM, BN]; with a `block_mask` of it, hidden blocks are not computed. `arguments` are up to four
+    arrays or numbers. `sinks` has a float for each head, an additional score of each of its rows, without a value.
 
     `lengths` is an int32 or int64 array with the keys of each batch, of which `k` and `v` have at most that many; what
     lies behind is not used. If `q`, `k` and `v` have no batch, their rows are those of several sequences, one after the
@@ -78,15 +79,19 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
     time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `score`, `block_table` or `out`,
     and takes it whole in torch.compile. LaunchError says what does not fit."""
+    table = None
+    if isinstance(mask, BlockMask):
+        table = mask
+        mask, causal, window, arguments = taken_apart(mask, q, k, causal, window, arguments)
     given = dict(q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
                  arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
                  config=config)
     if is_traced(q, k, v, out) or needs_gradient(q, k, v, sinks, arguments):
         return _call_operator(given)
-    return _attention(given)
+    return _attention(given, blocks=table)
 
 
-def _attention(given: dict[str, Any], sums: Any = None) -> Any:
+def _attention(given: dict[str, Any], sums: Any = None, blocks: BlockMask | None = None) -> Any:
     """`attention` of arrays with memory, for its arguments by name; `sums` may be the array for the logarithms."""
     arguments, q = given["arguments"], given["q"]
     if arguments.__class__ is not tuple or arguments:
@@ -96,14 +101,16 @@ def _attention(given: dict[str, Any], sums: Any = None) -> Any:
                    score=given["score"], extras=len(arguments), lse=bool(given["lse"]))
     shape = tuple(getattr(q, "shape", ()))
     lengths = checked_lengths(given["lengths"], given["block_table"], len(shape))
-    return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths), options,
+    block, table = (None, None) if blocks is None or blocks.table is None else (blocks.block, blocks.table)
+    options["block"] = block
+    return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths, table), options,
                    checked_scale(given["scale"], shape), checked_softcap(given["softcap"]), tuple(arguments),
                    given["config"], sums)
 
 
 # for functions of the user's whose layouts need scratch memory, which only compiling tells
 BESIDE_SCRATCH = Config(roles=False, bm=64, bn=64)
-NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table"
+NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table", "mask.table"
 
 
 def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float, arguments: tuple,
@@ -119,7 +126,7 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if launch is None:
         views: list[Any] = [None if x is None else describe(x) for x in arrays]
         request = Request(*views[:5], **options, positive=scale > 0, softcap=softcap > 0, row_lengths=views[5],
-                          key_lengths=views[6], pages=views[7])
+                          key_lengths=views[6], pages=views[7], blocks=views[8])
         launch = plan_launch(request, config, target or driver.target(request.q.device))
     made = launch.new_result(q) if out is None else out
     if sums is None and options["lse"]:

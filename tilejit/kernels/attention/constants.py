@@ -17,7 +17,8 @@ class Scores:
     - `score`, `mask`: the user's functions, or None; `extras`: how many arguments both take after the place
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
-    - `sinks`: each head has a logit that counts in the sums of its rows, and has no value"""
+    - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
+    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole"""
 
     left: bool = False
     right: bool = False
@@ -27,11 +28,17 @@ class Scores:
     extras: int = 0
     scaled: bool = False
     sinks: bool = False
+    listed: bool = False
 
     @property
     def has_bounds(self) -> bool:
         """Whether rows see only some of the columns by their place alone."""
         return self.left or self.right
+
+    @property
+    def may_hide_all(self) -> bool:
+        """Whether the user's functions may hide whole blocks of a row from it, wherever these are."""
+        return self.score is not None or self.mask is not None and not self.listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +66,8 @@ class HopperConstants(AttentionConstants):
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
-      are stored by threads"""
+      are stored by threads
+    - `lengths`: sequences have numbers of keys of their own; `packed`: and of rows, and all lie one after the other"""
 
     consumers: int
     regs: tuple[int | None, int | None]
@@ -67,6 +75,8 @@ class HopperConstants(AttentionConstants):
     turns: bool
     width: int
     buffers: int
+    lengths: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

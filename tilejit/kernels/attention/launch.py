@@ -14,6 +14,7 @@ from ..matmul.workspace import zeros
 from ..operands import NOTHING
 from ..views import new_array, swap_axes, temporary
 from .sequences import combine
+from .tile_table import FIELDS, list_tiles
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,10 @@ class Launch:
     """What a call with such extents, strides and dtypes runs: the kernel (None: there is nothing to launch) with its
     grid and constants, and the result's shape and dtype. `by_rows`: a new result has the rows of all heads beside each
     other, as Q has. `bounds`: how many columns a row sees to the left and to the right of its position. `group`: the
-    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `lengths`: it takes the
-    lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts together.
-    `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
+    kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `listed`: (the sequences with
+    lengths of their own, the most tiles that they have), if the kernel takes these from a table. `lengths`: it takes
+    the lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts
+    together. `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,6 +35,7 @@ class Launch:
     by_rows: bool = False
     bounds: tuple[int, int] = (0, 0)
     group: int = 0
+    listed: tuple[int, int] | None = None
     lengths: bool = False
     splits: int = 1
     spans: tuple[tuple[int, int], ...] = ()
@@ -49,12 +52,18 @@ class Launch:
         return combine.prepared((-(-lines // self.constants["PLAN"].lines),), PLAN=self.constants["PLAN"])
 
     def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float, softcap: float, arguments: tuple) -> None:
-        """Launch. `sequences` are the lengths of rows and of keys, and the pages; each may be None."""
-        more: tuple = (zeros(q, (1,), "uint32"), self.group) if self.group else ()
+        """Launch. `sequences` are the lengths of rows and of keys, the pages, and the table of a `BlockMask`; each may
+        be None."""
+        more: tuple = ()
+        if self.group:
+            order = self.group if self.listed is None else self.list_tiles(q, k, *sequences[:2])
+            if self.constants["PLAN"].scores.listed:
+                order = self.group, sequences[3]
+            more = zeros(q, (1,), "uint32"), order
         lse, sinks = (0 if x is None else x for x in (lse, sinks))
         made, sums = out, lse
         if self.lengths:
-            more = tuple(0 if x is None else x for x in sequences)
+            more = tuple(0 if x is None else x for x in sequences[:3])
             if sequences[2] is not None:
                 plan = self.constants["PLAN"]
                 k, v = (page_rows(x, plan.rows_first) for x in (k, k if plan.inner else v))
@@ -66,6 +75,19 @@ class Launch:
                           *NOTHING[len(arguments):])
         if self.splits > 1:
             self.bound_combine(made, sums, sinks, out, lse)
+
+    @cached_property
+    def bound_list(self):
+        """The kernel that lists the tiles of sequences, likewise."""
+        plan = self.constants["PLAN"]
+        return list_tiles.prepared((self.listed[0],), BM=plan.bm, PACKED=plan.packed)
+
+    def list_tiles(self, q, k, row_lengths, key_lengths):
+        """The table of the tiles of sequences with lengths of their own."""
+        table = temporary(q, (self.listed[1] + 1, FIELDS), "int32")
+        rows = row_lengths if self.constants["PLAN"].packed else 0
+        self.bound_list(table, rows, key_lengths, q.shape[-2], k.shape[-2], self.group)
+        return table
 
     def new_result(self, q):
         """A new array for the result, in the memory order of Q."""

@@ -10,6 +10,7 @@ from .problem import Attention
 L2 = 32 << 20        # bytes of L2 that the K and V of heads whose tiles are taken together may fill
 LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
+FEW = 32             # rows of packed sequences, on the average, below which `sequences` is for them
 SPLITS = 64          # CTAs that may share the keys of a tile
 # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 SHORT = 1024
@@ -54,10 +55,11 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     elif problem.dv % max(width, 1) or width > problem.dv:
         width = problem.dv
     width = width if stored else 0
-    tiles = problem.batches * problem.heads * -(-problem.rows // 128)
-    if problem.rows <= 64 or tiles * 2 <= processors:
+    rows, tiles = problem.rows_of_each, problem.batches * problem.heads * -(-problem.rows // 128)
+    if rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    if d <= 64 and not (problem.scores.right and problem.rows <= SHORT):
+    # with a list of blocks, three consumers' loops do not fit in their registers
+    if d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed:
         return Config(bm=192, bn=bn, held=False, width=width)
     return Config(bm=128, bn=bn, held=held, width=width)
 
@@ -98,13 +100,16 @@ def heads_in_tile(problem: Attention) -> int:
 
 def few_rows(problem: Attention) -> bool:
     """Whether the rows of the heads that share one of K and V are so few that `sequences` is for them."""
+    if problem.request.packed:
+        return problem.rows_of_each < FEW
     shared = heads_in_tile(problem)
-    return not problem.request.packed and problem.rows * shared <= LINES and (shared > 1 or problem.group == 1)
+    return problem.rows * shared <= LINES and (shared > 1 or problem.group == 1)
 
 
 def heads_at_once(problem: Attention) -> int:
-    """How many heads of Q have tiles that are taken together."""
-    keys = max(problem.keys * (problem.d + problem.dv) * 2, 1)
+    """How many heads of Q have tiles that are taken together. Of packed sequences, the longest are taken to have twice
+    the mean of keys."""
+    keys = max(problem.keys_of_each * (1 + problem.request.packed) * (problem.d + problem.dv) * 2, 1)
     shared = problem.heads // max(problem.kv_heads, 1)
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 

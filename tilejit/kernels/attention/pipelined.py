@@ -38,7 +38,7 @@ def attend(state, q, K, V, place, head, begin, end, rules, EDGE: tile.constexpr,
     for i in tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end):
         s = tile.dot(q, tile.load(part(K, place.batch, head, i * BN, BN, PLAN.d)).T)
         s = mask_scores(s, place, i * BN, rules, EDGE, SCORES)
-        HIDES: tile.constexpr = EDGE and SCORES.has_bounds or SCORES.mask is not None
+        HIDES: tile.constexpr = EDGE and SCORES.has_bounds or SCORES.may_hide_all
         p, most, total, by = softmax_step(s, most, total, factor, HIDES)
         v = tile.load(part(V, place.batch, head, i * BN, BN, PLAN.dv))
         acc = tile.dot(p.to(q.dtype), v, acc * by[:, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...errors import LaunchError
@@ -28,16 +29,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     processors = 4 if request.q.device == "host" else driver.multiprocessors(request.q.ordinal)
     by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
     stored = stored_by_tma(problem.out, 32)
-    by_sequences = request.key_lengths is not None or problem.is_wide or config is None and few_rows(problem)
-    if config is None and by_sequences:
-        config = choose_sequences(problem, target, processors)
-    elif config is None:
-        config = choose(problem, target, by_tma, stored, processors)
-    check_kind(config)
-    by_sequences = by_sequences or config.splits > 1
-    if by_sequences and config.roles:
-        raise LaunchError("sequences with lengths, keys that CTAs share, and rows of over 256 columns need a kernel "
-                          "without roles: config.roles must be False")
+    config, by_sequences = _choose_config(problem, config, target, processors, by_tma, stored)
     check_config(config, target, problem.d, 0 if by_sequences and problem.is_inner else problem.dv)
     by_rows = ordered_by_rows(request.q.shape, request.q.strides)
     how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right),
@@ -51,13 +43,49 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if by_sequences:
         return _by_sequences(problem, config, how)
     ahead = config.roles or all(map(loaded_by_threads, (request.k, request.v)))
+    if config.roles:
+        problem = _with_listed_blocks(problem, config)
     plan = constants(problem, config, ahead, stored)
     options = dict(PLAN=plan, num_warps=config.num_warps, spills=ANY)
     tiles = -(-problem.rows // config.bm)
     if not config.roles:
         return Launch(shape, dtype, pipelined, (tiles, problem.heads, problem.batches), options, **how)
-    ctas = min(processors, tiles * problem.heads * problem.batches)
-    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem), **how)
+    tiles *= problem.batches
+    if request.packed:
+        tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
+    ctas = min(processors, tiles * problem.heads)
+    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
+                  listed=(request.sequences, tiles) if _has_lengths(request) else None, **how)
+
+
+def _choose_config(problem: Attention, config: Config | None, target: str, processors: int, by_tma: bool,
+                   stored: bool) -> tuple[Config, bool]:
+    """The configuration, and whether it is one of `sequences`."""
+    request, lengths = problem.request, _has_lengths(problem.request)
+    alone = request.pages is not None or problem.is_wide  # for `sequences` alone
+    if config is None and (alone or few_rows(problem) or lengths and not (target == "sm_90a" and by_tma)):
+        return choose_sequences(problem, target, processors), True
+    if config is None:
+        config = choose(problem, target, by_tma, stored, processors)
+        if config.roles and request.block is not None:
+            config = replace(config, bm=request.block[0], bn=request.block[1], turns=request.block[0] > 64)
+    check_kind(config)
+    by_sequences = alone or config.splits > 1 or lengths and not config.roles
+    if by_sequences and config.roles:
+        raise LaunchError("keys in pages, keys that CTAs share, and rows of over 256 columns need a kernel without "
+                          "roles: config.roles must be False")
+    return config, by_sequences
+
+
+def _with_listed_blocks(problem: Attention, config: Config) -> Attention:
+    """The problem for a kernel with roles, which takes the list of a mask's blocks, if there is one."""
+    request = problem.request
+    if request.blocks is None or request.block is None or _has_lengths(request):
+        return problem
+    if (config.bm, config.bn) != request.block:
+        raise LaunchError(f"the mask's blocks have {request.block[0]} rows and {request.block[1]} columns: config.bm "
+                          f"and config.bn must be these, not {config.bm} and {config.bn}")
+    return replace(problem, scores=replace(problem.scores, listed=True))
 
 
 def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> Launch:
@@ -95,7 +123,13 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
-                           buffers=config.buffers)
+                           buffers=config.buffers, lengths=_has_lengths(problem.request),
+                           packed=problem.request.packed)
+
+
+def _has_lengths(request: Request) -> bool:
+    """Whether sequences have numbers of keys of their own."""
+    return request.key_lengths is not None
 
 
 def packed_nothing(request: Request) -> bool:

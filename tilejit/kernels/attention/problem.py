@@ -22,7 +22,7 @@ PLACES = ("the batch", "the head", "the rows", "the columns")
 class Request:
     """The arrays of a call, the result if one is given, and its options; `extras` are the arguments of its functions,
     `positive` says whether the scale is. `row_lengths` and `key_lengths`: the lengths of sequences; `pages`: the pages
-    of each."""
+    of each; `blocks`: the table of a mask's blocks, which have `block` rows and columns."""
 
     q: ArrayView
     k: ArrayView
@@ -40,6 +40,8 @@ class Request:
     row_lengths: ArrayView | None = None
     key_lengths: ArrayView | None = None
     pages: ArrayView | None = None
+    blocks: ArrayView | None = None
+    block: tuple[int, int] | None = None
 
     @property
     def sequences(self) -> int:
@@ -79,6 +81,16 @@ class Attention:
     def group(self) -> int:
         """The heads of Q that have one head of K and V."""
         return self.heads // max(self.kv_heads, 1)
+
+    @property
+    def rows_of_each(self) -> int:
+        """The rows of a sequence, of packed ones the mean."""
+        return -(-self.rows // max(self.request.sequences, 1)) if self.request.packed else self.rows
+
+    @property
+    def keys_of_each(self) -> int:
+        """The most keys of a sequence, of packed ones the mean."""
+        return -(-self.keys // max(self.request.sequences, 1)) if self.request.packed else self.keys
 
     @property
     def is_wide(self) -> bool:
@@ -125,6 +137,8 @@ def check_attention(request: Request) -> Attention:
     _check_out(out, shape, q)
     if request.sinks is not None:
         _check_sinks(request.sinks, heads, q.device)
+    if request.blocks is not None and request.blocks.device != q.device:
+        raise LaunchError(f"the block mask is on {request.blocks.device}, and q on {q.device}")
     return Attention(request, batches, heads, kv_heads, rows, keys, d, dv, shape, out, _scores(request, rows, keys))
 
 

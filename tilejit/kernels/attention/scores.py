@@ -79,7 +79,7 @@ def mask_scores(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.cons
         if SCORES.left:
             seen = seen & (columns >= at - rules.left)
         s = tile.where(seen, s, -float("inf"))
-    if SCORES.mask is not None:
+    if SCORES.mask is not None and (EDGE or not SCORES.listed):
         s = tile.where(SCORES.mask(place.batch, heads, rows, columns, *rules.extra), s, -float("inf"))
     return s
 

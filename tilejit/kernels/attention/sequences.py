@@ -13,6 +13,7 @@ import tilejit as tile
 
 from .pipelined import part
 from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, mask_scores, softmax_step, span_of
+from .tile_table import length_of
 
 CHUNK = 128   # sequences that are searched at once
 
@@ -27,13 +28,6 @@ class Keys:
     head: Any
     start: Any
     tile_record = True
-
-
-@tile.jit
-def length_of(lengths, i, most):
-    """The lengths of sequences `i`, from 0 to `most`; 0 for sequences that do not exist."""
-    found = tile.load(lengths[i], mask=i < lengths.shape[0], other=0)
-    return tile.minimum(tile.maximum(tile.cast(found, tile.int32), 0), most)
 
 
 @tile.jit
@@ -105,7 +99,7 @@ def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN:
         latent = block(held.K, held, place, i, PLAN, 0, PLAN.dv) if PLAN.inner else None
         s = products(q, latent, held, place, i, PLAN)
         s = mask_scores(s, place, i * PLAN.bn, rules, EDGE, SCORES)
-        p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.mask is not None)
+        p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.may_hide_all)
         v = values(latent, held, place, i, PLAN)
         acc = tile.dot(p.to(v.dtype), v, acc * by[:, None])
     return acc, most, total

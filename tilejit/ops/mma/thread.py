@@ -53,9 +53,7 @@ def _(m, call, acc, a, b):
     x, y = (cast_array(m.read(side.buffer, coordinates(m, side), region=side), arg.type.dtype,
                        t.dtype) for side, arg in zip((a, b), call.args[1:]))
     x, y = (x.swapaxes(1, 2) if call.attrs["trans_a"] else x), (y.swapaxes(1, 2) if call.attrs["trans_b"] else y)
-    for k in range(x.shape[2]):
-        acc = (acc + x[:, :, k, None] * y[:, None, k, :]).astype(t.dtype.np)
-    return acc
+    return m.add_products(acc, x, y)
 
 
 @thread_product.emit

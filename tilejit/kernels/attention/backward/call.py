@@ -15,6 +15,7 @@ from ....runtime.arrays import describe
 from ...matmul.launch import earlier_plan, remember
 from ...operands import check_arguments, check_listed, check_no_gradient, seen_as
 from ...traced import OPERATORS, Traced, call_operator, is_traced, name_of_dtype, new_tensor
+from ..block_mask import BlockMask, taken_apart
 from ..checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
 from ..launch import ordered_by_rows
 from ..problem import Request
@@ -31,7 +32,7 @@ NAMES = "do", "q", "k", "v", "out", "lse", "dlse", "sinks", "lengths of q", "len
 @hide_own_frames
 def attention_backward(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, causal: bool = False,
                        scale: float | None = None, window: tuple[int | None, int | None] | None = None,
-                       softcap: float | None = None, mask: tile.Kernel[..., Any] | None = None,
+                       softcap: float | None = None, mask: tile.Kernel[..., Any] | BlockMask | None = None,
                        score: tile.Kernel[..., Any] | None = None, arguments: Sequence[Any] = (),
                        sinks: Any = None, lengths: Any = None, dlse: Any = None, deterministic: bool = False,
                        config: BackwardConfig | None = None) -> Any:
@@ -50,6 +51,8 @@ def attention_backward(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, c
     Under torch, `attention` calls this itself where a gradient is needed. There is no backward of pages, and none of
     calls with `score`, whose derivative is not known. `config` replaces the choice of the model. LaunchError says what
     does not fit."""
+    if isinstance(mask, BlockMask):
+        mask, causal, window, arguments = taken_apart(mask, q, k, causal, window, arguments)
     given = dict(do=do, q=q, k=k, v=v, result=out, lse=lse, causal=causal, scale=scale, window=window, softcap=softcap,
                  mask=mask, score=score, arguments=arguments, sinks=sinks, lengths=lengths, dlse=dlse,
                  deterministic=deterministic, config=config)
