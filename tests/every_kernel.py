@@ -5,7 +5,8 @@ method of the package, and recorded. After the test, each recorded kernel is low
 lacks instructions that the kernel needs, the kernel must be rejected by an error that names the target and what is missing
 (`says_what_is_missing`). The PTX is assembled together with that of other tests (`tests/assembled_together.py`),
 at the latest after the last test. Kernels that do not assemble are an error there, with the name of their test. A
-kernel is not assembled if all its instructions have the forms of ones that are (`tests/instruction_forms.py`).
+kernel is not assembled if all its instructions have the forms of ones that are (`tests/instruction_forms.py`,
+`tests/form_cover.py`).
 
 If a test calls a kernel in many versions (constants, dtypes, facts), as property-based tests do, only a few versions are
 checked; the same holds for the kernels of one name whose texts a property-based test generates. The first version of the first case
@@ -48,6 +49,7 @@ from tilejit.toolchain import llvm, screen
 from tests import graph_forms
 from tests.assembled_together import LATER, Queue, Waiting
 from tests.chosen_cases import all_cases
+from tests.form_cover import Candidate, Cover
 from tests.frozen_digests import Frozen, instructions
 from tests.instruction_forms import forms
 
@@ -91,6 +93,7 @@ class Kernels:
         self.tests: dict[tuple, str] = {}  # by test function and kernel, the first case of a parametrized test
         self.refused: Counter = Counter()  # of rejected versions, by target and `_alike`
         self.queue = Queue()
+        self.cover = Cover()
         self.frozen = Frozen()
         self.differing: list[str] = []  # kernels of the current test that differ from the record
         self.compiled: list[Waiting] = []  # compiled by a test with the fixture `assembled_later`
@@ -126,9 +129,12 @@ class Kernels:
             if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
                 self.count[target, "assembled"] += 1
                 new = self._has_new_forms(code.texts["llvm_ir"], target)
-                if code.assembled is LATER and (new or all_cases() or found.graph.launch.spills is not None):
+                later = code.assembled is LATER
+                if later and (new or all_cases() or found.graph.launch.spills is not None):
                     title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
                     self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
+                if new or not later:
+                    self.cover.shown(self._form_keys(code.texts["llvm_ir"], target))
             return code
 
         def inlined(walker, source, args, kwargs):
@@ -191,7 +197,10 @@ class Kernels:
 
     def finish(self) -> list[str]:
         """Assemble the kernels that still wait; returns the problems."""
-        return self.queue.finish()
+        try:
+            return [*self._cover_forms(), *self.queue.finish()]
+        finally:
+            self._forget_modules()
 
     def _problems(self, same: list[Sighting], test: str) -> list[str]:
         """The problems of a kernel's versions."""
@@ -256,24 +265,46 @@ class Kernels:
                 return []
             emitted = emit(found.graph)
             self.differing += self.frozen.code(found, emitted.llvm_ir, emitted.params, emitted.maps, test)
-            if not self._has_new_forms(emitted.llvm_ir, target) and not all_cases():
-                screen.check(emitted.llvm_ir, target)
-                self.count[target, "of known forms"] += 1
-                return []
-            with self._at_work():
-                ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
+            screen.check(emitted.llvm_ir, target)
+            new = self._new_forms(emitted.llvm_ir, target)
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
             return [f"{name}: {type(error).__name__}: {error}"]
-        self.count[target, "assembled"] += 1
-        return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
+        kernel = Candidate(f"{test}: {name}", target, emitted.llvm_ir, emitted.passes, emitted.libdevice, self._form_keys(emitted.llvm_ir, target))
+        if all_cases():
+            return self._made(kernel)
+        return self._cover_forms() if self.cover.add(kernel, new) else []
+
+    def _cover_forms(self) -> list[str]:
+        """Of the kernels that wait, assemble some with all forms; returns the problems."""
+        waiting, chosen = len(self.cover.candidates), self.cover.choose()
+        self.count["of known forms"] += waiting - len(chosen)
+        return [problem for kernel in chosen for problem in self._made(kernel)]
+
+    def _made(self, kernel: Candidate) -> list[str]:
+        """Compile a kernel to PTX and enqueue it for the assembler; returns the problems."""
+        try:
+            with self._at_work():
+                ptx = llvm.to_ptx(kernel.llvm_ir, kernel.target, passes=kernel.passes, libdevice=kernel.libdevice)
+        except Exception as error:
+            return [f"{kernel.title}: {type(error).__name__}: {error}"]
+        self.count[kernel.target, "assembled"] += 1
+        return self.queue.add(Waiting(kernel.title, kernel.target, ptx))
 
     def _has_new_forms(self, llvm_ir: str, target: str) -> bool:
-        """Whether some instructions have forms that no kernel had that was assembled for the target, or for the oldest one: what that accepts,
-        later ones accept. The caller assembles the kernel then."""
+        """Whether some instructions have forms that are new. The caller assembles the kernel then."""
+        return bool(self._new_forms(llvm_ir, target))
+
+    def _new_forms(self, llvm_ir: str, target: str) -> list[str]:
+        """The keys of forms of instructions that no kernel had that was, or will be, assembled for the target, or for the oldest one: what that
+        accepts, later ones accept. The caller sees to them."""
         keys = {form_key(form, target): form_key(form, TARGETS[0]) for form in forms(llvm_ir)}
-        return any(keys[key] not in self.claimed for key in self._claim(*keys))
+        return [key for key in self._claim(*keys) if keys[key] not in self.claimed]
+
+    def _form_keys(self, llvm_ir: str, target: str) -> frozenset[str]:
+        """The keys of the forms that are shown if a kernel assembles for the target."""
+        return frozenset(form_key(form, shown) for form in forms(llvm_ir) for shown in (TARGETS if target == TARGETS[0] else (target,)))
 
     def _claim(self, *keys: str) -> list[str]:
         """Those of the keys that no process has claimed; they are this one's now."""

@@ -8,6 +8,7 @@ bounds, and, since ptxas serializes wgmma instructions if accumulators are used 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 
 _DEBUG = re.compile(r", ![\w.]+ !\d+")
@@ -15,14 +16,16 @@ _DEBUG = re.compile(r", ![\w.]+ !\d+")
 _OPERAND = re.compile(r"%[\w.]+|(?<![\w.$#%@])(?<!align )(?<!addrspace\()-?\d[\w.+]*(?! x )\b")
 _ASSEMBLY = re.compile(r'asm (?:sideeffect |convergent )*"((?:[^"\\]|\\.)*)", "([^"]*)"')
 _INDEX = re.compile(r"\$(\d+)")
-# Offsets of addresses and descriptors, instruction descriptors (numbers of seven digits or more), the numbers of accumulators in registers with names.
-_ANY = re.compile(r" \+ -?\d+(?=\])|(?<=, )\d{7,}\b|(?<=[a-z])\d*_\d+\b|(?<=_)<\d+>")
+# Offsets of addresses and descriptors, instruction descriptors (numbers of seven digits or more), the numbers of accumulators and of descriptors
+# in registers with names, the groups of copies that a wait leaves.
+_ANY = re.compile(r" \+ -?\d+(?=\])|(?<=, )\d{7,}\b|(?<=[a-z])\d*_\d+\b|(?<=_)<\d+>|(?<=[ ,][xyo])\d+\b|(?<=_group )\d+\b|(?<=_group\.read )\d+\b")
 _DESCRIPTOR = re.compile(r"(add\.s64 )[a-z]\d*(, \$\d+, )\d+")
 _WGMMA = re.compile(r"wgmma\.(fence|mma|commit|wait)[._]\S*( \d+(?=;))?")
 _ACCUMULATORS = re.compile(r"\bacc\d+_\d+\b|(?:=?f,){4}")
 _AGGREGATE = re.compile(r"((?:extract|insert)value) \{.*")
 
 
+@lru_cache(maxsize=2)
 def forms(llvm_ir: str) -> frozenset[str]:
     """The forms of a module with one kernel."""
     lines = _DEBUG.sub("", llvm_ir.partition("\n!")[0]).splitlines()

@@ -10,6 +10,7 @@ import tilejit as tile
 from tests import every_kernel
 from tests.assembled_together import Queue
 from tests.every_kernel import TARGETS
+from tests.form_cover import Candidate, Cover
 from tests.instruction_forms import forms, statements
 
 HEAD = "define ptx_kernel void @k(i64 noundef %p0) #0 {\nentry:\n"
@@ -33,6 +34,9 @@ def assembly(text: str, constraints: str = "l,f,~{memory}", arguments: str = "i6
     ("%v1 = extractvalue {float, float} %v0, 1", "%v1 = extractvalue {i32, i32, i32} %v0, 0"),
     (assembly("st.global.f32 [$0 + 16], $1;"), assembly("st.global.f32 [$0], $1;", arguments="i64 %v8, float 1.0")),
     (assembly("st.global.f32 [$0], $1;"), assembly("st.global.f32 [$1], $0;", "f,l,~{memory}", "float %v2, i64 %v1")),
+    (assembly("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {acc0_0, acc0_1}, x0, y1;", "", ""),
+     assembly("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {acc1_0, acc1_1}, x12, y0;", "", "")),
+    (assembly("cp.async.bulk.wait_group.read 4;", "", ""), assembly("cp.async.bulk.wait_group.read 11;", "", "")),
 ])
 def test_names_numbers_and_the_order_of_operands_make_no_other_form(one, other):
     assert forms(module(one)) == forms(module(other))
@@ -47,6 +51,8 @@ def test_names_numbers_and_the_order_of_operands_make_no_other_form(one, other):
     (assembly("st.global.f32 [$0], $1;"), assembly("st.global.f32 [$0], $1;", "l,r,~{memory}", "i64 %v1, i32 %v2")),
     (assembly("st.global.f32 [$0], $1;"), assembly("st.shared.f32 [$0], $1;")),
     (assembly("bar.sync 1, 128;", "~{memory}", ""), assembly("bar.sync 17, 128;", "~{memory}", "")),
+    (assembly("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $0, $0, $0}, [$0];", "r"),
+     assembly("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {$0, $0, $0, $0}, [$0];", "r")),
     (assembly("setmaxnreg.inc.sync.aligned.u32 240;", "", ""), assembly("setmaxnreg.inc.sync.aligned.u32 232;", "", "")),
     (assembly("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {acc0_0, acc0_1}, x, y;", "", ""),
      assembly("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {acc0_0}, x, y;", "", "")),
@@ -96,7 +102,7 @@ def stored(x, y, place: tile.constexpr, text: tile.constexpr):
 def fresh(kernels, monkeypatch, tmp_path):
     """The kernels of this run as if none had been assembled before."""
     claims = os.open(tmp_path / "claims", os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    for name, value in (("queue", Queue()), ("claims", claims), ("claimed", set()), ("read", 0)):
+    for name, value in (("queue", Queue()), ("cover", Cover()), ("claims", claims), ("claimed", set()), ("read", 0)):
         monkeypatch.setattr(kernels, name, value)
     yield kernels
     os.close(claims)
@@ -108,7 +114,7 @@ def test_a_kernel_is_assembled_only_if_the_form_of_one_of_its_instructions_is_ne
     waiting = []
     for place, text in ((32, "add.f32 $0, $1, 1.0;"), (64, "add.f32 $0, $1, 1.0;"), (64, "add.nowhere.f32 $0, $1, 1.0;")):
         stored[(1,)](x, x.copy(), place=place, text=text)
-        assert not kernels.judge(f"tests/test_instruction_forms.py::{place}-{text}")
+        assert not kernels.judge(f"tests/test_instruction_forms.py::{place}-{text}") and not kernels._cover_forms()
         waiting.append(sum(map(len, kernels.queue.waiting.values())))
     assert 0 < waiting[0] == waiting[1] < waiting[2]
     problems = kernels.finish()
@@ -132,3 +138,38 @@ def test_the_processes_of_a_run_share_the_forms_and_later_targets_have_those_of_
     assert other._has_new_forms(one, "sm_100a") and not fresh._has_new_forms(one, "sm_100a")
     assert fresh._has_new_forms(two, TARGETS[0])
     assert not any(kernels._has_new_forms(two, target) for kernels in (fresh, other) for target in TARGETS)
+
+
+def candidate(code: str, *keys: str) -> Candidate:
+    return Candidate(code, "sm_80", code, "light", False, frozenset(keys))
+
+
+def test_the_kernels_with_the_least_code_for_each_form_are_assembled():
+    """Also if a larger one was met first, and if none of their own forms was new."""
+    cover = Cover()
+    waiting = [(candidate("large" * 100, "a", "b", "c"), "abc"), (candidate("small", "a", "b"), ""), (candidate("smaller", "c", "d"), "d"),
+               (candidate("needless", "d"), "")]
+    for kernel, new in waiting:
+        assert not cover.add(kernel, new)
+    assert [kernel.title for kernel in cover.choose()] == ["small", "smaller"]
+    assert not cover.choose()
+
+
+def test_forms_that_were_assembled_elsewhere_are_not_assembled_again():
+    cover = Cover()
+    cover.add(candidate("one", "a", "b"), "ab")
+    cover.shown("a")
+    cover.add(candidate("other", "a"), "")
+    cover.shown("b")
+    assert not cover.choose()
+
+
+def test_a_faulty_kernel_is_named_whose_forms_a_smaller_one_does_not_have(fresh, monkeypatch):
+    """The others of its test assemble."""
+    x = np.zeros(128, np.float32)
+    monkeypatch.setattr(every_kernel, "all_cases", bool)  # False
+    for text in ("add.f32 $0, $1, 1.0;", "add.elsewhere.f32 $0, $1, 1.0;", "add.f32 $0, $1, 3.0;"):
+        stored[(1,)](x, x.copy(), place=96, text=text)
+    assert not fresh.judge("tests/test_instruction_forms.py::three")
+    problems = fresh.finish()
+    assert problems and all("add.elsewhere" in problem and "::three" in problem for problem in problems)

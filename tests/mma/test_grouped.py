@@ -122,7 +122,8 @@ def test_an_epilogue_of_stacked_rows_gets_the_row_in_the_stack(n):
 def test_more_groups_than_are_searched_at_once_are_right(count):
     rng = np.random.default_rng(count)
     a, b = drawn(rng, (2 * count, 16), BF16), drawn(rng, (count, 16, 16), BF16)
-    sizes = rng.integers(0, 3, count)
+    sizes = rng.integers(0, 3, count) * (rng.random(count) < 0.25)  # most have no rows
+    sizes[125:132], sizes[254:] = 1, 2
     sizes[0] += 2 * count - sizes.sum() if sizes.sum() < 2 * count else 0
     offs = np.minimum(np.cumsum(sizes), 2 * count).astype(np.int32)
     starts = [0, *offs[:-1]]
@@ -313,7 +314,7 @@ def test_pairs_are_chosen_if_tiles_are_long_and_have_neighbours(extents, pair):
     assert choose_grouped(extents, 2, 2, 132).pair == pair
 
 
-@pytest.mark.parametrize("extents,stored", [(((256, 64, 64),) * 8, 2), (((256, 64, 2048),) * 8, 2), (((40, 64, 64),), 2), (((256, 64, 64),) * 8, 4)])
+@pytest.mark.parametrize("extents,stored", [(((256, 64, 64),) * 5, 2), (((256, 64, 1024),) * 5, 2), (((40, 64, 64),), 2), (((256, 64, 64),) * 5, 4)])
 def test_the_choice_is_a_configuration_that_can_be_passed(extents, stored):
     config = choose_grouped(extents, 2, stored, 4)
     a, b = [drawn(np.random.default_rng(0), (m, k), np.float16) for m, _, k in extents], [np.eye(k, n, dtype=np.float16) for _, n, k in extents]

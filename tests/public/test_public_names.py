@@ -232,7 +232,7 @@ def judge(errors: list[tuple[str, int, str]]) -> None:
 def test_mypy_accepts_the_examples_and_refuses_each_mistake(tmp_path):
     write_programs(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *MYPY, f"--cache-dir={tmp_path / 'cache'}", *map(str, tmp_path.glob("*.py"))],
+        [sys.executable, "-m", "mypy", *MYPY, f"--cache-dir={ROOT / '.mypy_cache' / 'examples'}", *map(str, tmp_path.glob("*.py"))],
         capture_output=True,
         text=True,
         timeout=600,

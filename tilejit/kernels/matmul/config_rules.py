@@ -7,6 +7,7 @@ is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ def number(least: int = 1, most: int = 1 << 30, step: int = 1) -> Callable[[Any]
 
 def is_integer(x: Any) -> bool:
     """Whether it is an integer, Python's or NumPy's (as a loop over an array of widths gives them), and no bool."""
-    return isinstance(x, Integral) and not isinstance(x, bool)
+    return type(x) is int or isinstance(x, Integral) and not isinstance(x, bool)  # the former in a tenth of the time
 
 
 def is_order(x: Any) -> bool:
@@ -258,6 +259,7 @@ def slots_in(room: int, slot: int, most: int) -> int:
     return min(room // slot, most)
 
 
+@lru_cache(maxsize=1024)  # the candidates of a model differ mostly in what their configurations are made of later
 def try_config(of: Callable, *args, **options):
     """The configuration that ``of`` makes; None if it raises LaunchError or fewer than two slots fit
     in shared memory."""
