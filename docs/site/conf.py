@@ -62,7 +62,7 @@ NAVIGATION = {
 }
 PARTS = {
     "docs/guide/copies": "tma tensor_maps gathered_rows convolution",
-    "docs/lab/index": "matrix_products copies first_kernels memory compile_time",
+    "docs/lab/index": "matrix_products copies attention first_kernels memory compile_time",
     "docs/reference/README": (
         "launch ids scopes values creation random elementwise shape reductions order warps memory copies products "
         "synchronisation checks ptx dtypes layouts tools errors"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from faulty import check, marks
+from tilejit.sim import global_races
 
 X = np.arange(1024, dtype=np.float32)
 Y = np.zeros_like(X)
@@ -326,3 +327,45 @@ def test_strided_views_race_like_other_views(shape):
     SHAPE = shape
     x = np.zeros((*shape[:-1], 2 * shape[-1]), np.float32)[..., ::2]
     assert [f.kind for f in rolled.simulate((1,), x, X.copy()).findings] == ["race"]
+
+
+@tile.jit(num_warps=2)
+def read_by_two(x, y, WARP: tile.constexpr, SYNC: tile.constexpr):
+    t = tile.thread_id()
+    tile.store(y[t], tile.load(x[t % 32]))
+    if SYNC:
+        tile.sync()
+    if t // 32 == WARP:
+        tile.store(x[t % 32], 0)
+
+
+@tile.jit(num_warps=2)
+def written_by_two(x, y, WARP: tile.constexpr, SYNC: tile.constexpr):
+    t = tile.thread_id()
+    tile.store(x[t % 32], 7)
+    if SYNC:
+        tile.sync()
+    if t // 32 == WARP:
+        tile.store(y[t], tile.load(x[t % 32]))
+
+
+@tile.jit(num_warps=2)
+def one_element_for_all(x, y, WARP: tile.constexpr, SYNC: tile.constexpr):
+    t = tile.thread_id()
+    tile.store(y[t], tile.load(x[0]))
+    if SYNC:
+        tile.sync()
+    if t == 63 * WARP:
+        tile.store(x[0], 0)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("warp", [0, 1])
+@pytest.mark.parametrize("kernel", [read_by_two, written_by_two, one_element_for_all])
+def test_of_threads_that_access_one_element_at_once_each_needs_a_barrier_before_another_accesses_it(kernel, warp, loops, monkeypatch):
+    """Whichever of them comes last; also where compiled loops mark the elements."""
+    monkeypatch.setattr(global_races, "compiled", lambda loop, seconds: loop if loops else None)
+    for seed in range(2):
+        x, y = np.arange(32, dtype=np.int32), np.zeros(64, np.int32)
+        assert {f.kind for f in kernel.simulate(1, x, y, warp, False, seed=seed).findings} == {"race"}
+        assert not kernel.simulate(1, x, y, warp, True, seed=seed).findings

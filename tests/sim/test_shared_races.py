@@ -315,3 +315,23 @@ def a_buffer_called_alloc(x, y):
 def test_a_ring_s_buffer_may_be_called_alloc():
     finding, = a_buffer_called_alloc.simulate((1,), X, Y).findings
     assert "of shared memory (r.alloc[1, 0] in slot 0) are read" in finding.message
+
+
+@tile.jit(num_warps=2)
+def written_by_two(y, WARP: tile.constexpr, SYNC: tile.constexpr):
+    s = tile.alloc((32,), tile.int32)
+    t = tile.thread_id()
+    tile.store(s[t % 32], 7)
+    if SYNC:
+        tile.sync()
+    if t // 32 == WARP:
+        tile.store(y[t], tile.load(s[t % 32]))
+
+
+@pytest.mark.parametrize("warp", [0, 1])
+def test_of_threads_that_write_one_element_at_once_each_needs_a_barrier_before_it_reads(warp):
+    """Whichever of them comes last."""
+    for seed in range(2):
+        y = np.zeros(64, np.int32)
+        assert [f.kind for f in written_by_two.simulate(1, y, warp, False, seed=seed).findings] == ["race"]
+        assert not written_by_two.simulate(1, y, warp, True, seed=seed).findings

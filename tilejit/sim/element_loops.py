@@ -146,13 +146,14 @@ def mark_reads(writer, reader, cells, ids, many):
     return True
 
 
-def mark_thread_writes(marks, access, now, known):
+def mark_thread_writes(marks, access, now, known, every):
     """Mark cells as written by CTAs and threads, `access` (an array of each), one after the other.
 
     `marks` are the arrays of writers and readers of `global_races.GlobalShadow`, and those of writes and of reads of
     `global_threads.Marks`: CTAs, threads, epochs, columns, lines. Those of readers and of reads may be empty. `now` are
     the epoch, column and line of this access; `known` are the epochs up to which the threads know of each other's
-    writes and of their reads, and the number of no thread. Returns as `mark_writes`; 0 also if another thread of the
+    writes and of their reads, and the number of no thread; `every` is the number for a cell that several of the threads
+    access at once. Returns as `mark_writes`; 0 also if another thread of the
     CTA has accessed one of the cells since these epochs.
     """
     writer, reader, writes, reads = marks
@@ -176,8 +177,10 @@ def mark_thread_writes(marks, access, now, known):
         if writer[cell] > 0 and writer[cell] != ids[i]:
             outcome = 2
         writer[cell] = ids[i]
+        together = (writes[0][cell] == ids[i] and writes[1][cell] != threads[i] and writes[1][cell] != nobody
+                    and writes[2][cell] == now[0])
         writes[0][cell] = ids[i]
-        writes[1][cell] = threads[i]
+        writes[1][cell] = every if together else threads[i]
         writes[2][cell], writes[3][cell], writes[4][cell] = now
     return outcome
 
@@ -203,8 +206,10 @@ def mark_thread_reads(marks, access, now, known, several, by, first):
         cell = cells[i]
         before = reader[cell]
         reader[cell] = ids[i] if before == 0 or before == ids[i] else many
+        together = (reads[0][cell] == ids[i] and reads[1][cell] != by[i] and reads[1][cell] != nobody
+                    and reads[2][cell] == now[0])
         reads[0][cell] = ids[i]
-        reads[1][cell] = by[i]
+        reads[1][cell] = every if together else by[i]
         reads[2][cell], reads[3][cell], reads[4][cell] = now
     return True
 

@@ -8,8 +8,8 @@ from ..errors import Loc
 from .component import Component
 from .dropped_stores import dropped_store
 from .global_flight import LOAD, REDUCE, STORE, Deed, Late, Moment, Unfenced
-from .global_races import Box, Index, overlaps_itself
-from .global_threads import EVERY, NOBODY, Accessor, Clash
+from .global_races import Box, overlaps_itself
+from .global_threads import EVERY, NOBODY, Accessor, Clash, Index
 from .memory import GlobalMemory, boxes
 from .values import SimBuffer, SimPoints, SimRegion, coordinates_of
 

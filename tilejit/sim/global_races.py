@@ -11,7 +11,7 @@ from ..errors import Loc
 from . import element_loops as loops
 from .compile_loops import as_loops_take_it, compiled
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
-from .global_threads import EVERY, NOBODY, Accessor, ThreadShadow, find_unknown
+from .global_threads import EVERY, NOBODY, Accessor, Index, ThreadShadow, find_unknown
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
@@ -263,7 +263,7 @@ class GlobalShadow:
         none = np.empty(0, np.int32)
         if writing:
             reader = none if self.reader is None else self.reader
-            return int(run((self._arrays(None), reader, writes, reads), access, now, known))
+            return int(run((self._arrays(None), reader, writes, reads), access, now, known, np.int16(EVERY)))
         writer, first = none if self.writer is None else self.writer, first and self.writer is None
         by = access[2] if first else np.empty_like(access[2])
         return int(run((writer, self._readers_array(), writes, reads), access, now, known,
@@ -477,6 +477,11 @@ class Box:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return self.box(array, *self.args)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a cell may occur several times."""
+        return overlaps_itself(*self.args[1:])
+
     def cell(self, at: tuple) -> int:
         """The cell at an index into the view."""
         offset, _, strides = self.args
@@ -485,27 +490,6 @@ class Box:
     def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
         """Set the cells, or those where the mask `mine` is true."""
         np.copyto(self(array), values, casting="unsafe", where=True if mine is None else mine)
-
-
-class Index:
-    """A view of cells of a shadow by index."""
-
-    def __init__(self, index: np.ndarray):
-        self.index = index
-
-    def __call__(self, array: np.ndarray) -> np.ndarray:
-        return array[self.index]
-
-    def cell(self, at: tuple) -> int:
-        """The cell at an index into the view."""
-        return int(self.index[at])
-
-    def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
-        """Set the cells, or those where the mask `mine` is true: also where another access to such a cell is not."""
-        if mine is not None:
-            mine = np.broadcast_to(mine, self.index.shape)
-            values = np.broadcast_to(values, self.index.shape)[mine]
-        array[self.index if mine is None else self.index[mine]] = values
 
 
 def overlaps_itself(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:

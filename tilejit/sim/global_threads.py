@@ -35,6 +35,29 @@ def find_unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray,
     return late
 
 
+class Index:
+    """A view of cells of a shadow by index."""
+
+    repeats = True  # a cell may occur several times
+
+    def __init__(self, index: np.ndarray):
+        self.index = index
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return array[self.index]
+
+    def cell(self, at: tuple) -> int:
+        """The cell at an index into the view."""
+        return int(self.index[at])
+
+    def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
+        """Set the cells, or those where the mask `mine` is true: also where another access to such a cell is not."""
+        if mine is not None:
+            mine = np.broadcast_to(mine, self.index.shape)
+            values = np.broadcast_to(values, self.index.shape)[mine]
+        array[self.index if mine is None else self.index[mine]] = values
+
+
 class Marks:
     """The last access of a kind to each cell: CTA + 1 (0: none), thread, column of its atom, epoch,
     and number of the line."""
@@ -333,3 +356,9 @@ class ThreadShadow:
                "epoch": who.epochs(atoms), "line": who.m.line}
         for name, value in new.items():
             view.assign(getattr(marks, name), value, mine)
+        if threads.ndim and view.repeats:
+            others = (view(marks.cta) == who.ids) & (view(marks.thread) != threads)
+            if mine is not None:
+                others &= mine
+            if others.any():
+                view.assign(marks.thread, EVERY, others)

@@ -321,6 +321,10 @@ class Shadow:
             self.writer[a.index] = rank * clocks.width + atoms
             self.epoch[a.index] = clocks.now[rank, atoms]
             self.thread[a.index] = ATOMIC if atomic else a.threads
+            if not atomic and np.ndim(a.threads) and not isinstance(a.index, slice):
+                repeated = self.thread[a.index] != a.threads  # several threads write the cell at once, the same value
+                if repeated.any():
+                    self.thread[a.index[repeated]] = MANY
             self.line[a.index] = a.line
         return found
 
