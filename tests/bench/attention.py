@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import tilejit as tile
 import torch
 import torch.nn.functional as F
+from attention_kernels import alibi, same_document
 from tilejit import kernels
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -133,16 +133,6 @@ def packed(options: argparse.Namespace) -> Iterator[Cell]:
                 same = {"fa3": lambda call=calls["fa3"]: call().transpose(0, 1)}
             flops = 4.0 * heads * d * float((lengths.double() ** 2).sum()) * (0.5 if causal else 1)
             yield Cell(f"D={d} {'causal' if causal else 'full'} packed {total}", calls, flops, same=same)
-
-
-@tile.jit
-def alibi(s, batch, head, rows, columns, slopes):
-    return s + tile.load(slopes[head]) * (columns - rows).to(tile.float32)
-
-
-@tile.jit
-def same_document(batch, head, rows, columns, ids):
-    return tile.load(ids[rows]) == tile.load(ids[columns])
 
 
 def scores(options: argparse.Namespace) -> Iterator[Cell]:
