@@ -90,6 +90,18 @@ def test_the_emitted_code_multiplies_only_where_the_difference_is_taken():
     assert positive and negative == (False, products + 12, differences + 16, fused - 16)
 
 
+@tile.jit
+def squared(y, N: tile.constexpr):
+    v = tile.full((16, 32), 3.0, tile.float32)
+    tile.store(y[0:16], tile.max(tile.where((tile.arange(0, 32) < N)[None, :], v * v, -float("inf")), axis=1))
+
+
+def test_both_operands_may_be_one_positive_number():
+    y = np.zeros(16, np.float32)
+    squared.simulate(1, y, 5).raise_first()
+    assert (y == 9).all()
+
+
 @needs_gpu()
 @in_child()
 def test_scaled_extremes_are_right_on_the_gpu():

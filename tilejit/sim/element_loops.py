@@ -153,8 +153,8 @@ def mark_thread_writes(marks, access, now, known, every):
     `global_threads.Marks`: CTAs, threads, epochs, columns, lines. Those of readers and of reads may be empty. `now` are
     the epoch, column and line of this access; `known` are the epochs up to which the threads know of each other's
     writes and of their reads, and the number of no thread; `every` is the number for a cell that several of the threads
-    access at once. Returns as `mark_writes`; 0 also if another thread of the
-    CTA has accessed one of the cells since these epochs.
+    access at once. Returns as `mark_writes`; 0 also if another thread of the CTA has accessed one of the cells since
+    these epochs.
     """
     writer, reader, writes, reads = marks
     cells, ids, threads = access

@@ -61,7 +61,7 @@ class _Scaler:
         parts = self.parts(scaled)
         if parts is None:
             return
-        tile, factor = parts
+        tile, _, factor = parts
         of_tile = Value(call.result.name, call.result.type, call.loc)
         kind = call.result.type
         nodes: list[Node] = [replace(call, args=(tile,), results=(of_tile,))]
@@ -80,29 +80,30 @@ class _Scaler:
         for x, rest in ((kept, other), (other, kept)):
             scaled, filler = self.made.get(x), self.made.get(rest)
             if (scaled is None or scaled.op is not mul or filler is None or filler.op is not splat
-                    or not isinstance(filler.args[0], Const) or filler.args[0].value != fill
-                    or len(self.used[x]) > 1 or self.parts(scaled) is None):
+                    or not isinstance(filler.args[0], Const) or filler.args[0].value != fill or len(self.used[x]) > 1):
+                continue
+            parts = self.parts(scaled)
+            if parts is None:
                 continue
             if masked in self.written:
                 after = self.written[masked][1]
                 assert isinstance(after, Call)
                 return after
-            tile, _ = self.parts(scaled) or (x, x)
+            tile, spread, _ = parts
             alone = Value(masked.result.name, masked.result.type, masked.loc)
             args = (condition, tile, rest) if x is kept else (condition, rest, tile)
-            spread = next(a for a in scaled.args if a is not tile)
             after = replace(scaled, args=(alone, spread), results=masked.results)
             self.written[masked] = replace(masked, args=args, results=(alone,)), after
             self.written[scaled] = ()
             return after
         return None
 
-    def parts(self, scaled: Call) -> tuple[Operand, Operand] | None:
-        """The tile and the number of a product with a positive number; None if it is none."""
+    def parts(self, scaled: Call) -> tuple[Operand, Operand, Operand] | None:
+        """The tile, the tile of its factor, and the factor of a product with a positive number; None if it is none."""
         for tile, spread in (scaled.args, scaled.args[::-1]):
             call = self.made.get(spread)
             if call is not None and call.op is splat and self.is_positive(call.args[0]):
-                return tile, call.args[0]
+                return tile, spread, call.args[0]
         return None
 
     def is_positive(self, number: Operand) -> bool:
