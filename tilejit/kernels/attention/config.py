@@ -21,6 +21,8 @@ class Config:
     - `bm`, `bn`: rows and columns of a block of scores; `stages`: slots for blocks of K and of V
     - `held`: rows of Q stay in registers while a tile's blocks are walked; `ahead`: if they do not, the next tile's
       first product is issued before a tile's results are stored; `turns`: consumers issue products in turn
+    - `in_order`: a consumer awaits both products of a block before the next block, so that three fit their registers;
+      `ahead` then means two tiles of Q in shared memory, where results are staged too
     - `width`, `buffers`: columns of the result in a staging buffer of a consumer, and the number of these buffers; with
       0 columns threads store the result
     - `splits`: CTAs that share the keys of a tile of few rows, or of a sequence"""
@@ -32,6 +34,7 @@ class Config:
     warps: int = 4
     held: bool = True
     ahead: bool = False
+    in_order: bool = False
     turns: bool = True
     width: int = 0
     buffers: int = 1
@@ -47,7 +50,8 @@ class Config:
 
     def nbytes(self, d: int, dv: int, itemsize: int = 2) -> int:
         """The bytes of shared memory for Q, the slots of K and V, and the staging buffers."""
-        staged = self.consumers * 64 * self.width * self.buffers if self.roles else 0
+        in_queries = self.in_order and self.ahead
+        staged = self.consumers * 64 * self.width * self.buffers if self.roles and not in_queries else 0
         tiles = 2 if self.roles and self.ahead else 1
         return (self.bm * d * tiles + self.stages * self.bn * (d + dv) + staged) * itemsize
 

@@ -65,6 +65,9 @@ class HopperConstants(AttentionConstants):
     - `consumers`: warpgroups of 64 rows each; `regs`: registers of a thread of the producer and of a consumer
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
     - `ahead`: results are stored under the next tile's first product, and two tiles of Q are in shared memory
+    - `in_order`: both products of a block are awaited before the next block, and the product of the values is started
+      in so many `pieces` of its columns; with `ahead`, two tiles of Q are in shared memory, and the results are staged
+      where the finished tile's rows were
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
       are stored by threads
@@ -77,8 +80,15 @@ class HopperConstants(AttentionConstants):
     width: int
     buffers: int
     ahead: bool = False
+    in_order: bool = False
+    pieces: int = 1
     lengths: bool = False
     packed: bool = False
+
+    @property
+    def in_queries(self) -> bool:
+        """Whether results are staged where the rows of Q were."""
+        return self.in_order and self.ahead and self.width > 0
 
 
 @dataclass(frozen=True, kw_only=True)

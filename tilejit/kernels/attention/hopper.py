@@ -3,7 +3,8 @@
 The producer takes tiles of rows from a counter, longest first, and loads Q, and the blocks of K and V from last to
 first, so blocks with masks come first and last. A consumer issues the scores of a block before the values of the block
 before it, so its softmax runs under products; K is released before V. Two consumers issue their products in turn,
-so that the softmax of one runs under the products of the other."""
+so that the softmax of one runs under the products of the other. Three consumers whose registers do not hold two blocks
+take each block by itself, `in_order`: what one does alone runs under the products of the other two."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import tilejit as tile
 
 from .listed_blocks import block_at, line_of as line_of_blocks, numbers_of
 from .pipelined import part, put_sums
-from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
+from .scores import Place, Rules, factor_of, finish, mask_scores, next_maxima, powers_of, softmax_step, span_of
 from .tile_table import FIELDS, line_of
 
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
@@ -71,21 +72,27 @@ def hand_over(T, t, place, row):
 
 
 @tile.jit
+def place_in(slot, Q, K, PLAN: tile.constexpr):
+    """What `hand_over` has stored in a slot."""
+    t, batch, head, first = tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
+    row, rows, keys = first, Q.shape[-2], K.shape[-2]
+    if PLAN.lengths:
+        row, rows, keys = tile.load(slot.T[4]), tile.load(slot.T[5]), tile.load(slot.T[6])
+    return t, Place(batch, head, first, rows, keys), row
+
+
+@tile.jit
 def next_tile(numbers, Q, K, PLAN: tile.constexpr):
     """What `hand_over` has stored of the next tile."""
     with numbers.consume() as slot:
-        t, batch, head, first = tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
-        row, rows, keys = first, Q.shape[-2], K.shape[-2]
-        if PLAN.lengths:
-            row, rows, keys = tile.load(slot.T[4]), tile.load(slot.T[5]), tile.load(slot.T[6])
-    return t, Place(batch, head, first, rows, keys), row
+        return place_in(slot, Q, K, PLAN)
 
 
 @tile.jit
 def load_queries(queries, n, Q, place, row, PLAN: tile.constexpr):
     """Load the rows of Q of the producer's tile `n`."""
     rows = part(Q, place.batch, place.head, row, PLAN.bm, PLAN.d)
-    if PLAN.ahead:
+    if PLAN.ahead and not PLAN.in_order:
         buffers, full, empty = queries
         empty[n % 2].wait(phase=(n // 2 + 1) % 2)
         full[n % 2].arrive_expect_tx(buffers.nbytes // 2)
@@ -129,7 +136,7 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     nowhere = Place(0, 0, 0, 0, 0)
     with numbers.produce() as slot:
         hand_over(slot.T, heads * above, nowhere, 0)
-    if PLAN.ahead:  # products that nothing uses, so that every tile has a next one
+    if PLAN.ahead and not PLAN.in_order:  # products that nothing uses, so that every tile has a next one
         with keys.produce() as slot:
             tile.copy_async(slot.K, part(K, 0, 0, 0, PLAN.bn, PLAN.d), mbar=slot.full)
         load_queries(queries, n, Q, nowhere, 0, PLAN)
@@ -236,9 +243,21 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
 
 @tile.jit
 def put(acc, stage, OUT, place, PLAN: tile.constexpr):
-    """Store the finished results of 64 rows: by TMA through staging buffers, or by threads."""
+    """Store the finished results of 64 rows: by TMA through staging buffers or where the rows of Q were, or by
+    threads."""
     if PLAN.width == 0:
         tile.store(part(OUT, place.batch, place.head, place.row, 64, PLAN.dv), acc)
+    elif PLAN.in_queries:
+        tile.sync()  # all warps' products have read Q
+        tile.store(stage, acc)
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            for c in tile.static_range(PLAN.dv // PLAN.width):
+                tile.copy_async(part(OUT, place.batch, place.head, place.row, 64, PLAN.width, c * PLAN.width),
+                                stage[:, c * PLAN.width:(c + 1) * PLAN.width])
+            tile.bulk_commit()
+            tile.bulk_wait(0, read=True)
     else:
         for c in tile.static_range(PLAN.dv // PLAN.width):
             with tile.elect():
@@ -364,6 +383,115 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
 
 
 @tile.jit
+def own_blocks(place, ends, group, rules, PLAN: tile.constexpr):
+    """Of a consumer's rows: (the first block that they see anything of, one past the last, the first that they see
+    whole, one past the last of these, the `ends` of `column_of`). Rows behind the last see nothing."""
+    first, stop, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
+    parts = whole_stop, stop
+    first, stop = max(first, ends[0]), min(stop, ends[1])
+    stop = first if place.row >= place.rows else stop
+    whole_stop = min(max(whole_stop, first), stop)
+    return first, stop, min(max(whole, first), whole_stop), whole_stop, parts
+
+
+@tile.jit
+def clear_last(slot, place, i, stop, w, together, PLAN: tile.constexpr):
+    """`clear_beyond` of block `i` if it is the last of a tile and cut."""
+    if PLAN.lengths:
+        last = place.keys - (stop - 1) * PLAN.bn
+        if (i == stop - 1) & (last < PLAN.bn):
+            clear_beyond(slot, last, w, together, PLAN)
+
+
+@tile.jit
+def pass_over(begin, end, keys, values, barriers, w, place, stop, PLAN: tile.constexpr):
+    """Release the blocks from `begin` down to above `end`, of which a consumer's rows see nothing. `stop`: one past the
+    last block of the tile."""
+    baton, together = barriers
+    for i in range(begin, end, -1):
+        with keys.consume() as slot:
+            if PLAN.turns:
+                baton.take(w)
+                baton.pass_on(w)
+        with values.consume() as slot:
+            clear_last(slot, place, i, stop, w, together, PLAN)
+            if PLAN.turns:
+                baton.take(w)
+                baton.pass_on(w)
+
+
+@tile.jit
+def attend_in_order(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr,
+                    PLAN: tile.constexpr):
+    """The unscaled results of 64 rows, the maxima and the sums. Both products of a block are awaited before anything
+    else, so registers hold one block. `ends` and `barriers` are those of `attend`."""
+    baton, together = barriers
+    SCORES: tile.constexpr = PLAN.scores
+    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
+    PIECES: tile.constexpr = PLAN.pieces
+    PIECE: tile.constexpr = PLAN.bn // PIECES
+    factor = factor_of(rules, SCORES)
+    first, stop, whole, whole_stop, columns = own_blocks(place, ends, group, rules, PLAN)
+    acc, most, total = tile.zeros((64, PLAN.dv)), tile.full((64,), -float("inf")), tile.zeros((64, PARTS))
+    pass_over(ends[1] - 1, stop - 1, keys, values, barriers, w, place, ends[1], PLAN)
+    for phase in tile.static_range(3 if SCORES.left else 2):
+        EDGE: tile.constexpr = phase != 1
+        if phase == 0:
+            begin, end = stop - 1, whole_stop - 1
+        elif phase == 1:
+            begin, end = whole_stop - 1, whole - 1
+        else:
+            begin, end = whole - 1, first - 1
+        EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
+        for i in range(begin, end, -1):
+            column = column_of(i, columns, place, group, PLAN)
+            with keys.consume() as slot:
+                s = scores_of(q, slot, baton, w, PLAN)
+            s = mask_scores(s, place, column, rules, EDGE, SCORES)
+            most, top, by = next_maxima(s, most, factor, EMPTY)
+            with values.consume() as slot:  # whose wait keeps ptxas from mixing what stands before and behind it
+                clear_last(slot, place, i, ends[1], w, together, PLAN)
+                acc, total = acc * by[:, None], total * by[:, None]
+                for n in tile.static_range(PIECES):
+                    p, parts = powers_of(s[:, n * PIECE:(n + 1) * PIECE], top, factor, PARTS)
+                    total = parts + total
+                    if PLAN.turns and n == 0:
+                        baton.take(w)
+                    acc = tile.mma_async(acc, tile.cast(p, dtype), slot.V[n * PIECE:(n + 1) * PIECE, :])
+                    tile.mma_commit()
+                if PLAN.turns:
+                    baton.pass_on(w)
+                tile.mma_wait(0)
+    pass_over(first - 1, ends[0] - 1, keys, values, barriers, w, place, ends[1], PLAN)
+    return acc, most, total
+
+
+@tile.jit
+def multiply_in_order(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
+    """Consumer `w`: one tile after the other, and one block after the other."""
+    numbers, queries, keys, values = rings
+    Q, K, V, OUT, L, S = arrays
+    t = 0
+    while t < tiles:
+        with numbers.consume() as slot:
+            t, place, row = place_in(slot, Q, K, PLAN)
+            if t < tiles:
+                first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
+                place, row = rows_of(place, row, w)
+                with queries.consume() as own:
+                    q = own.Q[w * 64:w * 64 + 64, :]
+                    acc, most, total = attend_in_order(q, keys, values, barriers, w, place, (first, stop), group, rules,
+                                                       V.dtype, PLAN)
+                    if not PLAN.in_queries:
+                        own.release()
+                    _, place, row = place_in(slot, Q, K, PLAN)  # again, so that no registers keep it meanwhile
+                    place, row = rows_of(place, row, w)
+                    if place.row < place.rows:
+                        store_results(acc, most, total, rules, S, q if PLAN.in_queries else stage, OUT, L, place, row,
+                                      PLAN)
+
+
+@tile.jit
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
@@ -374,10 +502,10 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     heads, above, size = tiles_of(Q, group, PLAN)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
     numbers = tile.ring(2, T=((7 if PLAN.lengths else 4,), tile.int32), consumers=NC, filled="stores")
-    if PLAN.ahead:  # no ring, since a tile's product is issued before the last one's rows are released
+    if PLAN.ahead and not PLAN.in_order:  # no ring, since a tile's product is issued before the last one's rows are released
         queries = tile.alloc((2, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
     else:
-        queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
+        queries = tile.ring(2 if PLAN.ahead else 1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
     values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
     baton = tile.turns(NC) if PLAN.turns else None
@@ -385,7 +513,8 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row
     SHAPE: tile.constexpr = (NC, PLAN.buffers, 64, PLAN.width)
     stage = None
-    if PLAN.width:
+    STAGED: tile.constexpr = PLAN.width and not PLAN.in_queries
+    if STAGED:
         stage = tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
@@ -393,8 +522,8 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
         w = warpgroup - 1
         rings, arrays = (numbers, queries, keys, values), (Q, K, V, OUT, L, S)
-        run: tile.constexpr = multiply_ahead if PLAN.ahead else multiply
-        run(rings, arrays, stage[w] if PLAN.width else None, w, group, rules, heads * above, (baton, together), PLAN)
+        run: tile.constexpr = multiply_in_order if PLAN.in_order else multiply_ahead if PLAN.ahead else multiply
+        run(rings, arrays, stage[w] if STAGED else None, w, group, rules, heads * above, (baton, together), PLAN)
         if PLAN.width:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -20,6 +20,7 @@ from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
 
 ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: once in a tile, or by a user's function
+PIECES = 4     # in which the product of the values is started where consumers take one block after the other
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 
@@ -121,8 +122,10 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
                                   stages=config.stages if ahead else 1, lse=problem.request.lse)
     if not config.roles:
         return AttentionConstants(**common)
-    return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=config.held,
-                           ahead=config.ahead and not config.held,
+    held = config.held and not config.in_order
+    return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
+                           ahead=config.ahead and not held, in_order=config.in_order,
+                           pieces=PIECES if config.bn % (16 * PIECES) == 0 else 1,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
                            packed=problem.request.packed)

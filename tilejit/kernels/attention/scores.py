@@ -106,15 +106,26 @@ def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
     no column yet."""
+    largest, top, by = next_maxima(s, most, factor, HIDES)
+    p, parts = powers_of(s, top, factor, total.shape[1])
+    return p, largest, parts + total * by[:, None], by  # in the layout of the parts, whatever `total` begins with
+
+
+@tile.jit
+def next_maxima(s, most, factor, HIDES: tile.constexpr):
+    """(The maxima with a block of scores, what is subtracted from them, the factor of what was summed before)."""
     largest = tile.maximum(most, tile.max(s, axis=1))
     top = largest
     if HIDES:
         top = tile.where(largest == -float("inf"), 0.0, largest)   # else -inf - -inf
-    by = tile.exp2((most - top) * factor, fast=True)
+    return largest, top, tile.exp2((most - top) * factor, fast=True)
+
+
+@tile.jit
+def powers_of(s, top, factor, PARTS: tile.constexpr):
+    """The powers of a block of scores, and their sums in so many parts."""
     p = tile.exp2(s * factor - (top * factor)[:, None], fast=True)
-    PARTS: tile.constexpr = total.shape[1]
-    parts = tile.sum(tile.reshape(p, (s.shape[0], s.shape[1] // PARTS, PARTS)), axis=1)
-    return p, largest, total * by[:, None] + parts, by
+    return p, tile.sum(tile.reshape(p, (s.shape[0], s.shape[1] // PARTS, PARTS)), axis=1)
 
 
 @tile.jit
@@ -134,4 +145,5 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "softmax_step", "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers_of", "softmax_step",
+           "span_of"]
