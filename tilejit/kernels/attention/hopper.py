@@ -15,6 +15,7 @@ from .pipelined import part, put_sums
 from .scores import Place, Rules, factor_of, finish, mask_scores, next_maxima, powers_of, softmax_step, span_of
 from .tile_table import FIELDS, line_of
 
+SHORT_TILE = 128  # rows of the last tiles of a head where there are tiles of two heights
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
 
@@ -28,6 +29,17 @@ def tile_of(t, heads, above, size):
 
 
 @tile.jit
+def tile_of_two_heights(t, heads, tall, above, BM: tile.constexpr):
+    """(Head, counted through all batches; first row; one past the last) of number `t`: first the `tall` tiles of BM
+    rows of each head, then its others, of `SHORT_TILE` rows."""
+    z, row, height = t // max(tall, 1), t % max(tall, 1) * BM, BM
+    if t >= heads * tall:
+        u = t - heads * tall
+        z, row, height = u // (above - tall), tall * BM + u % (above - tall) * SHORT_TILE, SHORT_TILE
+    return z, row, row + height
+
+
+@tile.jit
 def place_of(z, row, Q, K):
     """The place of rows from `row` on of head `z`, counted through all batches."""
     heads = Q.shape[-3]
@@ -36,12 +48,15 @@ def place_of(z, row, Q, K):
 
 @tile.jit
 def tiles_of(Q, group, PLAN: tile.constexpr):
-    """(The heads that have tiles, counted through all batches; the tiles of each; how many heads are taken together).
-    With lengths all batches have their tiles in one table, which is passed as the `group`."""
+    """(The heads that have tiles, counted through all batches; the tiles of each; how many heads are taken together,
+    or the tall tiles of each). With lengths all batches have their tiles in one table, which is passed as the
+    `group`."""
     if PLAN.lengths:
         last = group.shape[0] - 1
         return Q.shape[-3], tile.load(group[last, 0]), tile.load(group[last, 1])
     heads = Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1)
+    if PLAN.two_heights:
+        return heads, group + tile.cdiv(max(Q.shape[-2] - group * PLAN.bm, 0), SHORT_TILE), group
     return heads, tile.cdiv(Q.shape[-2], PLAN.bm), group[0] if PLAN.scores.listed else group
 
 
@@ -64,6 +79,21 @@ def column_of(i, ends, place, group, PLAN: tile.constexpr):
 
 
 @tile.jit
+def tile_at(t, tiles, Q, K, group, PLAN: tile.constexpr):
+    """(The place of tile `t`, its first row in the array of all, and its sequence's first key). `tiles` is what
+    `tiles_of` returns. Where tiles have two heights, the rows behind a tile do not belong to its place."""
+    heads, above, size = tiles
+    if PLAN.two_heights:
+        z, row, stop = tile_of_two_heights(t, heads, size, above, PLAN.bm)
+        place = place_of(z, row, Q, K)
+        return Place(place.batch, place.head, row, min(stop, place.rows), place.keys), row, 0
+    z, m = tile_of(t, heads, above, size)
+    if PLAN.lengths:
+        return line_of(group[m, 0:FIELDS], z)
+    return place_of(z, m * PLAN.bm, Q, K), m * PLAN.bm, 0
+
+
+@tile.jit
 def hand_over(T, t, place, row):
     """Store the number of a tile, its place, and its first row in the array of all."""
     fields = t, place.batch, place.head, place.row, row, place.rows, place.keys
@@ -76,6 +106,8 @@ def place_in(slot, Q, K, PLAN: tile.constexpr):
     """What `hand_over` has stored in a slot."""
     t, batch, head, first = tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
     row, rows, keys = first, Q.shape[-2], K.shape[-2]
+    if PLAN.two_heights:
+        rows = tile.load(slot.T[5])
     if PLAN.lengths:
         row, rows, keys = tile.load(slot.T[4]), tile.load(slot.T[5]), tile.load(slot.T[6])
     return t, Place(batch, head, first, rows, keys), row
@@ -112,11 +144,7 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     n = 0  # tiles before this one
     t = tile.next_tile(counter[0], heads * above)
     while t < heads * above:
-        z, m = tile_of(t, heads, above, size)
-        if PLAN.lengths:
-            place, row, start = line_of(group[m, 0:FIELDS], z)
-        else:
-            place, row, start = place_of(z, m * BM, Q, K), m * BM, 0
+        place, row, start = tile_at(t, tiles, Q, K, group, PLAN)
         with numbers.produce() as slot:
             hand_over(slot.T, t, place, row)
         first, stop, whole, whole_stop = blocks_of(place, group, rules, BM, PLAN)
@@ -249,7 +277,7 @@ def put(acc, stage, OUT, place, PLAN: tile.constexpr):
         tile.store(part(OUT, place.batch, place.head, place.row, 64, PLAN.dv), acc)
     elif PLAN.in_queries:
         tile.sync()  # all warps' products have read Q
-        tile.store(stage, acc)
+        tile.store(stage[:, 0:PLAN.dv], acc)
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
@@ -495,13 +523,15 @@ def multiply_in_order(rings, arrays, stage, w, group, rules, tiles, barriers, PL
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
-    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`."""
+    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`; with
+    tiles of two heights, it is the number of tall ones of each head."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d
     heads, above, size = tiles_of(Q, group, PLAN)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
-    numbers = tile.ring(2, T=((7 if PLAN.lengths else 4,), tile.int32), consumers=NC, filled="stores")
+    FEW: tile.constexpr = 6 if PLAN.two_heights else 4
+    numbers = tile.ring(2, T=((7 if PLAN.lengths else FEW,), tile.int32), consumers=NC, filled="stores")
     if PLAN.ahead and not PLAN.in_order:  # no ring, since a tile's product is issued before the last one's rows are released
         queries = tile.alloc((2, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 
 from .config import BARRIERS, PARTS, SHARED, Config
@@ -14,6 +15,14 @@ FEW = 32             # rows of packed sequences, on the average, below which `se
 SPLITS = 64          # CTAs that may share the keys of a tile
 # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 SHORT = 1024
+LATE = 1.04          # how much later tiles of 192 rows may end than those of 128
+# the time that a block takes by the 64s of rows that its tile has, of three consumers that take one block after the
+# other; tiles of a processor from which on it does not matter how the last ones share it; most tiles that are divided
+HEIGHTS = {1: 1.5, 2: 2.1, 3: 3.0}
+TALL, MANY, SHORTER = HEIGHTS[3], 64, 10
+# keys from which on, at 128 columns, three consumers take one block after the other, without and with a bound on the
+# right
+IN_ORDER = (1 << 40, 1 << 40)
 
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))
@@ -63,7 +72,47 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     if (d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed
             and problem.scores.score is None):
         return Config(bm=192, bn=bn, held=False, ahead=problem.scores.mask is None, width=width)
+    if _in_order(problem, processors):
+        return Config(bm=192, bn=bn, held=False, ahead=True, in_order=True, turns=False, width=64 if stored else 0)
     return Config(bm=128, bn=bn, held=held, turns=not held or problem.scores.right or d <= 64, width=width)
+
+
+def _in_order(problem: Attention, processors: int) -> bool:
+    """Whether three consumers are expected to be faster than two at 128 columns: with many keys, since a tile of 192
+    rows needs a third less of K and V, and where such tiles do not leave more processors idle at the end. Users'
+    functions and the softcap need registers, and lists of blocks have 128 rows."""
+    scores, request = problem.scores, problem.request
+    if problem.d != 128 or problem.dv != 128 or request.key_lengths is not None or request.packed:
+        return False
+    if scores.score is not None or scores.mask is not None or scores.softcap or scores.listed:
+        return False
+    if problem.keys < IN_ORDER[scores.right]:
+        return False
+    heads = problem.batches * problem.heads
+    end = -(-heads * -(-problem.rows // 128) // processors) * 2  # in 64 rows
+    return scores.right or tall_tiles(problem, processors)[1] <= LATE * end
+
+
+def tall_tiles(problem: Attention, processors: int) -> tuple[int, float]:
+    """(How many tiles of 192 rows each head has before those of 128, when the last processor ends), in the time that
+    a block of a tile takes for each 64 of its rows if there are 192."""
+    heads, most = problem.batches * problem.heads, -(-problem.rows // 192)
+    if heads * most > MANY * processors:
+        return most, heads * problem.rows / (64 * processors)
+    found = (_end(heads, tall, problem.rows, processors) for tall in range(most, max(most - SHORTER, 0) - 1, -1))
+    tall, end = min(zip(range(most, -1, -1), found), key=lambda choice: choice[1])
+    return tall, end
+
+
+def _end(heads: int, tall: int, rows: int, processors: int) -> float:
+    """When the last processor ends if each takes the next tile as soon as it has none."""
+    left = rows - 192 * tall
+    last = [TALL] * tall if left >= 0 else [*[TALL] * (tall - 1), HEIGHTS[-(-(left + 192) // 64)]]
+    short = [HEIGHTS[min(-(-n // 64), 2)] for n in range(left, 0, -128)]
+    ends = [0.0] * min(processors, heads * (tall + len(short)))
+    for time in (*last * heads, *short * heads):
+        heapq.heapreplace(ends, ends[0] + time)
+    return max(ends)
 
 
 def choose_sequences(problem: Attention, target: str, processors: int) -> Config:
@@ -119,4 +168,4 @@ def heads_at_once(problem: Attention) -> int:
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 
-__all__ = ["choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile"]
+__all__ = ["choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile", "tall_tiles"]

@@ -14,7 +14,7 @@ from .config import PARTS, Config, check_config, check_kind
 from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import choose, choose_sequences, few_rows, heads_at_once, heads_in_tile
+from .model import choose, choose_sequences, few_rows, heads_at_once, heads_in_tile, tall_tiles
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
@@ -55,7 +55,8 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if request.packed:
         tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
     ctas = min(processors, tiles * problem.heads)
-    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
+    group = tall_tiles(problem, processors)[0] if plan.two_heights else heads_at_once(problem)
+    return Launch(shape, dtype, hopper, (ctas,), options, group=group,
                   listed=(request.sequences, tiles) if _has_lengths(request) else None, **how)
 
 
@@ -123,9 +124,14 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     if not config.roles:
         return AttentionConstants(**common)
     held = config.held and not config.in_order
+    if config.in_order and config.ahead:  # where rows of Q were
+        stored = stored and problem.dv <= problem.d and problem.out.dtype == problem.request.q.dtype
+    scores = problem.scores
+    two_heights = config.in_order and config.bm == 192 and not (scores.has_bounds or scores.listed)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
                            ahead=config.ahead and not held, in_order=config.in_order,
                            pieces=PIECES if config.bn % (16 * PIECES) == 0 else 1,
+                           two_heights=two_heights and not _has_lengths(problem.request),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
                            packed=problem.request.packed)
