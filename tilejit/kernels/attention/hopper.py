@@ -32,7 +32,7 @@ def tile_of(t, heads, above, size):
 def tile_of_two_heights(t, heads, tall, above, BM: tile.constexpr):
     """(Head, counted through all batches; first row; one past the last) of number `t`: first the `tall` tiles of BM
     rows of each head, then its others, of `SHORT_TILE` rows."""
-    z, row, height = t // max(tall, 1), t % max(tall, 1) * BM, BM
+    z, row, height = t // tall, t % tall * BM, BM
     if t >= heads * tall:
         u = t - heads * tall
         z, row, height = u // (above - tall), tall * BM + u % (above - tall) * SHORT_TILE, SHORT_TILE

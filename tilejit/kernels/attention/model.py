@@ -99,8 +99,8 @@ def tall_tiles(problem: Attention, processors: int) -> tuple[int, float]:
     heads, most = problem.batches * problem.heads, -(-problem.rows // 192)
     if heads * most > MANY * processors:
         return most, heads * problem.rows / (64 * processors)
-    found = (_end(heads, tall, problem.rows, processors) for tall in range(most, max(most - SHORTER, 0) - 1, -1))
-    tall, end = min(zip(range(most, -1, -1), found), key=lambda choice: choice[1])
+    found = (_end(heads, tall, problem.rows, processors) for tall in range(most, max(most - SHORTER, 1) - 1, -1))
+    tall, end = min(zip(range(most, 0, -1), found), key=lambda choice: choice[1])
     return tall, end
 
 
