@@ -1,7 +1,9 @@
 """`kernels.attention` on the simulator, compared with float64: every option, both kernels, every target; what it becomes."""
 
+import importlib
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +12,12 @@ from tilejit import kernels
 from tilejit.kernels.attention.config import Config
 from tilejit.kernels.attention.hopper import hopper
 from tilejit.kernels.attention.pipelined import pipelined
+from tilejit.kernels.attention.problem import Request, check_attention
+from tilejit.runtime.arrays import ArrayView, row_major
 
 from tests.mma.attention_cases import BF16, check, inputs
 
+model, planning = (importlib.import_module(f"tilejit.kernels.attention.{name}") for name in ("model", "planning"))
 PIPELINED = Config(roles=False, bm=64, bn=64)
 
 
@@ -59,6 +64,47 @@ def test_every_number_of_columns_is_right_with_several_consumers(d):
 def test_results_stored_under_the_next_tile_s_product_are_right(options):
     """Each CTA has several tiles, and the last is followed by none."""
     tried(*inputs(3, 2, 1, 330, 250), Config(bm=192, held=False, ahead=True, width=64), **options)
+
+
+IN_ORDER = Config(bm=192, held=False, in_order=True, ahead=True, turns=False, width=64)  # three consumers at 128 columns
+
+
+@pytest.mark.parametrize("shape, options", [((2, 2, 1, 330, 250), {}), ((1, 4, 2, 500, 300), dict(causal=True)),
+                                            ((1, 1, 1, 260, 300), dict(window=(70, 20))), ((1, 3, 1, 200, 70), dict(sinks=np.array([0.5, 90.0, -np.inf])))],
+                         ids=["full", "causal", "window", "sinks"])
+def test_consumers_that_take_one_block_after_the_other_are_right(shape, options):
+    """Blocks that only some of the consumers see, consumers without rows, rows that see no key, several tiles of a CTA."""
+    tried(*inputs(*shape, 128), IN_ORDER, **{name: x.astype(np.float32) if name == "sinks" else x for name, x in options.items()})
+
+
+def test_consumers_in_order_may_take_turns_share_one_tile_of_queries_and_store_by_threads():
+    tried(*inputs(1, 2, 1, 400, 200, 128, 64), replace(IN_ORDER, turns=True, ahead=False, width=0), causal=True)
+    tried(*inputs(1, 2, 1, 400, 200, 128, 64), IN_ORDER, causal=True)  # the results are narrower than the rows of Q where they are staged
+
+
+@pytest.mark.parametrize("tall", [1, 2, 3])
+def test_tiles_of_two_heights_cover_all_rows(tall, monkeypatch):
+    """Tall tiles alone, or some of 128 rows behind them, of which the last is cut."""
+    monkeypatch.setattr(planning, "tall_tiles", lambda problem, processors: (tall, 0.0))
+    tried(*inputs(1, 3, 1, 450 + tall, 140, 128), IN_ORDER)
+
+
+@pytest.mark.parametrize("batches, heads, rows, tall", [(16, 16, 1024, 4), (1, 16, 16384, 82), (1, 1, 100, 1), (64, 128, 4096, 22)])
+def test_the_last_tiles_are_shorter_where_all_processors_then_end_earlier(batches, heads, rows, tall):
+    problem = problem_of((batches, heads, rows, 128))
+    found, end = model.tall_tiles(problem, 132)
+    assert found == tall and end >= batches * heads * rows / (64 * 132)  # no earlier than if all rows were shared out evenly
+
+
+def test_three_consumers_take_many_keys_and_no_users_functions(monkeypatch):
+    """From as many keys on as the model says, if tiles of 192 rows do not leave more processors idle."""
+    monkeypatch.setattr(model, "IN_ORDER", (4096, 8192))
+    def in_order(shape, **options):
+        return model.choose(problem_of(shape, **options), "sm_90a", True, True, 132).in_order
+    long = (1, 16, 16384, 128)
+    assert in_order(long) and in_order(long, causal=True) and in_order((4, 16, 4096, 128))
+    assert not in_order((16, 16, 1024, 128)) and not in_order((4, 16, 4096, 128), causal=True) and not in_order((1, 1, 26880, 128))
+    assert not in_order((1, 16, 16384, 64)) and not in_order(long, score=alibi, extras=1) and not in_order(long, softcap=True)
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
@@ -195,18 +241,19 @@ def test_views_are_right():
 
 # -- what calls become ------------------------------------------------------------------------------------------------------
 
-def compiled(d=128, rows=4096, target="sm_90a", **options):
-    """The kernel of a call with large arrays."""
-    from tilejit.kernels.attention.model import choose
-    from tilejit.kernels.attention.planning import constants
-    from tilejit.kernels.attention.problem import Request, check_attention
-    from tilejit.runtime.arrays import ArrayView, row_major
-    shape = (1, 32, rows, d)
+def problem_of(shape, **options):
+    """The problem of arrays of one shape."""
     view = ArrayView(0, shape, row_major(shape), "bfloat16", "host")
     values = dict(causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False) | options
-    problem = check_attention(Request(view, view, view, None, None, **values))
-    config = choose(problem, target, True, True, 132)
-    plan = constants(problem, config, True, True)
+    return check_attention(Request(view, view, view, None, None, **values))
+
+
+def compiled(d=128, rows=4096, target="sm_90a", config=None, **options):
+    """The kernel of a call with large arrays."""
+    shape = (1, 32, rows, d)
+    problem = problem_of(shape, **options)
+    config = config or model.choose(problem, target, True, True, 132)
+    plan = planning.constants(problem, config, True, True)
     x = tile.ArraySpec(shape, "bfloat16")
     sums = tile.ArraySpec(shape[:-1], "float32") if problem.request.lse else 0
     extra = (tile.ArraySpec((rows,), "int32" if problem.scores.mask else "float32"), 0, 0, 0) if problem.scores.extras else (0,) * 4
@@ -260,10 +307,21 @@ def test_no_loop_over_blocks_on_hopper_spills(d, options):
     assert (bodies := loops(made)) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
 
 
+@pytest.mark.parametrize("options", [{}, dict(causal=True, lse=True)], ids=lambda x: "-".join(x) or "full")
+def test_three_consumers_fit_their_registers_in_order(options):
+    """Of 160: no loop over blocks spills, and powers stand among the products of the values, which the other powers need not await."""
+    for body in (bodies := loops(compiled(128, config=IN_ORDER, **options))):
+        assert count(body, "STL") == count(body, "LDL") == count(body, "R2UR") == 0
+        last = [i for i, text in enumerate(body) if "HGMMA" in text][8:]
+        assert count(body[last[0]:last[-1]], "MUFU.EX2") >= 24
+    assert len(bodies) == 2 and len(min(bodies, key=len)) <= 475
+
+
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
 def test_kernels_of_other_targets_do_not_spill(target, d):
     made = compiled(d, target=target, causal=True)
+    assert "%sum.1 = convert_layout" not in str(made.graph)  # the sums of a block are added in the layout that they have
     assert made.spills == 0 and {p.variant for p in made.products} == {"mma_sync" if target == "sm_80" else "tcgen05"}
 
 
