@@ -64,10 +64,9 @@ class HopperConstants(AttentionConstants):
 
     - `consumers`: warpgroups of 64 rows each; `regs`: registers of a thread of the producer and of a consumer
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
-    - `ahead`: results are stored under the next tile's first product, and two tiles of Q are in shared memory
+    - `ahead`: two tiles of Q are in shared memory, and results are stored under the next tile's first product
     - `in_order`: both products of a block are awaited before the next block, and the product of the values is started
-      in so many `pieces` of its columns; with `ahead`, two tiles of Q are in shared memory, and the results are staged
-      where the finished tile's rows were
+      in so many `pieces` of its columns; with `ahead`, results are staged where the finished tile's rows of Q were
     - `two_heights`: each head has tiles of `bm` rows, and then some of 128, so that all processors end together
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
@@ -86,6 +85,18 @@ class HopperConstants(AttentionConstants):
     two_heights: bool = False
     lengths: bool = False
     packed: bool = False
+
+    @property
+    def fields(self) -> int:
+        """How many numbers the producer hands over for a tile."""
+        if self.lengths:
+            return 7
+        return 6 if self.two_heights else 4
+
+    @property
+    def under_next(self) -> bool:
+        """Whether results are stored under the next tile's first product."""
+        return self.ahead and not self.in_order
 
     @property
     def in_queries(self) -> bool:

@@ -124,7 +124,7 @@ def next_tile(numbers, Q, K, PLAN: tile.constexpr):
 def load_queries(queries, n, Q, place, row, PLAN: tile.constexpr):
     """Load the rows of Q of the producer's tile `n`."""
     rows = part(Q, place.batch, place.head, row, PLAN.bm, PLAN.d)
-    if PLAN.ahead and not PLAN.in_order:
+    if PLAN.under_next:
         buffers, full, empty = queries
         empty[n % 2].wait(phase=(n // 2 + 1) % 2)
         full[n % 2].arrive_expect_tx(buffers.nbytes // 2)
@@ -164,7 +164,7 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     nowhere = Place(0, 0, 0, 0, 0)
     with numbers.produce() as slot:
         hand_over(slot.T, heads * above, nowhere, 0)
-    if PLAN.ahead and not PLAN.in_order:  # products that nothing uses, so that every tile has a next one
+    if PLAN.under_next:  # products that nothing uses, so that every tile has a next one
         with keys.produce() as slot:
             tile.copy_async(slot.K, part(K, 0, 0, 0, PLAN.bn, PLAN.d), mbar=slot.full)
         load_queries(queries, n, Q, nowhere, 0, PLAN)
@@ -512,7 +512,7 @@ def multiply_in_order(rings, arrays, stage, w, group, rules, tiles, barriers, PL
                                                        V.dtype, PLAN)
                     if not PLAN.in_queries:
                         own.release()
-                    _, place, row = place_in(slot, Q, K, PLAN)  # again, so that no registers keep it meanwhile
+                    _, place, row = place_in(slot, Q, K, PLAN)  # again, so that it takes no registers meanwhile
                     place, row = rows_of(place, row, w)
                     if place.row < place.rows:
                         store_results(acc, most, total, rules, S, q if PLAN.in_queries else stage, OUT, L, place, row,
@@ -523,16 +523,15 @@ def multiply_in_order(rings, arrays, stage, w, group, rules, tiles, barriers, PL
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
-    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`; with
-    tiles of two heights, it is the number of tall ones of each head."""
+    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`;
+    with tiles of two heights, it is the number of tall ones of each head."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d
     heads, above, size = tiles_of(Q, group, PLAN)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
-    FEW: tile.constexpr = 6 if PLAN.two_heights else 4
-    numbers = tile.ring(2, T=((7 if PLAN.lengths else FEW,), tile.int32), consumers=NC, filled="stores")
-    if PLAN.ahead and not PLAN.in_order:  # no ring, since a tile's product is issued before the last one's rows are released
+    numbers = tile.ring(2, T=((PLAN.fields,), tile.int32), consumers=NC, filled="stores")
+    if PLAN.under_next:  # no ring, since a tile's product is issued before the last one's rows are released
         queries = tile.alloc((2, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
     else:
         queries = tile.ring(2 if PLAN.ahead else 1, Q=((BM, D), Q.dtype), consumers=NC)
@@ -552,7 +551,8 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
         w = warpgroup - 1
         rings, arrays = (numbers, queries, keys, values), (Q, K, V, OUT, L, S)
-        run: tile.constexpr = multiply_in_order if PLAN.in_order else multiply_ahead if PLAN.ahead else multiply
+        apart: tile.constexpr = multiply_ahead if PLAN.under_next else multiply
+        run: tile.constexpr = multiply_in_order if PLAN.in_order else apart
         run(rings, arrays, stage[w] if STAGED else None, w, group, rules, heads * above, (baton, together), PLAN)
         if PLAN.width:
             with tile.elect():

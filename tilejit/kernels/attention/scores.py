@@ -145,5 +145,5 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers_of", "softmax_step",
-           "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers_of",
+           "softmax_step", "span_of"]
