@@ -105,6 +105,7 @@ def test_three_consumers_take_many_keys_and_no_users_functions(monkeypatch):
     assert in_order(long) and in_order(long, causal=True) and in_order((4, 16, 4096, 128))
     assert not in_order((16, 16, 1024, 128)) and not in_order((4, 16, 4096, 128), causal=True) and not in_order((1, 1, 26880, 128))
     assert not in_order((1, 16, 16384, 64)) and not in_order(long, score=alibi, extras=1) and not in_order(long, softcap=True)
+    assert not in_order(long, window=(100, 0))
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
@@ -305,6 +306,15 @@ def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many(d, mos
 def test_no_loop_over_blocks_on_hopper_spills(d, options):
     made = compiled(d, **options)
     assert (bodies := loops(made)) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
+
+
+def test_sums_in_chains_leave_no_rescaling_behind_the_powers(monkeypatch):
+    """ptxas then computes its factor first. The results are right."""
+    monkeypatch.setattr(planning, "CHAINS", {128: 16})
+    tried(*inputs(1, 2, 1, 200, 300, 128), replace(model.choose(problem_of((1, 32, 4096, 128)), "sm_90a", True, True, 132), warps=8), causal=True)
+    body = min(loops(compiled(128)), key=len)
+    last = max(i for i, text in enumerate(body) if "MUFU.EX2" in text)
+    assert len(body) <= 450 and count(body, "FMUL") >= 64 and count(body[last:], "FMUL") <= 8
 
 
 @pytest.mark.parametrize("options", [{}, dict(causal=True, lse=True)], ids=lambda x: "-".join(x) or "full")

@@ -12,7 +12,18 @@ import tilejit as tile
 
 from .listed_blocks import block_at, line_of as line_of_blocks, numbers_of
 from .pipelined import part, put_sums
-from .scores import Place, Rules, factor_of, finish, mask_scores, next_maxima, powers_of, softmax_step, span_of
+from .scores import (
+    Place,
+    Rules,
+    factor_of,
+    finish,
+    mask_scores,
+    next_maxima,
+    powers,
+    softmax_step,
+    span_of,
+    sums_in_parts,
+)
 from .tile_table import FIELDS, line_of
 
 SHORT_TILE = 128  # rows of the last tiles of a head where there are tiles of two heights
@@ -233,8 +244,8 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
-    p = tile.cast(powers, dtype)
+    p, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
+    p = tile.cast(p, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase != 1
         if phase == 0:
@@ -262,9 +273,9 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY)
+                    p, most, total, by = softmax_step(s, most, total, factor, EMPTY, PLAN.chain)
                     tile.mma_wait(0)
-            p = tile.cast(powers, dtype)
+            p = tile.cast(p, dtype)
             acc = acc * by[:, None]
     return acc, p, most, total
 
@@ -481,8 +492,8 @@ def attend_in_order(q, keys, values, barriers, w, place, ends, group, rules, dty
                 clear_last(slot, place, i, ends[1], w, together, PLAN)
                 acc, total = acc * by[:, None], total * by[:, None]
                 for n in tile.static_range(PIECES):
-                    p, parts = powers_of(s[:, n * PIECE:(n + 1) * PIECE], top, factor, PARTS)
-                    total = parts + total
+                    p = powers(s[:, n * PIECE:(n + 1) * PIECE], top, factor)
+                    total = sums_in_parts(p, PARTS) + total
                     if PLAN.turns and n == 0:
                         baton.take(w)
                     acc = tile.mma_async(acc, tile.cast(p, dtype), slot.V[n * PIECE:(n + 1) * PIECE, :])

@@ -80,11 +80,11 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
 def _in_order(problem: Attention, processors: int) -> bool:
     """Whether three consumers are expected to be faster than two at 128 columns: with many keys, since a tile of 192
     rows needs a third less of K and V, and where such tiles do not leave more processors idle at the end. Users'
-    functions and the softcap need registers, and lists of blocks have 128 rows."""
+    functions, the softcap, and a third loop for a bound on the left need registers."""
     scores, request = problem.scores, problem.request
-    if problem.d != 128 or problem.dv != 128 or request.key_lengths is not None or request.packed:
+    if problem.d != 128 or problem.dv != 128 or request.key_lengths is not None:
         return False
-    if scores.score is not None or scores.mask is not None or scores.softcap or scores.listed:
+    if scores.score is not None or scores.mask is not None or scores.softcap or scores.left:
         return False
     if problem.keys < IN_ORDER[scores.right]:
         return False

@@ -102,13 +102,22 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
 
 
 @tile.jit
-def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr, CHAIN: tile.constexpr = 1):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
-    no column yet."""
+    no column yet. `CHAIN`: in how many steps the powers are added to the sums, to which the factor belongs. With one
+    step ptxas computes the factor behind all powers, and what it multiplies waits; with many that stands between
+    them."""
     largest, top, by = next_maxima(s, most, factor, HIDES)
-    p, parts = powers_of(s, top, factor, total.shape[1])
-    return p, largest, parts + total * by[:, None], by  # in the layout of the parts, whatever `total` begins with
+    if CHAIN == 1:
+        p = powers(s, top, factor)
+        parts = sums_in_parts(p, total.shape[1])
+        return p, largest, parts + total * by[:, None], by  # in the layout of the parts, whatever `total` begins with
+    p = powers(s, top, factor)
+    total, WIDTH = total * by[:, None], s.shape[1] // CHAIN
+    for n in tile.static_range(CHAIN):
+        total = sums_in_parts(p[:, n * WIDTH:(n + 1) * WIDTH], total.shape[1]) + total
+    return p, largest, total, by
 
 
 @tile.jit
@@ -122,10 +131,15 @@ def next_maxima(s, most, factor, HIDES: tile.constexpr):
 
 
 @tile.jit
-def powers_of(s, top, factor, PARTS: tile.constexpr):
-    """The powers of a block of scores, and their sums in so many parts."""
-    p = tile.exp2(s * factor - (top * factor)[:, None], fast=True)
-    return p, tile.sum(tile.reshape(p, (s.shape[0], s.shape[1] // PARTS, PARTS)), axis=1)
+def powers(s, top, factor):
+    """The powers of a block of scores."""
+    return tile.exp2(s * factor - (top * factor)[:, None], fast=True)
+
+
+@tile.jit
+def sums_in_parts(p, PARTS: tile.constexpr):
+    """The sums of rows of powers, in so many parts."""
+    return tile.sum(tile.reshape(p, (p.shape[0], p.shape[1] // PARTS, PARTS)), axis=1)
 
 
 @tile.jit
@@ -145,5 +159,5 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers_of",
-           "softmax_step", "span_of"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers",
+           "softmax_step", "span_of", "sums_in_parts"]
