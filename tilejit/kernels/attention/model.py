@@ -90,7 +90,7 @@ def _in_order(problem: Attention, processors: int) -> bool:
         return False
     heads = problem.batches * problem.heads
     end = -(-heads * -(-problem.rows // 128) // processors) * 2  # in 64 rows
-    return scores.right or tall_tiles(problem, processors)[1] <= LATE * end
+    return tall_tiles(problem, processors)[1] <= LATE * end
 
 
 def tall_tiles(problem: Attention, processors: int) -> tuple[int, float]:

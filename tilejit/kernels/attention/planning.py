@@ -128,11 +128,12 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     if config.in_order and config.ahead:  # where rows of Q were
         stored = stored and problem.dv <= problem.d and problem.out.dtype == problem.request.q.dtype
     scores = problem.scores
+    pieces = min(PIECES, 2) if scores.left else PIECES  # the loop for that bound leaves fewer registers
     two_heights = config.in_order and config.bm == 192 and not (scores.has_bounds or scores.listed)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
                            ahead=config.ahead and not held, in_order=config.in_order,
                            chain=CHAINS.get(problem.d, 1),
-                           pieces=PIECES if config.bn % (16 * PIECES) == 0 else 1,
+                           pieces=pieces if config.bn % (16 * pieces) == 0 else 1,
                            two_heights=two_heights and not _has_lengths(problem.request),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
