@@ -56,7 +56,8 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if request.packed:
         tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
     ctas = min(processors, tiles * problem.heads)
-    group = tall_tiles(problem, processors)[0] if plan.two_heights else heads_at_once(problem)
+    two_heights = isinstance(plan, HopperConstants) and plan.two_heights
+    group = tall_tiles(problem, processors)[0] if two_heights else heads_at_once(problem)
     return Launch(shape, dtype, hopper, (ctas,), options, group=group,
                   listed=(request.sequences, tiles) if _has_lengths(request) else None, **how)
 
