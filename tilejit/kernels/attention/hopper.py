@@ -19,7 +19,7 @@ from .scores import (
     finish,
     mask_scores,
     next_maxima,
-    powers,
+    powers_of,
     softmax_step,
     span_of,
     sums_in_parts,
@@ -244,8 +244,8 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    p, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
-    p = tile.cast(p, dtype)
+    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
+    p = tile.cast(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase != 1
         if phase == 0:
@@ -273,9 +273,9 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    p, most, total, by = softmax_step(s, most, total, factor, EMPTY, PLAN.chain)
+                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY, CHAIN=PLAN.chain)
                     tile.mma_wait(0)
-            p = tile.cast(p, dtype)
+            p = tile.cast(powers, dtype)
             acc = acc * by[:, None]
     return acc, p, most, total
 
@@ -492,7 +492,7 @@ def attend_in_order(q, keys, values, barriers, w, place, ends, group, rules, dty
                 clear_last(slot, place, i, ends[1], w, together, PLAN)
                 acc, total = acc * by[:, None], total * by[:, None]
                 for n in tile.static_range(PIECES):
-                    p = powers(s[:, n * PIECE:(n + 1) * PIECE], top, factor)
+                    p = powers_of(s[:, n * PIECE:(n + 1) * PIECE], top, factor)
                     total = sums_in_parts(p, PARTS) + total
                     if PLAN.turns and n == 0:
                         baton.take(w)

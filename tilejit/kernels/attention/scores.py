@@ -110,10 +110,10 @@ def softmax_step(s, most, total, factor, HIDES: tile.constexpr, CHAIN: tile.cons
     them."""
     largest, top, by = next_maxima(s, most, factor, HIDES)
     if CHAIN == 1:
-        p = powers(s, top, factor)
+        p = powers_of(s, top, factor)
         parts = sums_in_parts(p, total.shape[1])
         return p, largest, parts + total * by[:, None], by  # in the layout of the parts, whatever `total` begins with
-    p = powers(s, top, factor)
+    p = powers_of(s, top, factor)
     total, WIDTH = total * by[:, None], s.shape[1] // CHAIN
     for n in tile.static_range(CHAIN):
         total = sums_in_parts(p[:, n * WIDTH:(n + 1) * WIDTH], total.shape[1]) + total
@@ -131,7 +131,7 @@ def next_maxima(s, most, factor, HIDES: tile.constexpr):
 
 
 @tile.jit
-def powers(s, top, factor):
+def powers_of(s, top, factor):
     """The powers of a block of scores."""
     return tile.exp2(s * factor - (top * factor)[:, None], fast=True)
 
@@ -159,5 +159,5 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers",
+__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers_of",
            "softmax_step", "span_of", "sums_in_parts"]
