@@ -67,7 +67,7 @@ class HopperConstants(AttentionConstants):
     - `ahead`: two tiles of Q are in shared memory, and results are stored under the next tile's first product
     - `in_order`: both products of a block are awaited before the next block, and the product of the values is started
       in so many `pieces` of its columns; with `ahead`, results are staged where the finished tile's rows of Q were
-    - `chain`: in how many steps the powers of a block are added to the sums, if blocks are not taken in order
+    - `chained`: the powers of a block are added to the sums one after the other, if blocks are not taken in order
     - `two_heights`: each head has tiles of `bm` rows, and then some of 128, so that all processors end together
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
@@ -83,7 +83,7 @@ class HopperConstants(AttentionConstants):
     ahead: bool = False
     in_order: bool = False
     pieces: int = 1
-    chain: int = 1
+    chained: bool = False
     two_heights: bool = False
     lengths: bool = False
     packed: bool = False

@@ -273,7 +273,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY, CHAIN=PLAN.chain)
+                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY, CHAINED=PLAN.chained)
                     tile.mma_wait(0)
             p = tile.cast(powers, dtype)
             acc = acc * by[:, None]

@@ -21,7 +21,7 @@ from .sequences import sequences
 
 ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: once in a tile, or by a user's function
 PIECES = 4     # in which the product of the values is started where consumers take one block after the other
-CHAINS: dict[int, int] = {}  # columns: in how many steps the powers of a block are added to the sums
+CHAINED: tuple[int, ...] = ()  # the columns with which powers are added to the sums one after the other
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 
@@ -133,7 +133,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     two_heights = config.in_order and config.bm == 192 and not (scores.has_bounds or scores.listed)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
                            ahead=config.ahead and not held, in_order=config.in_order,
-                           chain=CHAINS.get(problem.d, 1),
+                           chained=problem.d in CHAINED,
                            pieces=pieces if config.bn % (16 * pieces) == 0 else 1,
                            two_heights=two_heights and not _has_lengths(problem.request),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,

@@ -102,21 +102,20 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
 
 
 @tile.jit
-def softmax_step(s, most, total, factor, HIDES: tile.constexpr, CHAIN: tile.constexpr = 1):
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr, CHAINED: tile.constexpr = False):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
-    no column yet. `CHAIN`: in how many steps the powers are added to the sums, to which the factor belongs. With one
-    step ptxas computes the factor behind all powers, and what it multiplies waits; with many that stands between
-    them."""
+    no column yet. `CHAINED`: powers are added to the sums one after the other, from what was summed before times its
+    factor on. Otherwise ptxas computes that factor behind all powers, and all that it multiplies comes after them; a
+    chain brings it forward, and the multiplications stand between the powers."""
     largest, top, by = next_maxima(s, most, factor, HIDES)
-    if CHAIN == 1:
-        p = powers_of(s, top, factor)
-        parts = sums_in_parts(p, total.shape[1])
-        return p, largest, parts + total * by[:, None], by  # in the layout of the parts, whatever `total` begins with
     p = powers_of(s, top, factor)
-    total, WIDTH = total * by[:, None], s.shape[1] // CHAIN
-    for n in tile.static_range(CHAIN):
-        total = sums_in_parts(p[:, n * WIDTH:(n + 1) * WIDTH], total.shape[1]) + total
+    PARTS: tile.constexpr = total.shape[1]
+    if not CHAINED:  # the sum has the layout of its first operand, and `total` may begin with zeros of any
+        return p, largest, sums_in_parts(p, PARTS) + total * by[:, None], by
+    total = total * by[:, None]
+    for n in tile.static_range(s.shape[1] // PARTS):
+        total = p[:, n * PARTS:(n + 1) * PARTS] + total
     return p, largest, total, by
 
 
