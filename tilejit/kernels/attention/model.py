@@ -15,6 +15,7 @@ FEW = 32             # rows of packed sequences, on the average, below which `se
 SPLITS = 64          # CTAs that may share the keys of a tile
 # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 SHORT = 1024
+HALVES = ("float16", "bfloat16")  # what blocks in order are for
 LATE = 1.04          # how much later tiles of 192 rows may end than those of 128
 # the time that a block takes by the 64s of rows that its tile has, of three consumers that take one block after the
 # other; tiles of a processor from which on it does not matter how the last ones share it; most tiles that are divided
@@ -82,7 +83,7 @@ def _in_order(problem: Attention, processors: int) -> bool:
     rows needs a third less of K and V, and where such tiles do not leave more processors idle at the end. Users'
     functions, the softcap, and a third loop for a bound on the left need registers."""
     scores, request = problem.scores, problem.request
-    if problem.d != 128 or problem.dv != 128 or request.key_lengths is not None:
+    if problem.d != 128 or problem.dv != 128 or request.q.dtype not in HALVES or request.key_lengths is not None:
         return False
     if scores.score is not None or scores.mask is not None or scores.softcap or scores.left:
         return False
