@@ -36,12 +36,14 @@ def given(q, k, v, **options):
             rng.standard_normal(lse.shape).astype(np.float32))
 
 
-def tried(q, k, v, config=None, deterministic=False, mask=None, arguments=(), seen=None, **options):
-    """Call the backward, and compare the gradients."""
-    do, out, lse, dlse = given(q, k, v, seen=seen, **options)
-    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, config=config, deterministic=deterministic, mask=mask,
+def tried(q, k, v, config=None, deterministic=False, mask=None, score=None, arguments=(), seen=None, change=None, derivative=None, **options):
+    """Call the backward, and compare the gradients. `options` are also those of the reference."""
+    do, out, lse, dlse = given(q, k, v, seen=seen, change=change, **options)
+    if isinstance(mask, kernels.BlockMask):
+        options |= dict(causal=mask.causal, window=mask.window)
+    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, config=config, deterministic=deterministic, mask=mask, score=score,
                                      arguments=arguments, **options)
-    near(got, gradients(do, dlse, q, k, v, seen=seen, **options), v)
+    near(got, gradients(do, dlse, q, k, v, seen=seen, change=change, derivative=derivative, **options), v)
     return got
 
 

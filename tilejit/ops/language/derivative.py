@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...dtypes import float32
+from ...dtypes import bool_, float32
 from ...errors import CompilationError
 from ...ir.builder import Builder, as_value, number_type
 from ...ir.builtin import builtin
 from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, operands, results, walk
 from ...ir.op import OPS, Op
-from ...types import Tile
+from ...types import Scalar, Tile
 from ..tiles import casts, elementwise as ew
 from . import math as elementary
 from .operators import binary, compare, unary
@@ -179,8 +179,8 @@ RULES: dict[Op, Callable[[_Terms, Call, Slopes], Slope | None]] = {
 class _Tangents:
     """The slopes of the values that depend on a tile, and those values that have none, with the node that makes them."""
 
-    def __init__(self, g: Builder, x: Value):
-        self.g, self.terms = g, _Terms(g)
+    def __init__(self, g: Builder, name: str, x: Value):
+        self.g, self.name, self.terms = g, name, _Terms(g)
         self.slopes: dict[Operand, Slope] = {x: 1.0}
         self.without: dict[Operand, Node] = {}
 
@@ -197,18 +197,28 @@ class _Tangents:
                     self._loop(node)
 
     def _call(self, call: Call) -> None:
-        made = [r for r in call.results if isinstance(r.type, Tile) and r.type.dtype.is_float]
-        found = [a for a in call.args if a in self.without]
-        if found and made:
-            self.without.update(dict.fromkeys(made, self.without[found[0]]))
-        elif made and any(a in self.slopes for a in call.args):
-            rule = RULES.get(call.op)
-            if rule is None:
-                self.without.update(dict.fromkeys(made, call))
-                return
+        depends = [a for a in call.args if a in self.slopes or a in self.without]
+        made = [r for r in call.results if isinstance(r.type, (Tile, Scalar)) and r.type.dtype != bool_]
+        floats = [r for r in made if r.type.dtype.is_float]
+        if not depends or call.op.traits.conversion and not floats:  # integers are steps
+            return
+        found = next((self.without[a] for a in depends if a in self.without), None)
+        rule = RULES.get(call.op)
+        if call.op.writes:  # to memory, from which anything may be loaded
+            self.fail(call)
+        elif found is not None or rule is None:
+            self.without.update(dict.fromkeys(made, found or call))
+        elif floats:
             slope = rule(self.terms, call, [self.slopes.get(a) for a in call.args])
             if slope is not None:
                 self.slopes[call.result] = slope
+
+    def fail(self, node: Node) -> None:
+        """CompilationError for a node that has no derivative."""
+        what = "a loop" if not isinstance(node, Call) else node.op.traits.shown or node.op.name
+        raise CompilationError(f"{self.name} has no derivative by its first argument, since {what} here depends on it; "
+                               "elementwise functions of the language have one, also in branches and in loops over "
+                               "tile.static_range", None if isinstance(node, Scope) else node.loc)
 
     def _loop(self, node: For | While) -> None:
         """What a loop computes from the tile has no slope."""
@@ -260,14 +270,10 @@ def with_derivative(g: Builder, function, x, *others):
     y = g.invoke(function, (x, *others), {})
     if nodes is g.blocks[0]:
         start += g.state.get("hoisted", 0) - hoisted
-    tangents = _Tangents(g, as_value(x))
+    tangents = _Tangents(g, function.source.name, as_value(x))
     tangents.follow(nodes, start)
     if y in tangents.without:
-        node = tangents.without[y]
-        what = "a loop" if not isinstance(node, Call) else node.op.traits.shown or node.op.name
-        raise CompilationError(f"{function.source.name} has no derivative by its first argument, since {what} here "
-                               "depends on it; elementwise functions of the language have one, also in branches and "
-                               "in loops over tile.static_range", None if isinstance(node, Scope) else node.loc)
+        tangents.fail(tangents.without[y])
     slope: Any = tangents.slopes.get(y, 0.0)
     if isinstance(slope, Value):
         return y, convert(g, slope, float32)
