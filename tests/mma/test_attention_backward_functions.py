@@ -10,7 +10,6 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.attention.backward import call as backward
-from tilejit.kernels.attention.backward.config import BackwardConfig
 
 from tests.mma.attention_cases import gradients, inputs
 from tests.mma.test_attention_backward import SMALL, given, near, shaped, tried
@@ -44,6 +43,11 @@ def documents(batch, head, rows, columns, ids):
     """Of one document; no row sees the first 150 keys in head 1, and rows 130 to 200 nothing at all."""
     seen = tile.load(ids[rows]) == tile.load(ids[columns])
     return seen & ((head == 0) | (columns >= 150)) & ((rows < 130) | (rows >= 200))
+
+
+@tile.jit
+def not_every_third(batch, head, rows, columns, slopes):
+    return columns % 3 > 0
 
 
 def distances(heads, rows, keys):
@@ -92,7 +96,39 @@ def listed(shape, bounds, **options):
 
 
 WIDE, NARROW = shaped(1, 1, 1, 150, 200, d=128), shaped(2, 2, 1, 70, 100, d=32)
-SQUARE = shaped(2, 2, 1, 310, 310)
+SQUARE = shaped(1, 2, 1, 310, 310)
+def packed_sequences():
+    """Rows and columns count in each sequence, of which keys see those before them by a mask."""
+    lengths, (q, k, v) = np.array([40, 0, 33], np.int32), inputs(None, 2, 1, 73, 73, 32)
+    do, out, lse, dlse = np.ones_like(q), np.ones_like(q), np.zeros((2, 73), np.float32), np.zeros((2, 73), np.float32)
+    want = []
+    for start, n in ((0, 40), (40, 33)):
+        here = slice(start, start + n)
+        options = dict(change=lambda s, n=n: s + distances(2, n, n), seen=np.arange(n) % 3 > 0)
+        for x, part in zip((do, out, lse, dlse), given(q[:, here], k[:, here], v[:, here], **options)):
+            x[:, here] = part
+        want.append((here, gradients(do[:, here], dlse[:, here], q[:, here], k[:, here], v[:, here], **options)))
+    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, lengths=lengths, mask=not_every_third, score=alibi,
+                                     arguments=(SLOPES,), config=SMALL)
+    for here, each in want:
+        near([x[:, here] for x in got], each, v)
+
+
+def hidden_blocks():
+    """All that the first document has is NaN; blocks of the second begin where it does. With the mask as a function, its
+    NaN would spread, or be no number times 0."""
+    q, k, v = (x.copy() for x in inputs(1, 1, 1, 256, 256))
+    ids = (np.arange(256) // 128).astype(np.int32)
+    second = slice(128, 256)
+    do, out, lse, dlse = given(q, k, v, seen=ids[:, None] == ids)
+    want = gradients(do, dlse, q, k, v, seen=ids[:, None] == ids)
+    for x in (q, k, v, do, out):
+        x[:, :, :128] = np.nan
+    mask = kernels.block_mask(same_document, q, k, arguments=(ids,), by_batch=False, by_head=False)
+    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, mask=mask, deterministic=True)
+    near([x[:, :, second] for x in got], [x[:, :, second] for x in want], v)
+
+
 CASES = {
     "alibi_roles": ("sm_90a", partial(called, shaped(1, 4, 2, 150, 200), causal=True, **by_alibi(shaped(1, 4, 2, 150, 200)))),
     "alibi_queries": ("sm_80", partial(called, NARROW, config=SMALL, deterministic=True, causal=True, **by_alibi(NARROW))),
@@ -101,12 +137,13 @@ CASES = {
     "no_numbers_ampere": ("sm_80", partial(called, NARROW, config=SMALL, **by_weights(70))),
     "branches": ("sm_100a", partial(called, shaped(1, 2, 1, 40, 70), causal=True, score=halved, change=lambda s: np.stack([s[:, 0] * 0.5, s[:, 1] + 1], 1),
                                     derivative=lambda s: np.array([0.5, 1.0])[:, None, None])),
-    "hidden_scores": ("sm_90a", partial(called, shaped(1, 1, 1, 64, 300), score=only_first_columns, arguments=(50,), seen=(np.arange(300) < 50)[None])),
+    "hidden_scores": ("sm_80", partial(called, shaped(1, 1, 1, 40, 100, d=32), config=SMALL, score=only_first_columns, arguments=(50,), seen=(np.arange(100) < 50)[None])),
     "scratch": ("sm_90a", partial(called, shaped(1, 2, 1, 70, 100, d=128), **of_table(70, 100))),
-    "listed_roles": ("sm_90a", partial(listed, SQUARE, dict(causal=True))),
-    "listed_wide": ("sm_90a", partial(listed, {**SQUARE, "d": 128, "batch": 1}, dict(window=(100, 40)), sinks=np.array([0.5, -1], np.float32))),
+    "listed_wide": ("sm_90a", partial(listed, {**SQUARE, "d": 128}, dict(window=(100, 40)), sinks=np.array([0.5, -1], np.float32))),
     "listed_queries": ("sm_90a", partial(listed, SQUARE, dict(), deterministic=True)),
-    "listed_ampere": ("sm_80", partial(listed, {**SQUARE, "batch": 1, "d": 32}, dict(causal=True), deterministic=True)),
+    "packed": ("sm_80", packed_sequences),
+    "hidden_blocks": ("sm_90a", hidden_blocks),
+    "listed_ampere": ("sm_80", partial(listed, {**SQUARE, "d": 32}, dict(causal=True), deterministic=True)),
 }
 
 
@@ -119,48 +156,14 @@ def test_gradients_through_functions_are_those_of_float64(name, monkeypatch):
         case()
 
 
-def test_packed_sequences_have_scores_and_masks_of_their_own(monkeypatch):
-    """Rows and columns count in each sequence, and the batch is its number; a block mask is then the function."""
-    monkeypatch.setenv("TILEJIT_TARGET", "sm_80")
-    lengths, (q, k, v) = np.array([40, 0, 33], np.int32), inputs(None, 2, 1, 73, 73, 32)
-    do, out, lse, dlse = np.ones_like(q), np.ones_like(q), np.zeros((2, 73), np.float32), np.zeros((2, 73), np.float32)
-    want = []
-    for start, n in ((0, 40), (40, 33)):
-        here = slice(start, start + n)
-        options = dict(change=lambda s, n=n: s + distances(2, n, n), seen=IDS[:n, None] // 2 == IDS[:n] // 2)
-        for x, part in zip((do, out, lse, dlse), given(q[:, here], k[:, here], v[:, here], **options)):
-            x[:, here] = part
-        want.append((here, gradients(do[:, here], dlse[:, here], q[:, here], k[:, here], v[:, here], **options)))
-    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, lengths=lengths, score=alibi, arguments=(SLOPES,), config=SMALL)
-    for here, each in want:
-        near([x[:, here] for x in got], each, v)
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_hidden_blocks_are_not_read_in_the_backward(deterministic):
-    """All that the first document has is NaN; blocks of the second begin where it does. With the mask as a function, its
-    NaN would spread."""
-    q, k, v = (x.copy() for x in inputs(1, 2, 2, 512, 512))
-    ids = (np.arange(512) // 256).astype(np.int32)
-    second = slice(256, 512)
-    do, out, lse, dlse = given(q, k, v, seen=ids[:, None] == ids)
-    want = gradients(do, dlse, q, k, v, seen=ids[:, None] == ids)
-    for x in (q, k, v, do, out):
-        x[:, :, :256] = np.nan
-    mask = kernels.block_mask(same_document, q, k, arguments=(ids,), by_batch=False, by_head=False)
-    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, mask=mask, deterministic=deterministic)
-    near([x[:, :, second] for x in got], [x[:, :, second] for x in want], v)
-
-
-@pytest.mark.parametrize("rows, keys, bounds", [(310, 400, dict(causal=True)), (130, 256, dict(window=(50, 60)))])
-def test_the_blocks_of_each_block_of_keys_are_listed(rows, keys, bounds):
+def test_the_blocks_of_each_block_of_keys_are_listed():
     """Those of which all is seen from the front on, those of which some is, or that end beyond the last row, from the end on."""
+    rows, keys, left, right = 310, 400, 250, 20
     q, k, _ = inputs(1, 2, 1, rows, keys, 128)
-    made = kernels.block_mask(documents, q, k, arguments=(IDS,), **bounds)
+    made = kernels.block_mask(documents, q, k, arguments=(IDS,), window=(left, right))
     (bm, bn), table = made.backward.block, made.backward.by_keys
     apart = np.arange(keys) - (np.arange(rows)[:, None] + keys - rows)
-    left, right = (None, 0) if "causal" in bounds else bounds["window"]
-    seen = of_documents(rows, keys) & (apart <= right) & (left is None or -apart <= left)
+    seen = of_documents(rows, keys) & (apart <= right) & (-apart <= left)
     blocks = -(-rows // bm)
     assert table.shape == (1, 2, -(-keys // bn), 2 + blocks)
     for place in np.ndindex(2, table.shape[2]):
@@ -172,13 +175,11 @@ def test_the_blocks_of_each_block_of_keys_are_listed(rows, keys, bounds):
 
 
 def test_a_block_mask_may_have_no_lists_for_the_backward():
-    """Its backward then takes the function, as it does with blocks of other extents."""
+    """Its backward then takes the function."""
     q, k, v = inputs(1, 2, 1, 200, 200)
     mask = kernels.block_mask(documents, q, k, arguments=(IDS,), by_batch=False, backward=False)
     assert mask.backward is None
     tried(q, k, v, mask=mask, seen=of_documents(200, 200))
-    with_lists = kernels.block_mask(documents, q, k, arguments=(IDS,), by_batch=False)
-    tried(q, k, v, mask=with_lists, seen=of_documents(200, 200), config=BackwardConfig(bm=48, bn=48, keys=48))
     assert not list(backward.PLANS.values())[-1].listed
 
 
@@ -209,14 +210,13 @@ def test_a_block_mask_is_on_the_device_of_the_queries_and_fits_its_heads(monkeyp
 
 # -- what calls become ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("d, most", [(128, 420), (64, 605)])
-def test_whole_listed_blocks_on_hopper_evaluate_no_mask(d, most):
+def test_whole_listed_blocks_on_hopper_evaluate_no_mask():
     """The loop over them loads the number of a block, and nothing that the mask needs; no tile changes its layout."""
     from tilejit.kernels.attention.backward.constants import HopperBackwardConstants
     from tilejit.kernels.attention.backward.gradients_hopper import gradients_hopper
     from tilejit.kernels.attention.backward.planning import REGISTERS
     from tilejit.kernels.attention.constants import Scores
-    bm, rows = 8192 // d, 4096
+    d, bm, rows, most = 128, 64, 4096, 420
     plan = HopperBackwardConstants(bm=bm, bn=128, d=d, dv=d, stages=2, regs=REGISTERS,
                                    scores=Scores(right=True, mask=same_document, extras=1, listed=(bm, 128)))
     x, lines = tile.ArraySpec((1, 32, rows, d), "bfloat16"), tile.ArraySpec((1, 32, rows), "float32")
