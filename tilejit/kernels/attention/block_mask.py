@@ -27,8 +27,8 @@ from .problem import Attention, Request, check_attention
 class BackwardTables:
     """The lists of a mask's blocks for the backward, int32 arrays as `BlockMask.table`.
 
-    - `by_keys`: [batches or 1, heads or 1, blocks of keys, 2 + blocks of rows], the blocks of rows of each block of keys
-    - `by_rows`: [batches or 1, heads or 1, blocks of rows, 2 + blocks of keys], those of keys of each block of rows
+    - `by_keys`: [batches or 1, heads or 1, blocks of keys, 2 + blocks of rows], the blocks of rows for each of keys
+    - `by_rows`: [batches or 1, heads or 1, blocks of rows, 2 + blocks of keys], those of keys for each of rows
     - `block`: the rows and columns of a block"""
 
     by_keys: Any

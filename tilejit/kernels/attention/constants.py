@@ -18,7 +18,7 @@ class Scores:
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
-    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward it is
+    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward,
       the rows and columns of these blocks"""
 
     left: bool = False

@@ -33,7 +33,7 @@ class _Terms:
     def __init__(self, g: Builder):
         self.g = g
 
-    def wide(self, x: Any) -> Any:
+    def widen(self, x: Any) -> Any:
         """An operand as a number, or a value of at least 32 bits."""
         if isinstance(x, Const):
             return x.value
@@ -42,7 +42,7 @@ class _Terms:
 
     def of(self, symbol: str, a: Any, b: Any) -> Any:
         """``a symbol b``."""
-        a, b = self.wide(a), self.wide(b)
+        a, b = self.widen(a), self.widen(b)
         if not isinstance(a, Value) and not isinstance(b, Value):
             if symbol == "/" and not b:
                 return math.nan if not a else math.copysign(math.inf, a)
@@ -60,7 +60,7 @@ class _Terms:
     def negative(self, a: Any) -> Any:
         if a is None or not isinstance(a, Value):
             return None if a is None else -a
-        return unary(self.g, "-", self.wide(a))
+        return unary(self.g, "-", self.widen(a))
 
     def sum(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
@@ -69,9 +69,9 @@ class _Terms:
 
     def function(self, name: str, x: Any) -> Any:
         """An elementary function of a value."""
-        return elementary.BUILTINS[name].function(self.g, self.wide(x))
+        return elementary.BUILTINS[name].function(self.g, self.widen(x))
 
-    def either(self, condition: Operand, a: Slope | None, b: Slope | None) -> Slope | None:
+    def select_slope(self, condition: Operand, a: Slope | None, b: Slope | None) -> Slope | None:
         """The first slope where the condition holds, else the second."""
         if a is b or not isinstance(a, Value) and not isinstance(b, Value) and a == b:
             return a
@@ -93,17 +93,17 @@ def _fma(t: _Terms, call: Call, d: Slopes) -> Slope | None:
 
 def _extreme(symbol: str) -> Callable[[_Terms, Call, Slopes], Slope | None]:
     """The slope of the operand that is the result; of both if they are equal, that of the first."""
-    return lambda t, call, d: t.either(compare(t.g, symbol, *call.args), d[0], d[1])
+    return lambda t, call, d: t.select_slope(compare(t.g, symbol, *call.args), d[0], d[1])
 
 
 def _absolute(t: _Terms, call: Call, d: Slopes) -> Slope | None:
     x, = call.args
-    falling = t.either(compare(t.g, "<", x, 0), t.negative(d[0]), None)
-    return t.either(compare(t.g, ">", x, 0), d[0], falling)
+    falling = t.select_slope(compare(t.g, "<", x, 0), t.negative(d[0]), None)
+    return t.select_slope(compare(t.g, ">", x, 0), d[0], falling)
 
 
 def _power(t: _Terms, call: Call, d: Slopes) -> Slope | None:
-    x, y = map(t.wide, call.args)
+    x, y = map(t.widen, call.args)
     lower = binary(t.g, "**", x, t.of("-", y, 1.0)) if d[0] is not None else None
     by_exponent = None if d[1] is None else t.product(t.product(call.result, t.function("log", x)), d[1])
     return t.sum(t.product(t.product(d[0], y), lower), by_exponent)
@@ -121,9 +121,19 @@ def _angle(t: _Terms, call: Call, d: Slopes) -> Slope | None:
     return None if above is None else t.of("/", above, t.sum(t.product(x, x), t.product(y, y)))
 
 
+def _one_minus_square(t: _Terms, x: Any) -> Any:
+    return t.of("-", 1.0, t.product(x, x))
+
+
+def _one_plus_square(t: _Terms, x: Any) -> Any:
+    return t.of("+", 1.0, t.product(x, x))
+
+
+def _square_minus_one(t: _Terms, x: Any) -> Any:
+    return t.of("-", t.product(x, x), 1.0)
+
+
 # the derivative of each elementary function (terms, x, its value y); None is 0
-_SQUARE = {"1 - x": lambda t, x: t.of("-", 1.0, t.product(x, x)), "1 + x": lambda t, x: t.of("+", 1.0, t.product(x, x)),
-           "x - 1": lambda t, x: t.of("-", t.product(x, x), 1.0)}
 _DERIVATIVES: dict[str, Callable[[_Terms, Any, Any], Any]] = {
     "exp": lambda t, x, y: y,
     "exp2": lambda t, x, y: t.of("*", y, math.log(2)),
@@ -138,16 +148,16 @@ _DERIVATIVES: dict[str, Callable[[_Terms, Any, Any], Any]] = {
     "cbrt": lambda t, x, y: t.of("/", y, t.of("*", x, 3.0)),
     "sin": lambda t, x, y: t.function("cos", x),
     "cos": lambda t, x, y: t.negative(t.function("sin", x)),
-    "tan": lambda t, x, y: _SQUARE["1 + x"](t, y),
-    "asin": lambda t, x, y: t.function("rsqrt", _SQUARE["1 - x"](t, x)),
-    "acos": lambda t, x, y: t.negative(t.function("rsqrt", _SQUARE["1 - x"](t, x))),
-    "atan": lambda t, x, y: t.of("/", 1.0, _SQUARE["1 + x"](t, x)),
+    "tan": lambda t, x, y: _one_plus_square(t, y),
+    "asin": lambda t, x, y: t.function("rsqrt", _one_minus_square(t, x)),
+    "acos": lambda t, x, y: t.negative(t.function("rsqrt", _one_minus_square(t, x))),
+    "atan": lambda t, x, y: t.of("/", 1.0, _one_plus_square(t, x)),
     "sinh": lambda t, x, y: t.function("cosh", x),
     "cosh": lambda t, x, y: t.function("sinh", x),
-    "tanh": lambda t, x, y: _SQUARE["1 - x"](t, y),
-    "asinh": lambda t, x, y: t.function("rsqrt", _SQUARE["1 + x"](t, x)),
-    "acosh": lambda t, x, y: t.function("rsqrt", _SQUARE["x - 1"](t, x)),
-    "atanh": lambda t, x, y: t.of("/", 1.0, _SQUARE["1 - x"](t, x)),
+    "tanh": lambda t, x, y: _one_minus_square(t, y),
+    "asinh": lambda t, x, y: t.function("rsqrt", _one_plus_square(t, x)),
+    "acosh": lambda t, x, y: t.function("rsqrt", _square_minus_one(t, x)),
+    "atanh": lambda t, x, y: t.of("/", 1.0, _one_minus_square(t, x)),
     "erf": lambda t, x, y: t.of("*", t.function("exp", t.negative(t.product(x, x))), 2 / math.sqrt(math.pi)),
     "erfc": lambda t, x, y: t.of("*", t.function("exp", t.negative(t.product(x, x))), -2 / math.sqrt(math.pi)),
     "erfinv": lambda t, x, y: t.of("*", t.function("exp", t.product(y, y)), math.sqrt(math.pi) / 2),
@@ -156,7 +166,7 @@ _DERIVATIVES: dict[str, Callable[[_Terms, Any, Any], Any]] = {
 
 
 def _elementary(derivative: Callable[[_Terms, Any, Any], Any]) -> Callable[[_Terms, Call, Slopes], Slope | None]:
-    return lambda t, call, d: t.product(d[0], derivative(t, t.wide(call.args[0]), t.wide(call.result)))
+    return lambda t, call, d: t.product(d[0], derivative(t, t.widen(call.args[0]), t.widen(call.result)))
 
 
 RULES: dict[Op, Callable[[_Terms, Call, Slopes], Slope | None]] = {
@@ -164,7 +174,7 @@ RULES: dict[Op, Callable[[_Terms, Call, Slopes], Slope | None]] = {
     ew.sub: lambda t, call, d: t.sum(d[0], t.negative(d[1])),
     ew.mul: lambda t, call, d: t.sum(t.product(d[0], call.args[1]), t.product(call.args[0], d[1])),
     ew.neg: lambda t, call, d: t.negative(d[0]),
-    ew.select: lambda t, call, d: t.either(call.args[0], d[1], d[2]),
+    ew.select: lambda t, call, d: t.select_slope(call.args[0], d[1], d[2]),
     ew.div: _quotient, ew.maximum: _extreme(">="), ew.minimum: _extreme("<="), ew.abs_: _absolute,
     casts.cast: lambda t, call, d: d[0],
     elementary.fma: _fma, elementary.power: _power,
@@ -177,7 +187,8 @@ RULES: dict[Op, Callable[[_Terms, Call, Slopes], Slope | None]] = {
 # -- the walk ----------------------------------------------------------------------------------------------------------
 
 class _Tangents:
-    """The slopes of the values that depend on a tile, and those values that have none, with the node that makes them."""
+    """The slopes of the values that depend on a tile, and those values that have none, each with the node that makes
+    it."""
 
     def __init__(self, g: Builder, name: str, x: Value):
         self.g, self.name, self.terms = g, name, _Terms(g)
@@ -199,7 +210,7 @@ class _Tangents:
     def _call(self, call: Call) -> None:
         depends = [a for a in call.args if a in self.slopes or a in self.without]
         made = [r for r in call.results if isinstance(r.type, (Tile, Scalar)) and r.type.dtype != bool_]
-        floats = [r for r in made if r.type.dtype.is_float]
+        floats = [r for r in made if number_type(r).dtype.is_float]
         if not depends or call.op.traits.conversion and not floats:  # integers are steps
             return
         found = next((self.without[a] for a in depends if a in self.without), None)
@@ -229,7 +240,7 @@ class _Tangents:
 
     def _branches(self, node: If) -> If:
         """An If whose branches also yield the slopes of what they yield."""
-        branches, yields = [], []
+        branches = []
         for block in (node.then, node.orelse):
             with self.g.block() as nodes:
                 nodes += block.nodes
@@ -237,9 +248,9 @@ class _Tangents:
             branches.append(nodes)
         more: list[Value] = []
         added: tuple[list[Operand], list[Operand]] = [], []
-        for result, *yields in zip(node.results, node.then.yields, node.orelse.yields):
-            without = [x for x in yields if x in self.without]
-            slopes = [self.slopes.get(x) for x in yields]
+        for result, *ends in zip(node.results, node.then.yields, node.orelse.yields):
+            without = [x for x in ends if x in self.without]
+            slopes = [self.slopes.get(x) for x in ends]
             if without:
                 self.without[result] = self.without[without[0]]
             elif all(not isinstance(s, Value) for s in slopes) and slopes[0] == slopes[1]:

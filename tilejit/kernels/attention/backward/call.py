@@ -121,15 +121,16 @@ def _run_first(request: BackwardRequest, given: BackwardConfig | None, target: s
                values: tuple) -> tuple[BackwardLaunch, list[Any]]:
     """The launches for a request, and the gradients. Functions of the user's may need scratch memory, which only
     compiling tells: then a smaller configuration is taken, if none was `given`."""
-    config: BackwardConfig | None = choose_config(request, given, target)
+    config = choose_config(request, given, target)
     while True:
         launch = plan_backward(request, config, target)
         try:
             return launch, launch.run(*values)
         except SharedMemoryError:
-            config = smaller(request, config, target) if given is None else None
-            if config is None:
+            found = smaller(request, config, target) if given is None else None
+            if found is None:
                 raise
+            config = found
 
 
 def _request(arrays: tuple, options: dict[str, Any], scale: float, softcap: float) -> BackwardRequest:

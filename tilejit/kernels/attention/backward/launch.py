@@ -59,7 +59,8 @@ class BackwardLaunch:
             into: Sequence[Any] | None) -> list[Any]:
         """The gradients of Q, K, V, and the sinks if there are some. `arrays` are dO, Q, K, V, the result, the
         logarithms, their gradients and the sinks, of which the last two may be None; `sequences` are the lengths of
-        rows and of keys, and the lists of a mask's blocks, by keys and by rows; `numbers` are the scale and the cap. They are stored to the arrays `into`, or new ones."""
+        rows and of keys, and the lists of a mask's blocks, by keys and by rows; `numbers` are the scale and the cap.
+        They are stored to the arrays `into`, or new ones."""
         do, q, k, v, out, lse, dlse, sinks = arrays
         if into is None:
             into = [self._make_gradient(x, i) for i, x in enumerate((q, k, v, sinks)) if x is not None]

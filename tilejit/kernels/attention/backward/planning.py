@@ -49,7 +49,9 @@ def smaller(request: BackwardRequest, config: BackwardConfig, target: str) -> Ba
         return None
     if config.roles:
         return choose(check_backward(request), target, False)
-    return replace(config, bm=config.bm // 2, keys=config.keys // 2) if min(config.bm, config.keys) > 16 else None
+    if min(config.bm, config.keys) <= 16:
+        return None
+    return replace(config, bm=config.bm // 2, keys=config.keys // 2)
 
 
 def with_listed_blocks(problem: Attention, request: BackwardRequest, config: BackwardConfig) -> Attention:
