@@ -1,7 +1,6 @@
 """`score=` and `mask=` in the backward of attention, and blocks that a `block_mask` hides: on the simulator, compared with float64."""
 
 import warnings
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,24 +9,21 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.attention.backward import call as backward
+from tilejit.kernels.attention.block_mask import BackwardTables, BlockMask
 
 from tests.mma.attention_cases import gradients, inputs
 from tests.mma.test_attention_backward import SMALL, given, near, shaped, tried
-from tests.mma.test_attention_call import alibi, count, loops, only_first_columns, relative, same_document
+from tests.mma.test_attention_call import alibi, count, loops, relative, same_document
 
 IDS = (np.arange(400) // 90).astype(np.int32)
 SLOPES = np.array([0.1, -0.02, 0.03, 0.2], np.float32)
 
 
 @tile.jit
-def capped(s, batch, head, rows, columns, cap):
-    return cap * tile.tanh(s / cap)
-
-
-@tile.jit
 def steeper(s, batch, head, rows, columns, weights):
-    """For rows beyond the last, whose weight is 0, the scores are no numbers, and the derivative infinite."""
-    return tile.where(s > 0, s / tile.load(weights[rows]), s * 0.5)
+    """Every fifth column is hidden. For rows beyond the last, whose weight is 0, the scores are no numbers, and the derivative infinite."""
+    s = tile.where(s > 0, s / tile.load(weights[rows]), 2.0 * tile.tanh(s / 2.0))
+    return tile.where(columns % 5 == 0, -float("inf"), s)
 
 
 @tile.jit
@@ -58,15 +54,14 @@ def by_alibi(shape):
     return dict(score=alibi, arguments=(SLOPES,), change=lambda s: s + distances(*(shape[n] for n in ("heads", "rows", "keys"))))
 
 
-def by_cap(cap=2.0):
-    return dict(score=capped, arguments=(cap,), change=lambda s: cap * np.tanh(s / cap), derivative=lambda s: 1 - np.tanh(s / cap) ** 2)
-
-
 def by_weights(rows):
     weights = np.linspace(0.5, 2, rows).astype(np.float32)
     each = weights.astype(np.float64)[:, None]
-    return dict(score=steeper, arguments=(weights,), change=lambda s: np.where(s > 0, s / each, s * 0.5),
-                derivative=lambda s: np.where(s > 0, 1 / each, 0.5))
+
+    def change(s):
+        return np.where(np.arange(s.shape[-1]) % 5 == 0, -np.inf, np.where(s > 0, s / each, 2 * np.tanh(s / 2)))
+    return dict(score=steeper, arguments=(weights,), change=change,
+                derivative=lambda s: np.where(s > 0, 1 / each, 1 - np.tanh(s / 2) ** 2))
 
 
 def of_table(rows, keys):
@@ -117,7 +112,7 @@ def packed_sequences():
 def hidden_blocks():
     """All that the first document has is NaN; blocks of the second begin where it does. With the mask as a function, its
     NaN would spread, or be no number times 0."""
-    q, k, v = (x.copy() for x in inputs(1, 1, 1, 256, 256))
+    q, k, v = (x.copy() for x in inputs(1, 1, 1, 256, 256, 32))
     ids = (np.arange(256) // 128).astype(np.int32)
     second = slice(128, 256)
     do, out, lse, dlse = given(q, k, v, seen=ids[:, None] == ids)
@@ -129,34 +124,7 @@ def hidden_blocks():
     near([x[:, :, second] for x in got], [x[:, :, second] for x in want], v)
 
 
-CASES = {
-    "alibi_roles": ("sm_90a", partial(called, shaped(1, 4, 2, 150, 200), causal=True, **by_alibi(shaped(1, 4, 2, 150, 200)))),
-    "alibi_queries": ("sm_80", partial(called, NARROW, config=SMALL, deterministic=True, causal=True, **by_alibi(NARROW))),
-    "cap_in_cap": ("sm_90a", partial(called, WIDE, window=(70, 20), softcap=3.0, scale=-0.5, **by_cap())),
-    "no_numbers": ("sm_90a", partial(called, shaped(1, 1, 1, 150, 200, d=128), **by_weights(150))),
-    "no_numbers_ampere": ("sm_80", partial(called, NARROW, config=SMALL, **by_weights(70))),
-    "branches": ("sm_100a", partial(called, shaped(1, 2, 1, 40, 70), causal=True, score=halved, change=lambda s: np.stack([s[:, 0] * 0.5, s[:, 1] + 1], 1),
-                                    derivative=lambda s: np.array([0.5, 1.0])[:, None, None])),
-    "hidden_scores": ("sm_80", partial(called, shaped(1, 1, 1, 40, 100, d=32), config=SMALL, score=only_first_columns, arguments=(50,), seen=(np.arange(100) < 50)[None])),
-    "scratch": ("sm_90a", partial(called, shaped(1, 2, 1, 70, 100, d=128), **of_table(70, 100))),
-    "listed_wide": ("sm_90a", partial(listed, {**SQUARE, "d": 128}, dict(window=(100, 40)), sinks=np.array([0.5, -1], np.float32))),
-    "listed_queries": ("sm_90a", partial(listed, SQUARE, dict(), deterministic=True)),
-    "packed": ("sm_80", packed_sequences),
-    "hidden_blocks": ("sm_90a", hidden_blocks),
-    "listed_ampere": ("sm_80", partial(listed, {**SQUARE, "d": 32}, dict(causal=True), deterministic=True)),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_through_functions_are_those_of_float64(name, monkeypatch):
-    target, case = CASES[name]
-    monkeypatch.setenv("TILEJIT_TARGET", target)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        case()
-
-
-def test_the_blocks_of_each_block_of_keys_are_listed():
+def lists_of_blocks():
     """Those of which all is seen from the front on, those of which some is, or that end beyond the last row, from the end on."""
     rows, keys, left, right = 310, 400, 250, 20
     q, k, _ = inputs(1, 2, 1, rows, keys, 128)
@@ -174,13 +142,40 @@ def test_the_blocks_of_each_block_of_keys_are_listed():
         assert sorted(numbers[blocks - some:]) == [i for i, x in enumerate(each) if x.any() and i not in full]
 
 
-def test_a_block_mask_may_have_no_lists_for_the_backward():
-    """Its backward then takes the function."""
+def no_lists():
+    """The backward of such a block mask takes the function."""
     q, k, v = inputs(1, 2, 1, 200, 200)
     mask = kernels.block_mask(documents, q, k, arguments=(IDS,), by_batch=False, backward=False)
     assert mask.backward is None
     tried(q, k, v, mask=mask, seen=of_documents(200, 200))
     assert not list(backward.PLANS.values())[-1].listed
+
+
+CASES = {  # the kernels of the first are assembled for every target
+    "alibi_queries": ("sm_80", partial(called, NARROW, config=SMALL, deterministic=True, causal=True, **by_alibi(NARROW))),
+    "no_numbers": ("sm_80", partial(called, NARROW, config=SMALL, **by_weights(70))),
+    "branches": ("sm_80", partial(called, NARROW, config=SMALL, score=halved, change=lambda s: np.stack([s[:, 0] * 0.5, s[:, 1] + 1], 1),
+                                  derivative=lambda s: np.array([0.5, 1.0])[:, None, None])),
+    "packed": ("sm_80", packed_sequences),
+    "hidden_blocks": ("sm_80", hidden_blocks),
+    "alibi_roles": ("sm_90a", partial(called, shaped(1, 4, 2, 150, 200), causal=True, **by_alibi(shaped(1, 4, 2, 150, 200)))),
+    "no_numbers_roles": ("sm_90a", partial(called, WIDE, window=(70, 20), softcap=3.0, scale=-0.5, **by_weights(150))),
+    "scratch": ("sm_90a", partial(called, shaped(1, 2, 1, 70, 100), **of_table(70, 100))),
+    "listed_wide": ("sm_90a", partial(listed, {**SQUARE, "d": 128}, dict(window=(100, 40)), sinks=np.array([0.5, -1], np.float32))),
+    "listed_queries": ("sm_90a", partial(listed, SQUARE, dict(causal=True), deterministic=True)),
+    "lists_of_blocks": ("sm_90a", lists_of_blocks),
+    "no_lists": ("sm_90a", no_lists),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_through_functions_are_those_of_float64(name, monkeypatch):
+    """And the lists of blocks those of the mask."""
+    target, case = CASES[name]
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        case()
 
 
 @tile.jit
@@ -196,16 +191,13 @@ def test_a_score_without_a_derivative_is_refused_with_its_line():
     assert "tile.max(s, axis=1)" in str(raised.value)
 
 
-def test_a_block_mask_is_on_the_device_of_the_queries_and_fits_its_heads(monkeypatch):
-    monkeypatch.setenv("TILEJIT_TARGET", "sm_80")
-    q, k, v = inputs(1, 2, 1, 70, 70)
-    mask = kernels.block_mask(same_document, q, k, arguments=(IDS,))
-    do, out, lse, _ = given(q, k, v)
-    with pytest.raises(LaunchError, match="the block mask is for 2 heads, and q has 1"):
-        kernels.attention_backward(do[:, :1], q[:, :1], k, v, out[:, :1], lse[:, :1], mask=mask)
-    with pytest.raises(LaunchError, match="the block mask is for 3 batches, and q has 1"):
-        held = replace(mask.backward, by_keys=mask.backward.by_keys.repeat(3, 0))
-        kernels.attention_backward(do, q, k, v, out, lse, mask=replace(mask, backward=held))
+@pytest.mark.parametrize("lead, words", [((1, 3), "the block mask is for 3 heads, and q has 2"), ((2, 2), "the block mask is for 2 batches, and q has 1")])
+def test_lists_of_other_batches_or_heads_are_refused(lead, words):
+    q, k, v = inputs(1, 2, 1, 20, 20)
+    table = np.zeros((*lead, 1, 3), np.int32)
+    mask = BlockMask(same_document, (IDS,), False, (None, None), None, 20, 20, (64, 128), BackwardTables(table, table, (64, 128)))
+    with pytest.raises(LaunchError, match=words):
+        kernels.attention_backward(q, q, k, v, q, np.zeros((1, 2, 20), np.float32), mask=mask)
 
 
 # -- what calls become ------------------------------------------------------------------------------------------------------

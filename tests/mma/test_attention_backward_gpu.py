@@ -110,21 +110,26 @@ def test_autograd_and_graphs_have_the_same_gradients():
 @in_child(timeout=200)
 @pytest.mark.parametrize("d", [64, 128, 192])
 def test_scores_and_block_masks_have_exact_gradients(d):
-    """ALiBi, a cap, and documents by a block mask; ragged, causal, in any and in a fixed order; through autograd."""
+    """ALiBi, a quotient with a cap, and documents by a block mask; ragged, causal, in any and in a fixed order; through autograd."""
     import torch
     from tilejit import kernels
 
-    from tests.mma.test_attention_backward_functions import capped
+    from tests.mma.test_attention_backward_functions import steeper
     from tests.mma.test_attention_call import alibi, same_document
     rows, place = 1100, for_references()
     q, k, v = drawn(2, 4, 2, rows, rows, d, "bfloat16", False)
     do, slopes = torch.randn_like(q), torch.tensor([0.1, -0.02, 0.03, 0.2], device="cuda")
     ids = torch.arange(rows, device="cuda", dtype=torch.int32) // 270
+    weights = torch.linspace(0.5, 2, rows, device="cuda")
     apart = (torch.arange(rows, device=place) - torch.arange(rows, device=place)[:, None]).double()
     mask = kernels.block_mask(same_document, q, k, arguments=(ids,), causal=True, by_batch=False, by_head=False)
+
+    def changed(s, h):
+        each, hidden = weights.to(place).double()[:, None], torch.arange(rows, device=place) % 5 == 0
+        slope = torch.where(s > 0, 1 / each, 1 - torch.tanh(s / 2) ** 2)
+        return torch.where(s > 0, s / each, 2 * torch.tanh(s / 2)).masked_fill(hidden, -torch.inf), slope
     cases = ((dict(causal=True), dict(score=alibi, arguments=(slopes,)), dict(change=lambda s, h: (s + float(slopes[h]) * apart, 1.0))),
-             (dict(window=(300, 20)), dict(score=capped, arguments=(2.0,)),
-              dict(change=lambda s, h: (2 * torch.tanh(s / 2), 1 - torch.tanh(s / 2) ** 2))),
+             (dict(window=(300, 20)), dict(score=steeper, arguments=(weights,)), dict(change=changed)),
              (dict(causal=True), dict(mask=mask), dict(hidden=ids[:, None] != ids)))
     for bounds, given, reference in cases:
         options = {**given, **({} if "mask" in given else bounds)}

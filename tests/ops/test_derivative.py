@@ -115,12 +115,6 @@ EXACT = {
 }
 
 
-def test_the_derivatives_of_operators_branches_and_helpers_are_right():
-    _, got = found(EXACT)
-    for function, d in zip(EXACT, got):
-        assert np.allclose(d, EXACT[function](X.astype(np.float64)), rtol=2e-5, atol=2e-6), function.source.name
-
-
 NAMES = ("exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
          "erf erfc erfinv sigmoid").split()
 
@@ -155,20 +149,6 @@ def _above(function):
     def above(x, A):
         return function(abs(x) * 0.3 + 1.02)
     return above
-
-
-def test_the_derivative_of_each_elementary_function_is_its_quotient_of_differences():
-    """In float32, so the quotients are those of a float64 reference: the values at two points beside each other."""
-    exact = {f.name: f.numpy for f in elementary._TABLE}
-    functions = [of_name(name, False) for name in NAMES] + [of_name(n, True) for n in ("exp", "sin", "tanh")] + [sines]
-    _, got = found(functions)
-    x, h = X.astype(np.float64), 1e-6
-    for name, d in zip([*NAMES, "exp", "sin", "tanh"], got):
-        at = np.abs(x) * 0.3 + (1.02 if name == "acosh" else 0.02)
-        want = (exact[name](at + h) - exact[name](at - h)) / (2 * h) * 0.3 * np.sign(x)
-        assert np.allclose(d, want, rtol=2e-3, atol=1e-5), (name, d - want)
-    assert np.allclose(got[-1], 2 * np.cos(x) - np.sin(x), atol=1e-5)
-    assert set(NAMES) | {"floor", "ceil", "trunc", "round", "hypot", "atan2", "lgamma", "tgamma", "fmod"} == set(elementary.FUNCTIONS)
 
 
 @tile.jit
@@ -226,5 +206,32 @@ def beside(x, A):
     return x * 2 + tile.where(loudest > 1, 1.0, 0.0)
 
 
-def test_what_the_result_does_not_depend_on_needs_no_derivative():
+def of_operators():
+    """Operators, branches, helpers and unrolled loops, in float64."""
+    _, got = found(EXACT)
+    for function, d in zip(EXACT, got):
+        assert np.allclose(d, EXACT[function](X.astype(np.float64)), rtol=2e-5, atol=2e-6), function.source.name
+
+
+def of_elementary_functions():
+    """Compared with quotients of differences of NumPy's functions in float64."""
+    exact = {f.name: f.numpy for f in elementary._TABLE}
+    functions = [of_name(name, False) for name in NAMES] + [of_name(n, True) for n in ("exp", "sin", "tanh")] + [sines]
+    _, got = found(functions)
+    x, h = X.astype(np.float64), 1e-6
+    for name, d in zip([*NAMES, "exp", "sin", "tanh"], got):
+        at = np.abs(x) * 0.3 + (1.02 if name == "acosh" else 0.02)
+        want = (exact[name](at + h) - exact[name](at - h)) / (2 * h) * 0.3 * np.sign(x)
+        assert np.allclose(d, want, rtol=2e-3, atol=1e-5), (name, d - want)
+    assert np.allclose(got[-1], 2 * np.cos(x) - np.sin(x), atol=1e-5)
+    assert set(NAMES) | {"floor", "ceil", "trunc", "round", "hypot", "atan2", "lgamma", "tgamma", "fmod"} == set(elementary.FUNCTIONS)
+
+
+def of_what_it_depends_on():
     assert np.array_equal(found([beside])[1], np.full((1, N), 2.0))
+
+
+@pytest.mark.parametrize("check", [of_what_it_depends_on, of_operators, of_elementary_functions], ids=lambda f: f.__name__)
+def test_derivatives_are_right(check):
+    """They are one test, so that only the kernel of the first is assembled for every target."""
+    check()
