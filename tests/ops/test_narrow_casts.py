@@ -152,6 +152,11 @@ class PairOnHost(Host):
         self.warp.values[made.text] = self.warp.compute(text)
         return made
 
+    def unpack_word(self, unit: V, storage: str, per: int, dtype) -> list[V]:
+        made = [V(self, f"{unit.text}.{i}", dtype) for i in range(per)]
+        self.warp.values.update({v.text: self.result >> 8 * i & 255 for i, v in enumerate(made)})
+        return made
+
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"])
 def test_the_codes_of_a_pair_are_the_halves_of_what_the_instruction_returns(name):
