@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..concurrency import cached_property
-from ..dtypes import bool_, int32, integer_range
+from ..dtypes import bool_, int16, int32, integer_range
 from ..ir.builder import ExecScope, element_type, type_of
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
@@ -24,20 +24,33 @@ class Structure(Component):
     def _pack_phi_values(self, values: list) -> list:
         """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones
         would each occupy a 32-bit register."""
-        return [self.e.to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
+        return [self._packed(v) if self._in_words(v) else v for v in values]
+
+    def _packed(self, value: list[V]) -> list[V]:
+        words = self.e.to_units(value, value[0].dtype)
+        return [half for w in words for half in self.e.unpack_word(w, "i16", 2, int16)] if self._in_halves else words
 
     def _unpack_phi_values(self, words: list, values: list) -> list:
         """The inverse of `_pack_phi_values`; `values` are the unpacked originals, of the same types."""
-        return [self.e.from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
+        return [self._unpacked(w, v) if self._in_words(v) else w for w, v in zip(words, values)]
+
+    def _unpacked(self, words: list[V], value: list[V]) -> list[V]:
+        dtype, per = value[0].dtype, len(value) // len(words)
+        return [x for w in words for x in self.e.unpack_word(w, dtype.llvm, per, dtype)]
 
     def _in_words(self, value) -> bool:
-        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words. Never in kernels
-        where wgmma reads operands from registers: a loop would move its packed words while products that read them
-        are in flight, and ptxas serialises those (C7513)."""
-        if not isinstance(value, list) or not value or self._multiplies_from_registers:
+        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words."""
+        if not isinstance(value, list) or not value:
             return False
         dtype = value[0].dtype
-        return dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * dtype.bits % 32 == 0
+        packed = ("i8",) if self._in_halves else ("i8", "i16", "half", "bfloat")
+        return dtype.llvm in packed and len(value) * dtype.bits % 32 == 0
+
+    @property
+    def _in_halves(self) -> bool:
+        """Whether phis carry no more than halves of words: in kernels where wgmma reads operands from registers. A loop
+        would move whole words while products that read them are in flight, and ptxas serialises those (C7513)."""
+        return self._multiplies_from_registers
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:

@@ -31,13 +31,14 @@ class Place:
 @dataclass(frozen=True)
 class Rules:
     """The arguments of a call that decide about scores: the scale, how far a row sees to the `left` and `right` of its
-    position, the softcap, and what the user's functions get."""
+    position, the softcap, and what the user's functions get; of float8 also the factor of the values."""
 
     scale: Any
     left: Any
     right: Any
     cap: Any
     extra: Any
+    values: Any = None
     tile_record = True
 
 
@@ -102,16 +103,19 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
 
 
 @tile.jit
-def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr, SHIFT: tile.constexpr = 0):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
-    no column yet."""
+    no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax."""
     largest = tile.maximum(most, tile.max(s, axis=1))
     top = largest
     if HIDES:
         top = tile.where(largest == -float("inf"), 0.0, largest)   # else -inf - -inf
     by = tile.exp2((most - top) * factor, fast=True)
-    p = tile.exp2(s * factor - (top * factor)[:, None], fast=True)
+    zero = top * factor  # the exponent that becomes 0
+    if SHIFT:
+        zero = zero - SHIFT
+    p = tile.exp2(s * factor - zero[:, None], fast=True)
     PARTS: tile.constexpr = total.shape[1]
     parts = tile.sum(tile.reshape(p, (s.shape[0], s.shape[1] // PARTS, PARTS)), axis=1)
     return p, largest, total * by[:, None] + parts, by
@@ -119,10 +123,13 @@ def softmax_step(s, most, total, factor, HIDES: tile.constexpr):
 
 @tile.jit
 def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
-           SINKS: tile.constexpr = None):
+           SINKS: tile.constexpr = None, SHIFT: tile.constexpr = 0):
     """(What the sums of a row's values are multiplied by, the logarithm of its sum) at the end of a softmax. Both are 0
-    and -inf for a row that saw no column. `SINKS`: sinks count, by default if there are some."""
+    and -inf for a row that saw no column. `SINKS`: sinks count, by default if there are some. `SHIFT` is that of the
+    sum; the sums of values have to be divided by it besides."""
     total = tile.sum(total, axis=1)
+    if SHIFT:
+        total = total * 2.0 ** -SHIFT
     top = tile.where(total == 0.0, -float("inf"), most * factor)
     if SCORES.sinks if SINKS is None else SINKS:
         sink = tile.cast(tile.load(sinks[heads]), tile.float32) * LOG2_E
