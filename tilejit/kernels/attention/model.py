@@ -56,6 +56,8 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     table = ROLES_OF_FLOAT8 if problem.itemsize == 1 else ROLES
     bn, held, width = next(row[1:] for row in table if d <= row[0])
     held = held and not (problem.scores.scaled or problem.scores.mask)  # which need registers
+    if problem.itemsize == 1 and problem.scores.score is not None:
+        bn = {192: 128, 96: 64}.get(bn, bn)
     if problem.dv % 32:
         stored = False
     elif problem.dv % max(width, 1) or width > problem.dv:
