@@ -227,7 +227,7 @@ def eps(dtype: str) -> float:
 
 
 def rounding(dtype: str, values: np.ndarray) -> np.ndarray:
-    """Half a unit in the last place, plus the smallest subnormal."""
-    tiny = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150, "float64": 0.0}.get(dtype, 0.0)
+    """Half a unit in the last place, plus half the smallest subnormal (for float64 the whole: its half is 0 in float64)."""
+    tiny = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150, "float64": 5e-324}.get(dtype, 0.0)
     with np.errstate(all="ignore"):
         return np.abs(values.astype(np.float64)) * eps(dtype) + tiny

@@ -48,6 +48,15 @@ def test_matmul_compiles_whole_with_its_options(torch):
         assert torch.equal(compiled(a, b, got, factor), call(a, b, want, factor)) and torch.equal(got, want)
 
 
+@in_child()
+def test_the_operators_that_gradients_call_are_known_with_their_function():
+    """A new process that takes a compiled backward from torch's cache calls them without tracing them."""
+    import torch
+    x = torch.zeros(1, 1, 16, 64, dtype=torch.float16, requires_grad=True)
+    kernels.attention(x, x, x)
+    assert hasattr(torch.ops.tilejit, "attention_backward")
+
+
 def test_attention_and_grouped_matmul_compile_whole(torch):
     q, k, v, a, b = halves(torch, (1, 64, 2, 64), (1, 2, 64, 64), (1, 2, 64, 64), (40, 24), (24, 30))
     offs, stacked = torch.tensor([10, 40], dtype=torch.int32), torch.stack([b, -b])

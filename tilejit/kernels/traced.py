@@ -27,9 +27,9 @@ class Traced:
 
     `new(arguments)` makes the arrays of its results, and `compute(into, arguments)` fills them. `returned(results,
     arguments)` is what a call returns. `gradients(arguments, gradients, results)` are those of the arguments by name,
-    from those of the results, each of which may be None; it gets the results if it `keeps` them. `missing` says why a
-    call has none, or "". `mapped(arguments, axes, size)` are the arguments of the call that stands for `size` calls,
-    whose results have a new first axis."""
+    from those of the results, each of which may be None; it gets the results if it `keeps` them, and calls the
+    functions named by `calls`. `missing` says why a call has none, or "". `mapped(arguments, axes, size)` are the
+    arguments of the call that stands for `size` calls, whose results have a new first axis."""
 
     name: str
     new: Callable[[dict[str, Any]], list[Any]]
@@ -39,6 +39,7 @@ class Traced:
     gradients: Callable[[dict[str, Any], Sequence[Any], Sequence[Any]], dict[str, Any]] | None = None
     mapped: Callable[[dict[str, Any], dict[str, int | None], int], dict[str, Any]] | None = None
     keeps: bool = False
+    calls: tuple[str, ...] = ()
 
 
 # -- when a call goes through an operator ------------------------------------------------------------------------------
@@ -177,7 +178,8 @@ SCHEMA = "Tensor[] arrays, float[] numbers, SymInt[] integers, str form"
 
 
 def define(name: str) -> bool:
-    """Make the operators of a function known to torch, at its first call."""
+    """Make the operators of a function known to torch, at its first call, and those that its gradients call: where
+    torch takes a compiled backward from its cache, it does not trace the gradients."""
     if name not in _defined:
         library, rules = sys.modules["torch"].library, _Rules(OPERATORS[name])
         made = library.custom_op(f"tilejit::{name}", rules.run, mutates_args=(), schema=f"({SCHEMA}) -> Tensor[]")
@@ -189,6 +191,8 @@ def define(name: str) -> bool:
         into.register_fake(lambda out, arrays, numbers, integers, form: None)
         into._setup_context_fn = rules.refuse  # called where torch would have to differentiate
         _defined[name] = made, into
+        for other in OPERATORS[name].calls:
+            define(other)
     return True
 
 

@@ -241,6 +241,6 @@ def _map(given: dict[str, Any], axes: dict[str, int | None], size: int) -> dict[
 
 OPERATORS["attention"] = Traced("attention", _new_results, _compute,
                                 lambda made, given: tuple(made) if given["lse"] else made[0],
-                                _without_backward, _gradients, _map, keeps=True)
+                                _without_backward, _gradients, _map, keeps=True, calls=("attention_backward",))
 
 __all__ = ["attention"]
