@@ -57,11 +57,15 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
     `q` is [batch, heads, rows, D], `k` is [batch, kv_heads, keys, D] and `v` is [batch, kv_heads, keys, DV]; or all
     have no batch. Each head of `k` and `v` serves the same number of heads of `q` in a row. D and DV are multiples of
     16 up to 576 and 512, of which 64, 96, 128, 192 and 256 are tuned. `v` may be a view of the first columns of `k`,
-    as in latent attention (576 and 512): with over 256 columns or few rows, they are then read once. All are
-    bfloat16 or all float16, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
+    as in latent attention (576 and 512): with over 256 columns or few rows, they are then read once. All are bfloat16,
+    float16 or float8_e4m3fn, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
     exchanged, and a new result then has this order too.
     Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Sums and
     the softmax are float32; probabilities are rounded to the dtype of `v`.
+
+    `q_scale`, `k_scale` and `v_scale` are what `q`, `k` and `v` of float8 are multiplied by: positive numbers, or
+    arrays of float32 that broadcast to [batch, heads of the array]. The result is bfloat16, or the bfloat16, float16 or
+    float32 of `out`. Where a kernel multiplies values as float16, probabilities are rounded to it. There is no backward.
 
     The position of row i is ``i + keys - rows``, so that the last row is at the last key. With `causal`, a row sees no
     key after its position. `window` is (left, right): a row sees the keys from `left` before its position to `right`
