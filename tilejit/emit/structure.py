@@ -24,33 +24,31 @@ class Structure(Component):
     def _pack_phi_values(self, values: list) -> list:
         """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones
         would each occupy a 32-bit register."""
-        return [self._packed(v) if self._in_words(v) else v for v in values]
-
-    def _packed(self, value: list[V]) -> list[V]:
-        words = self.e.to_units(value, value[0].dtype)
-        return [half for w in words for half in self.e.unpack_word(w, "i16", 2, int16)] if self._in_halves else words
+        return [self._words_of(v) if self._in_words(v) else v for v in values]
 
     def _unpack_phi_values(self, words: list, values: list) -> list:
         """The inverse of `_pack_phi_values`; `values` are the unpacked originals, of the same types."""
-        return [self._unpacked(w, v) if self._in_words(v) else w for w, v in zip(words, values)]
+        return [self._elements_of(w, v) if self._in_words(v) else w for w, v in zip(words, values)]
 
-    def _unpacked(self, words: list[V], value: list[V]) -> list[V]:
+    def _words_of(self, value: list[V]) -> list[V]:
+        """The words of a packed value. In kernels where wgmma reads operands from registers they are halves: a loop
+        would move whole words while products that read them are in flight, and ptxas serialises those (C7513)."""
+        words = self.e.to_units(value, value[0].dtype)
+        if not self._multiplies_from_registers:
+            return words
+        return [half for w in words for half in self.e.unpack_word(w, "i16", 2, int16)]
+
+    def _elements_of(self, words: list[V], value: list[V]) -> list[V]:
         dtype, per = value[0].dtype, len(value) // len(words)
         return [x for w in words for x in self.e.unpack_word(w, dtype.llvm, per, dtype)]
 
     def _in_words(self, value) -> bool:
-        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words."""
+        """Whether a carried value is packed: its elements are narrower than the words, and fill whole ones."""
         if not isinstance(value, list) or not value:
             return False
         dtype = value[0].dtype
-        packed = ("i8",) if self._in_halves else ("i8", "i16", "half", "bfloat")
-        return dtype.llvm in packed and len(value) * dtype.bits % 32 == 0
-
-    @property
-    def _in_halves(self) -> bool:
-        """Whether phis carry no more than halves of words: in kernels where wgmma reads operands from registers. A loop
-        would move whole words while products that read them are in flight, and ptxas serialises those (C7513)."""
-        return self._multiplies_from_registers
+        narrow = ("i8",) if self._multiplies_from_registers else ("i8", "i16", "half", "bfloat")
+        return dtype.llvm in narrow and len(value) * dtype.bits % 32 == 0
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:

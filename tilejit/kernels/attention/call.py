@@ -65,7 +65,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
     `q_scale`, `k_scale` and `v_scale` are what `q`, `k` and `v` of float8 are multiplied by: positive numbers, or
     arrays of float32 that broadcast to [batch, heads of the array]. The result is bfloat16, or the bfloat16, float16 or
-    float32 of `out`. Where a kernel multiplies values as float16, probabilities are rounded to it. There is no backward.
+    float32 of `out`. Kernels that multiply values as float16 round probabilities to it. There is no backward of float8.
 
     The position of row i is ``i + keys - rows``, so that the last row is at the last key. With `causal`, a row sees no
     key after its position. `window` is (left, right): a row sees the keys from `left` before its position to `right`
@@ -146,18 +146,14 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
                           key_lengths=views[6], pages=views[7], blocks=views[8],
                           factors=tuple(views[9:]))
         launch = plan_launch(request, config, target or driver.target(request.q.device))
-    if factors != NO_FACTORS[0] and not launch.float8:
-        raise LaunchError(f"q_scale, k_scale and v_scale are for float8, and q is of {describe(q).dtype}")
     made = launch.new_result(q) if out is None else out
     if sums is None and options["lse"]:
         sums = launch.new_sums(q)
     if launch.kernel is not None:
-        of_call: float | tuple = scale
-        if launch.float8:
-            of_call = scale * factors[0] * factors[1], factors[2], *sequences[4:]
         if out is not None:
             check_apart(launch.spans, addresses[:4], arrays[:4], NAMES[:3])
-        values = q, k, v, made, sums, sinks, tuple(sequences[:4]), of_call, softcap, arguments
+        scales = _with_factors(launch, scale, factors, arrays)
+        values = q, k, v, made, sums, sinks, tuple(sequences[:4]), scales, softcap, arguments
         try:
             launch.run(*values)
         except SharedMemoryError:
@@ -171,6 +167,15 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if known is None:
         remember(PLANS, key, launch)
     return (made, sums) if options["lse"] else made
+
+
+def _with_factors(launch: Launch, scale: float, factors: tuple[float, ...], arrays: tuple) -> float | tuple:
+    """The scale as the kernel of a launch takes it: with the factors of float8, in numbers and in arrays."""
+    if launch.float8:
+        return scale * factors[0] * factors[1], factors[2], *arrays[-len(FACTORS):]
+    if factors != NO_FACTORS[0]:
+        raise LaunchError(f"q_scale, k_scale and v_scale are for float8, and q is of {describe(arrays[0]).dtype}")
+    return scale
 
 
 # -- in torch ----------------------------------------------------------------------------------------------------------

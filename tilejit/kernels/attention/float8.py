@@ -11,8 +11,8 @@ import tilejit as tile
 from .scores import Rules
 from .tile_table import length_of
 
-SHIFT = 8       # probabilities are multiplied by 2 ** SHIFT: the largest are 256, and float8 holds them from 2 ** -17 on
-LEAST = 2.0 ** -100  # of a product of factors: 0 times -inf is a NaN
+SHIFT = 8                # probabilities are multiplied by 2 ** SHIFT: float8 holds those from 2 ** -17 up to 1
+LEAST = 2.0 ** -100      # of a product of factors: 0 times -inf is a NaN
 KEYS, COLUMNS = 128, 64  # of a tile of values that a CTA of `turn_values` transposes
 
 

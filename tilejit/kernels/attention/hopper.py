@@ -377,8 +377,9 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
 @tile.jit
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
-    `HopperConstants`; S holds the sinks. Of float8, V is what `turn_values` has made of the values. The tiles of a `group` of heads are taken together; for sequences with lengths
-    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`."""
+    `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
+    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`.
+    Of float8, V is what `turn_values` has made of the values."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d

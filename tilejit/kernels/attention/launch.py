@@ -27,8 +27,9 @@ class Launch:
     kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `listed`: (the sequences with
     lengths of their own, the most tiles that they have), if the kernel takes these from a table. `lengths`: it takes
     the lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts
-    together. `float8`: its scale comes with the factors of float8 (`rules_of`). `turned`: the shape of the values as `turn_values` makes them, if the kernel takes these. `spans`: the
-    bytes, relative to their addresses, that Q, K, V and the result occupy."""
+    together. `float8`: its scale comes with the factors of float8 (`rules_of`). `turned`: the shape of the values as
+    `turn_values` makes them, if the kernel takes these. `spans`: the bytes, relative to their addresses, that Q, K, V
+    and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str

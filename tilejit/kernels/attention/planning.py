@@ -56,9 +56,10 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if request.packed:
         tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
     ctas = min(processors, tiles * problem.heads)
+    turned = (*request.v.shape[:-2], problem.dv, -(-problem.keys // KEYS) * KEYS) if float8 else None
     return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
                   listed=(request.sequences, tiles) if _has_lengths(request) else None,
-                  turned=(*request.v.shape[:-2], problem.dv, -(-problem.keys // KEYS) * KEYS) if float8 else None, **how)
+                  turned=turned, **how)
 
 
 def _choose_config(problem: Attention, config: Config | None, target: str, processors: int, by_tma: bool,
