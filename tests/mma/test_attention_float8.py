@@ -238,6 +238,7 @@ def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many():
     """Probabilities become an operand by a conversion of two, and one permutation of four; nothing is spilled."""
     made, most, powers = compiled(128), 616, 98
     bodies = loops(made)
+    assert " phi i16 " in made.llvm_ir and " phi i8 " not in made.llvm_ir
     assert len(bodies) == 2 and all(count(body, "STL") == count(body, "LDL") == count(body, "R2UR") == 0 for body in bodies)
     body, scores = min(bodies, key=len), (powers - 2)
     assert len(body) <= most and count(body, "MUFU") == powers and count(body, "F2FP") == scores // 2 and count(body, "PRMT") <= scores // 4 + 8

@@ -243,6 +243,14 @@ def test_a_kernel_casts_from_every_code(name, target):
 
 
 @pytest.mark.usefixtures("assembled_later")
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_elements_of_a_byte_are_packed_by_pairs(name):
+    """16 elements a thread: 8 conversions, and 4 words of two of their results each; no element is taken out."""
+    ir = to_narrow.compile(tile.ArraySpec((1, 2048), "float32"), tile.ArraySpec((1, 2048), name), N=2048, num_warps=4, target="sm_90a").llvm_ir
+    assert (ir.count("cvt.rn.satfinite"), ir.count("mov.b32 $0, {$1, $2};")) == (8, 4) and "element <" not in ir
+
+
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("name", NARROW)
 def test_targets_with_conversion_instructions_use_them_and_others_assemble_arithmetic(name, target):

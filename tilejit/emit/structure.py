@@ -31,8 +31,9 @@ class Structure(Component):
         return [self._elements_of(w, v) if self._in_words(v) else w for w, v in zip(words, values)]
 
     def _words_of(self, value: list[V]) -> list[V]:
-        """The words of a packed value. In kernels where wgmma reads operands from registers they are halves: a loop
-        would move whole words while products that read them are in flight, and ptxas serialises those (C7513)."""
+        """The words of a packed value. In kernels where wgmma reads operands from registers they are the halves of
+        words: a loop would move whole ones while products that read them are in flight, and ptxas serialises those
+        (C7513). It keeps both halves in one register where they come from one."""
         words = self.e.to_units(value, value[0].dtype)
         if not self._multiplies_from_registers:
             return words
