@@ -117,9 +117,11 @@ def test_what_lies_behind_lengths_is_not_used(rows):
         near(got[b], lse[b], q[b], k[b, :, :n], v[b, :, :n], causal=True, k_scale=factors[b], v_scale=factors[b])
 
 
-def test_packed_sequences_have_factors_of_their_own():
-    q, k, v = float8(None, 2, 1, 200, 200, 64)
-    lengths, factors = np.array([100, 0, 63, 37], np.int32), np.arange(1, 9, dtype=np.float32).reshape(4, 2) / 4
+def test_packed_sequences_have_factors_and_blocks_of_their_own():
+    """What one holds, NaN too, does not reach another; their values begin with a block of their own."""
+    q, k, v = float8(None, 2, 1, 250, 260, 64)
+    lengths, factors = np.array([150, 0, 63, 37], np.int32), np.arange(1, 9, dtype=np.float32).reshape(4, 2) / 4
+    k[:, 150:213, 3] = v[:, 150:213, 5] = v[:, 250:] = np.nan
     got, ends = kernels.attention(q, k, v, lengths=lengths, causal=True, q_scale=factors), np.cumsum(lengths)
     for b, (n, end) in enumerate(zip(lengths, ends)):
         near(got[:, end - n:end], None, *(x[:, end - n:end] for x in (q, k, v)), causal=True, q_scale=factors[b])

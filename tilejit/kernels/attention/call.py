@@ -214,7 +214,7 @@ def _without_backward(given: dict[str, Any]) -> str:
     if max(given["q"].shape[-1], given["v"].shape[-1]) > HALF:
         return f"with rows of over {HALF} columns"
     if given["q"].dtype.itemsize == 1:
-        return "of float8"
+        return "with operands of float8"
     for name in ("score", "block_table"):
         if given[name] is not None:
             return f"with {name}="

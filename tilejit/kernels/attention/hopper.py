@@ -116,16 +116,15 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
         first, stop, whole, whole_stop = blocks_of(place, group, rules, BM, PLAN)
         head = place.head // shared
         for i in range(stop - 1, first - 1, -1):
-            at = column_of(i, (whole_stop, stop), place, group, PLAN)
-            if PLAN.packed:
-                at += start
+            column = column_of(i, (whole_stop, stop), place, group, PLAN)
+            at = column + start if PLAN.packed else column
             with keys.produce() as slot:
                 tile.copy_async(slot.K, part(K, place.batch, head, at, PLAN.bn, PLAN.d), mbar=slot.full)
             if i == stop - 1:  # behind the keys, whose slot is free earlier
                 load_queries(queries, n, Q, place, row, PLAN)
             with values.produce() as slot:
                 if PLAN.scores.float8:
-                    tile.copy_async(slot.V, turned_part(V, place.batch, head, at, PLAN.bn, PLAN.dv), mbar=slot.full)
+                    tile.copy_async(slot.V, turned_part(V, place, head, column, start, PLAN), mbar=slot.full)
                 else:
                     tile.copy_async(slot.V, part(V, place.batch, head, at, PLAN.bn, PLAN.dv), mbar=slot.full)
         n += 1

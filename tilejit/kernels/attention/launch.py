@@ -61,8 +61,11 @@ class Launch:
     def bound_turn(self):
         """The kernel that transposes the values of float8, likewise."""
         *batch, heads, columns, keys = self.turned
-        grid = keys // KEYS * -(-columns // COLUMNS), heads, *(batch or (1,))
-        return turn_values.prepared(grid, DV=columns, KEYS=KEYS, COLUMNS=COLUMNS, CUT=self.listed is not None)
+        plan = self.constants["PLAN"]
+        own = math.gcd(KEYS, plan.bn) if plan.packed else KEYS
+        grid = keys // own * -(-columns // COLUMNS), heads, *(batch or (1,))
+        return turn_values.prepared(grid, DV=columns, KEYS=own, COLUMNS=COLUMNS, CUT=plan.lengths,
+                                    BN=plan.bn if plan.packed else 0)
 
     def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float | tuple, softcap: float,
             arguments: tuple) -> None:
@@ -76,7 +79,7 @@ class Launch:
             more = zeros(q, (1,), "uint32"), order
         if self.turned:
             turned = temporary(q, self.turned, describe(q).dtype)
-            self.bound_turn(v, turned, 0 if self.listed is None else sequences[1])
+            self.bound_turn(v, turned, 0 if sequences[1] is None else sequences[1])
             v = turned
         lse, sinks = (0 if x is None else x for x in (lse, sinks))
         made, sums = out, lse

@@ -56,18 +56,24 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if request.packed:
         tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
     ctas = min(processors, tiles * problem.heads)
-    turned = (*request.v.shape[:-2], problem.dv, -(-problem.keys // KEYS) * KEYS) if float8 else None
     return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
                   listed=(request.sequences, tiles) if _has_lengths(request) else None,
-                  turned=turned, **how)
+                  turned=_turned(problem, config) if float8 else None, **how)
+
+
+def _turned(problem: Attention, config: Config) -> tuple[int, ...]:
+    """The shape of the values as `turn_values` makes them."""
+    request, keys = problem.request, -(-problem.keys // KEYS) * KEYS
+    if request.packed:
+        keys = (problem.keys // config.bn + request.sequences) * config.bn
+    return *request.v.shape[:-2], problem.dv, keys
 
 
 def _choose_config(problem: Attention, config: Config | None, target: str, processors: int, by_tma: bool,
                    stored: bool) -> tuple[Config, bool]:
     """The configuration, and whether it is one of `sequences`."""
     request, lengths = problem.request, _has_lengths(problem.request)
-    # for `sequences` alone
-    alone = request.pages is not None or problem.is_wide or request.packed and problem.scores.float8
+    alone = request.pages is not None or problem.is_wide  # for `sequences` alone
     if config is None and (alone or few_rows(problem) or lengths and not (target == "sm_90a" and by_tma)):
         return choose_sequences(problem, target, processors), True
     if config is None:
@@ -77,8 +83,8 @@ def _choose_config(problem: Attention, config: Config | None, target: str, proce
     check_kind(config)
     by_sequences = alone or config.splits > 1 or lengths and not config.roles
     if by_sequences and config.roles:
-        raise LaunchError("keys in pages, keys that CTAs share, rows of over 256 columns, and packed sequences of "
-                          "float8 need a kernel without roles: config.roles must be False")
+        raise LaunchError("keys in pages, keys that CTAs share, and rows of over 256 columns need a kernel without "
+                          "roles: config.roles must be False")
     return config, by_sequences
 
 
