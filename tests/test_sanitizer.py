@@ -10,7 +10,7 @@ import pytest
 import tilejit as tile
 
 from tests.gpu import run_child
-from tests.sanitizer import ROOT, Child, children, diverging, handing, main, racing, writing
+from tests.sanitizer import ROOT, Child, children, counting, diverging, dropping, handing, main, racing, writing
 
 TOOL = """#!{python}
 import os, sys
@@ -113,6 +113,13 @@ def test_the_kernel_that_racecheck_misreads_has_no_race():
         y = np.zeros_like(x)
         handing.simulate((1,), x, y, ROUNDS=8, seed=seed).raise_first()
         np.testing.assert_array_equal(y, x)
+
+
+def test_the_kernels_that_synccheck_misreads_are_right():
+    x, y, z = np.arange(2048, dtype=np.int32).reshape(8, 256), np.zeros((8, 256), np.int32), np.zeros(32, np.int32)
+    counting.simulate((1,), x, y).raise_first()
+    dropping.simulate((1,), z).raise_first()
+    assert (x == y).all() and z.all()
 
 
 def test_the_planted_race_is_a_race_and_the_planted_store_runs_within_bounds():

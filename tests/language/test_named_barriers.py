@@ -148,7 +148,7 @@ def test_invalid_uses_of_named_barriers_are_errors():
     refused("a CTA has 16 hardware barriers", exhausted)
 
 
-@pytest.mark.misread
+@pytest.mark.misread_by_racecheck
 @needs_gpu()
 @in_child(timeout=60)
 def test_named_barriers_and_turns_work_on_the_gpu():

@@ -246,7 +246,7 @@ def test_the_counter_must_be_one_uint32_in_global_memory():
         handed[1,](np.zeros(1, np.int32), np.zeros(5, np.int32), 5)
 
 
-@pytest.mark.misread
+@pytest.mark.misread_by_racecheck
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @in_child(timeout=60)
 def test_a_counter_hands_out_each_tile_once_on_the_gpu():

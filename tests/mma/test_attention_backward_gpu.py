@@ -5,7 +5,7 @@ import pytest
 from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 from tests.mma.test_attention_gpu import drawn
 
-pytestmark = [needs_module("torch"), pytest.mark.misread]  # tiles are passed between threads through a ring
+pytestmark = [needs_module("torch"), pytest.mark.misread_by_racecheck]  # tiles are passed between threads through a ring
 
 
 def exact(do, dlse, q, k, v, causal=False, window=(None, None), softcap=None):
@@ -84,11 +84,12 @@ def test_autograd_and_graphs_have_the_same_gradients():
     import torch.nn.functional as F
     from tilejit import kernels
     q, k, v = (x.requires_grad_() for x in drawn(2, 8, 8, 500, 500, 64))
+    there = [x.detach().to(for_references()).requires_grad_() for x in (q, k, v)]
+    want = torch.autograd.grad(F.scaled_dot_product_attention(*there, is_causal=True).square().sum(), there)
     for call in (kernels.attention, torch.compile(kernels.attention, fullgraph=True)):
         got = torch.autograd.grad(call(q, k, v, causal=True).square().sum(), (q, k, v))
-        want = torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, is_causal=True).square().sum(), (q, k, v))
         for x, y in zip(got, want):
-            assert torch.allclose(x.float(), y.float(), rtol=5e-2, atol=2e-2 * float(y.abs().max()))
+            assert torch.allclose(x.float().cpu(), y.float().cpu(), rtol=5e-2, atol=2e-2 * float(y.abs().max()))
     x, y, z = (t.detach() for t in (q, k, v))
     out, lse = kernels.attention(x, y, z, causal=True, lse=True)
     want = kernels.attention_backward(out, x, y, z, out, lse, causal=True, deterministic=True)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 
-pytestmark = [needs_module("torch"), pytest.mark.misread]  # work is passed between threads through a ring
+pytestmark = [needs_module("torch"), pytest.mark.misread_by_racecheck]  # work is passed between threads through a ring
 
 
 def matrix(rows, columns, dtype, by_column=False, pad=0):

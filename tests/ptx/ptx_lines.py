@@ -217,7 +217,6 @@ FLOATS = [
 ]
 
 _LANE = np.arange(THREADS) % 32
-_UPPER = np.arange(THREADS) // 32
 
 WARPS = [
     Line("shfl.sync.up.b32(v, 3, 0, -1)", "uint32", "uint32", lambda x, y: np.stack([np.r_[a[:3], a[:-3]] for a in warps(x)]).ravel()),
@@ -243,7 +242,8 @@ WARPS = [
     Line("activemask.b32()", "uint32", "uint32", lambda x, y: np.full_like(x, 0xFFFFFFFF)),
     Line("elect.sync(-1)[0] + v", "uint32", "uint32", lambda x, y: x),
     Line("mov.u32.laneid() + tile.ptx.mov.u32.tid.x()", "uint32", "uint32", lambda x, y: _LANE + np.arange(THREADS)),
-    Line("mov.u32.warpid() * 1000 + tile.ptx.mov.u32.ntid.x()", "uint32", "uint32", lambda x, y: _UPPER * 1000 + THREADS),
+    # the place of a warp on its multiprocessor, any of 64
+    Line("mov.u32.warpid() // 64 + tile.ptx.mov.u32.ntid.x()", "uint32", "uint32", lambda x, y: np.full_like(x, THREADS)),
     *(Line(f"mov.u32.lanemask_{name}()", "uint32", "uint32", lambda x, y, of=of: of(1 << _LANE)) for name, of in (
         ("eq", lambda n: n), ("lt", lambda n: n - 1), ("le", lambda n: 2 * n - 1), ("gt", lambda n: 0xFFFFFFFF - (2 * n - 1)),
         ("ge", lambda n: 0x100000000 - n))),

@@ -130,13 +130,14 @@ def test_every_form_of_copies_and_of_tensor_maps_is_implemented_by_the_simulator
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_copies_written_in_ptx_instructions_are_right_on_the_gpu():
-    on_gpu(ptx_copies.every_copy())
+@pytest.mark.parametrize("which", [pytest.param("cp.async", marks=pytest.mark.misread_by_synccheck), "other"])
+def test_copies_written_in_ptx_instructions_are_right_on_the_gpu(which):
+    on_gpu([case for case in ptx_copies.every_copy() if (case.name == "cp.async") == (which == "cp.async")])
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=40)
-@pytest.mark.parametrize("which", range(6))
+@pytest.mark.parametrize("which", [pytest.param(0, marks=pytest.mark.misread_by_synccheck), *range(1, 6)])
 def test_barriers_matrices_and_addresses_written_in_ptx_instructions_are_right_on_the_gpu(which):
     on_gpu([list(ptx_sync.every_meeting())[which]])
 
