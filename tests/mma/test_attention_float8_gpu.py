@@ -88,3 +88,31 @@ def test_a_graph_transposes_the_values_that_it_finds():
         graph.replay()
         want = kernels.attention(q, k, v, lengths=lengths)
         assert torch.equal(out, want) and bool(want.isfinite().all())
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_packed_sequences_of_float8_do_not_reach_each_other_on_the_gpu():
+    import torch
+    from tilejit import kernels
+    lengths, (arrays, _) = [700, 0, 63, 1237], drawn(1, 4, 2, 2000, 2000, 128)
+    q, k, v = (x[0] for x in arrays)
+    nan = torch.full((), float("nan"), device="cuda").to(v.dtype)
+    k[:, 700:763, 3], v[:, 700:763, 5] = nan, nan
+    out, lse = kernels.attention(q, k, v, causal=True, lse=True, lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32))
+    assert bool(out[:, 700:763].isnan().all())
+    for first, n in ((0, 700), (763, 1237)):
+        own = slice(first, first + n)
+        for h in range(4):
+            near(out[h, own], lse[h, own], q[h, own], k[h // 2, own], v[h // 2, own], [torch.ones(())] * 3, True)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
+def test_torch_compiles_a_call_of_float8_whole():
+    import torch
+    from tilejit import kernels
+    arrays, factors = drawn(1, 4, 2, 300, 300, 64)
+    call = lambda q, k, v, a, b, c: kernels.attention(q, k, v, causal=True, q_scale=a, k_scale=b, v_scale=c)
+    made = torch.compile(call, fullgraph=True)(*arrays, *factors)
+    assert made.dtype == torch.bfloat16 and torch.equal(made, call(*arrays, *factors))

@@ -58,10 +58,10 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     ctas = min(processors, tiles * problem.heads)
     return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
                   listed=(request.sequences, tiles) if _has_lengths(request) else None,
-                  turned=_turned(problem, config) if float8 else None, **how)
+                  turned=_shape_of_values(problem, config) if float8 else None, **how)
 
 
-def _turned(problem: Attention, config: Config) -> tuple[int, ...]:
+def _shape_of_values(problem: Attention, config: Config) -> tuple[int, ...]:
     """The shape of the values as `turn_values` makes them."""
     request, keys = problem.request, -(-problem.keys // KEYS) * KEYS
     if request.packed:
