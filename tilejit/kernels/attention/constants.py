@@ -17,9 +17,9 @@ class Scores:
     - `score`, `mask`: the user's functions, or None; `extras`: how many arguments both take after the place
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
+    - `float8`: Q, K and V are, and their factors come with the scale
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
-    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole
-    - `float8`: Q, K and V are, and their factors come with the scale"""
+    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole"""
 
     left: bool = False
     right: bool = False
@@ -28,9 +28,9 @@ class Scores:
     mask: tile.Kernel[..., Any] | None = None
     extras: int = 0
     scaled: bool = False
+    float8: bool = False
     sinks: bool = False
     listed: bool = False
-    float8: bool = False
 
     @property
     def has_bounds(self) -> bool:
@@ -81,11 +81,6 @@ class HopperConstants(AttentionConstants):
     ahead: bool = False
     lengths: bool = False
     packed: bool = False
-
-    @property
-    def clears(self) -> bool:
-        """Whether consumers zero the values beyond a sequence; those of float8 are 0 already."""
-        return self.lengths and not self.scores.float8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,7 @@ def load_queries(queries, n, Q, place, row, PLAN: tile.constexpr):
 
 @tile.jit
 def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
-    """The producer."""
+    """The producer. V is what `turn_values` has made of values of float8, or the values."""
     numbers, queries, keys, values = rings
     BM: tile.constexpr = PLAN.bm
     heads, above, size = tiles
@@ -218,7 +218,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
                 with values.consume() as block_v:
-                    if PLAN.clears and phase == 0:
+                    if PLAN.lengths and not PLAN.scores.float8 and phase == 0:
                         if (i == stop - 2) & (last < BN):
                             clear_beyond(block_v, last, w, together, PLAN)
                     if PLAN.turns:
@@ -325,7 +325,7 @@ def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.
                     acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group,
                                                  own_rules, V.dtype, PLAN)
             with values.consume() as slot:
-                if PLAN.clears:
+                if PLAN.lengths and not PLAN.scores.float8:
                     clear_only_block(slot, place, (first, stop), w, together, PLAN)
                 acc = tile.mma_async(acc, p, slot.V, trans_b=PLAN.scores.float8)
                 tile.mma_commit()
@@ -357,7 +357,7 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
         full[n % 2].wait(phase=n // 2 % 2)
         with keys.consume() as block_k:
             with values.consume() as block_v:
-                if PLAN.clears:
+                if PLAN.lengths and not PLAN.scores.float8:
                     clear_only_block(block_v, here, (first, stop), w, together, PLAN)
                 if PLAN.turns:
                     baton.take(w)
@@ -377,8 +377,7 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
-    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`.
-    Of float8, V is what `turn_values` has made of the values."""
+    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d

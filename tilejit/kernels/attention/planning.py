@@ -34,7 +34,8 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     config, by_sequences = _choose_config(problem, config, target, processors, by_tma, stored)
     check_config(config, target, problem.d, 0 if by_sequences and problem.is_inner else problem.dv, problem.itemsize)
     by_rows = ordered_by_rows(request.q.shape, request.q.strides)
-    how: dict[str, Any] = dict(by_rows=by_rows, float8=float8, bounds=(problem.left, problem.right),
+    how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right), float8=float8,
+                               turned=_shape_of_values(problem, config),
                                spans=tuple(map(span, (request.q, request.k, request.v, problem.out))))
     shape, dtype = problem.shape, problem.out.dtype
     if 0 in shape:
@@ -57,16 +58,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
         tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
     ctas = min(processors, tiles * problem.heads)
     return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
-                  listed=(request.sequences, tiles) if _has_lengths(request) else None,
-                  turned=_shape_of_values(problem, config) if float8 else None, **how)
-
-
-def _shape_of_values(problem: Attention, config: Config) -> tuple[int, ...]:
-    """The shape of the values as `turn_values` makes them."""
-    request, keys = problem.request, -(-problem.keys // KEYS) * KEYS
-    if request.packed:
-        keys = (problem.keys // config.bn + request.sequences) * config.bn
-    return *request.v.shape[:-2], problem.dv, keys
+                  listed=(request.sequences, tiles) if _has_lengths(request) else None, **how)
 
 
 def _choose_config(problem: Attention, config: Config | None, target: str, processors: int, by_tma: bool,
@@ -145,6 +137,16 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
 def _has_lengths(request: Request) -> bool:
     """Whether sequences have numbers of keys of their own."""
     return request.key_lengths is not None
+
+
+def _shape_of_values(problem: Attention, config: Config) -> tuple[int, ...] | None:
+    """The shape of the values as `turn_values` makes them; None if the kernel takes them as they are."""
+    request, keys = problem.request, -(-problem.keys // KEYS) * KEYS
+    if not (config.roles and problem.scores.float8 and keys) or packed_nothing(request):
+        return None
+    if request.packed:
+        keys = (problem.keys // config.bn + request.sequences) * config.bn
+    return *request.v.shape[:-2], problem.dv, keys
 
 
 def packed_nothing(request: Request) -> bool:

@@ -258,8 +258,8 @@ def _scores(request: Request, rows: int, keys: int) -> Scores:
         _check_function(name, getattr(request, name), request.extras)
     scaled = request.softcap or request.score is not None or not request.positive
     return Scores(left is not None and left < keys - 1, right is not None and right < rows - 1, request.softcap,
-                  request.score, request.mask, request.extras, scaled, request.sinks is not None,
-                  float8=request.q.nbytes_per_element == 1)
+                  request.score, request.mask, request.extras, scaled, request.q.nbytes_per_element == 1,
+                  request.sinks is not None)
 
 
 def _check_function(name: str, function, extras: int) -> None:
