@@ -19,7 +19,8 @@ class Scores:
       positive
     - `float8`: Q, K and V are, and their factors come with the scale
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
-    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole"""
+    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward,
+      the rows and columns of these blocks"""
 
     left: bool = False
     right: bool = False
@@ -30,12 +31,18 @@ class Scores:
     scaled: bool = False
     float8: bool = False
     sinks: bool = False
-    listed: bool = False
+    listed: bool | tuple[int, int] = False
 
     @property
     def has_bounds(self) -> bool:
         """Whether rows see only some of the columns by their place alone."""
         return self.left or self.right
+
+    @property
+    def cuts_rows(self) -> bool:
+        """Whether the backward has to mask blocks with rows beyond the last, which see what the user's function says,
+        or no column."""
+        return self.left or self.score is not None
 
     @property
     def may_hide_all(self) -> bool:
