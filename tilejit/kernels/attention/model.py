@@ -38,6 +38,8 @@ def choose(problem: Attention, target: str, by_tma: bool, stored: bool, processo
     bm, bn, warps = next(row[1:] for row in table if d <= row[0])
     if problem.rows <= 64 and bm > 64:
         bm, warps = 64, 4
+    if problem.itemsize == 1 and target in ("sm_80", "sm_86") and d > 64:  # whose conversions need registers
+        bm, bn = (64, 32) if d <= 128 else (32, 32)
     config = Config(roles=False, bm=bm, bn=bn, warps=warps)
     while config.nbytes(problem.d, problem.dv) > SHARED[target] - BARRIERS and bn > 16:
         bn //= 2
