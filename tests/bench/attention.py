@@ -4,6 +4,7 @@
     python tests/bench/attention.py --decode      one row of q for each head, 8 heads to one of k and v, D = 128
     python tests/bench/attention.py --packed      sequences of 64 to 8192 rows, drawn evenly, one after the other
     python tests/bench/attention.py --scores      ALiBi and documents, by functions
+    python tests/bench/attention.py --float8      the forward of float8 with factors of each head, and plainly in bfloat16
 
 The forward and the backward have 16k tokens and 2048 / D heads; the backward alone is timed, with 2.5 times the operations of
 the forward. Rounds are interleaved; a measurement is a burst of launches in a CUDA graph. Prints TFLOP/s (causal counted
@@ -30,13 +31,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @dataclass
 class Cell:
-    """One line: the calls by name, ours first, and what they compute. `same` are peers whose results are compared."""
+    """One line: the calls by name, ours first, and what they compute. `same` are peers whose results are compared, and
+    may differ by `most` of the norm."""
 
     title: str
     calls: dict[str, Callable[[], Any]]
     flops: float = 0
     nbytes: float = 0
     same: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    most: float = 0.02
 
 
 def fa3() -> Any:
@@ -157,6 +160,23 @@ def scores(options: argparse.Namespace) -> Iterator[Cell]:
     yield Cell("documents of 1000, causal", calls, flops / 2, same={"flex": peer})
 
 
+def float8(options: argparse.Namespace) -> Iterator[Cell]:
+    flash = fa3()
+    for title, batch, heads, rows, d, causal, flops in shapes(options):
+        wide = [randn(batch, heads, rows, d) for _ in range(3)]
+        factors = [x.abs().amax((2, 3)).float() / 448 for x in wide]
+        narrow = [(x / f[..., None, None]).to(torch.float8_e4m3fn) for x, f in zip(wide, factors)]
+        ours = functools.partial(kernels.attention, *narrow, causal=causal, q_scale=factors[0], k_scale=factors[1],
+                                 v_scale=factors[2])
+        plain = functools.partial(kernels.attention, *wide, causal=causal)
+        calls = {"ours": ours, "plain": plain}
+        if flash is not None:
+            by_rows = [x.transpose(1, 2).contiguous() for x in narrow]
+            calls["fa3"] = functools.partial(flash.flash_attn_func, *by_rows, causal=causal, q_descale=factors[0],
+                                             k_descale=factors[1], v_descale=factors[2])
+        yield Cell(title, calls, flops, same={"plain": plain}, most=0.08)
+
+
 def timed(found: dict[str, Callable[[], Any]], rounds: int, burst_ms: float = 15.0) -> dict[str, list[float]]:
     """Milliseconds of each function in each round, interleaved."""
     graphs = {}
@@ -195,7 +215,7 @@ def check_same(cell: Cell) -> None:
         theirs = call()
         for x, y in zip(ours, theirs) if isinstance(ours, tuple) else [(ours, theirs)]:
             error = (x.float() - y.float()).norm() / y.float().norm()
-            assert error < 0.02, f"{cell.title}: other numbers than {name}'s, by {error:.3f}"
+            assert error < cell.most, f"{cell.title}: other numbers than {name}'s, by {error:.3f}"
 
 
 def copy_bandwidth() -> float:
@@ -211,7 +231,7 @@ def main() -> None:
     parser.add_argument("--d", type=int, nargs="*", default=[64, 128, 256])
     parser.add_argument("--rows", type=int, nargs="*", default=[1024, 4096, 16384])
     parser.add_argument("--deterministic", action="store_true", help="dQ in a fixed order, with --backward")
-    for mode in (backward, decode, packed, scores):
+    for mode in (backward, decode, packed, scores, float8):
         parser.add_argument(f"--{mode.__name__}", action="store_const", const=mode, dest="mode", default=forward)
     options, cells = parser.parse_args(), []
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "cuDNN", torch.backends.cudnn.version(),

@@ -61,7 +61,7 @@ def test_a_bad_option_is_refused_with_what_to_pass(options, words):
     (Q, np.ones((2, 3, 100, 64), np.float16), np.ones((2, 3, 100, 64), np.float16), "q has 4 heads and k 3"),
     (Q, K[..., :32], K, "the rows of q have 64 elements, and those of k 32"),
     (Q[..., :8], K[..., :8], K, "rows of q and k have a multiple of 16 elements, from 16 to 576, and not 8"),
-    (Q, K, K.astype(np.float32), "q, k and v must all be bfloat16 or all float16, and q is of float16, v of float32"),
+    (Q, K, K.astype(np.float32), "q, k and v must all be bfloat16 or all float16 or all float8_e4m3fn, and q is of float16, v of float32"),
     (Q.astype(np.float32), K, K, "and q is of float32"),
     (3, K, K, "q: int"),
 ])

@@ -152,6 +152,11 @@ class PairOnHost(Host):
         self.warp.values[made.text] = self.warp.compute(text)
         return made
 
+    def unpack_word(self, unit: V, storage: str, per: int, dtype) -> list[V]:
+        made = [V(self, f"{unit.text}.{i}", dtype) for i in range(per)]
+        self.warp.values.update({v.text: self.result >> 8 * i & 255 for i, v in enumerate(made)})
+        return made
+
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"])
 def test_the_codes_of_a_pair_are_the_halves_of_what_the_instruction_returns(name):
@@ -235,6 +240,14 @@ def test_a_kernel_casts_from_every_code(name, target):
     from_narrow.simulate(2, array(x), y, N=256).raise_first()
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(y.astype(np.float64), x.astype(np.float32).astype(y.dtype).astype(np.float64))
+
+
+@pytest.mark.usefixtures("assembled_later")
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_elements_of_a_byte_are_packed_by_pairs(name):
+    """16 elements a thread: 8 conversions, and 4 words of two of their results each; no element is taken out."""
+    ir = to_narrow.compile(tile.ArraySpec((1, 2048), "float32"), tile.ArraySpec((1, 2048), name), N=2048, num_warps=4, target="sm_90a").llvm_ir
+    assert (ir.count("cvt.rn.satfinite"), ir.count("mov.b32 $0, {$1, $2};")) == (8, 4) and "element <" not in ir
 
 
 @pytest.mark.usefixtures("assembled_later")

@@ -38,10 +38,10 @@ class NarrowFloats(EmitterParts):
             for x, one in ((low, 1), (high, 256)):
                 step = self.select(self._is_infinite(x), self.const(one, int16), self.const(0, int16))
                 both = self.ins(f"add i16 {both.text}, {step.text}", int16)
-        shift = 4 if kind == "e2m1x2" else 8
-        lower = self.ins(f"and i16 {both.text}, 15", int16) if shift == 4 else both
-        upper = self.ins(f"lshr i16 {both.text}, {shift}", int16)
-        return [self._code(v, target) for v in (lower, upper)]
+        if kind != "e2m1x2":
+            return self.unpack_word(both, "i8", 2, target)
+        codes = self.ins(f"and i16 {both.text}, 15", int16), self.ins(f"lshr i16 {both.text}, 4", int16)
+        return [self._code(v, target) for v in codes]
 
     def _is_infinite(self, x: V) -> V:
         magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..concurrency import cached_property
-from ..dtypes import bool_, int32, integer_range
+from ..dtypes import bool_, int16, int32, integer_range
 from ..ir.builder import ExecScope, element_type, type_of
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
@@ -24,20 +24,32 @@ class Structure(Component):
     def _pack_phi_values(self, values: list) -> list:
         """Values in the form in which phis carry them: 8- and 16-bit elements packed into words, since unpacked ones
         would each occupy a 32-bit register."""
-        return [self.e.to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
+        return [self._words_of(v) if self._in_words(v) else v for v in values]
 
     def _unpack_phi_values(self, words: list, values: list) -> list:
         """The inverse of `_pack_phi_values`; `values` are the unpacked originals, of the same types."""
-        return [self.e.from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
+        return [self._elements_of(w, v) if self._in_words(v) else w for w, v in zip(words, values)]
+
+    def _words_of(self, value: list[V]) -> list[V]:
+        """The words of a packed value. In kernels where wgmma reads operands from registers they are the halves of
+        words: a loop would move whole ones while products that read them are in flight, and ptxas serialises those
+        (C7513). It keeps both halves in one register where they come from one."""
+        words = self.e.to_units(value, value[0].dtype)
+        if not self._multiplies_from_registers:
+            return words
+        return [half for w in words for half in self.e.unpack_word(w, "i16", 2, int16)]
+
+    def _elements_of(self, words: list[V], value: list[V]) -> list[V]:
+        dtype, per = value[0].dtype, len(value) // len(words)
+        return [x for w in words for x in self.e.unpack_word(w, dtype.llvm, per, dtype)]
 
     def _in_words(self, value) -> bool:
-        """Whether a carried value is packed: its elements have 8 or 16 bits and fill whole words. Never in kernels
-        where wgmma reads operands from registers: a loop would move its packed words while products that read them
-        are in flight, and ptxas serialises those (C7513)."""
-        if not isinstance(value, list) or not value or self._multiplies_from_registers:
+        """Whether a carried value is packed: its elements are narrower than the words, and fill whole ones."""
+        if not isinstance(value, list) or not value:
             return False
         dtype = value[0].dtype
-        return dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * dtype.bits % 32 == 0
+        narrow = ("i8",) if self._multiplies_from_registers else ("i8", "i16", "half", "bfloat")
+        return dtype.llvm in narrow and len(value) * dtype.bits % 32 == 0
 
     @cached_property
     def _multiplies_from_registers(self) -> bool:

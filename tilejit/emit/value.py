@@ -6,7 +6,7 @@ values.
 
 from __future__ import annotations
 
-from ..dtypes import DType, bool_, int32, int64
+from ..dtypes import DType, bool_, int16, int32, int64
 
 ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # the spellings of zero of 8 and 16 bits
 
@@ -153,9 +153,12 @@ def widening_op(dtype: DType) -> str:
 
 def word_of(values: list[V], unit: DType) -> V | None:
     """The word of dtype `unit` that consists of exactly these elements in this order, if there is one: the `Word`
-    that they are the parts of, or 0 if all are zero."""
+    that they are the parts of, two words of 16 bits put together, or 0 if all are zero."""
     if not any(isinstance(v, Part) for v in values):
         return V(values[0].e, "0", unit) if unit.kind == "int" and all(v.text in ZEROS for v in values) else None
+    if unit == int32 and len(values) == 4 and all(isinstance(v, Part) and v.word.per == 2 for v in values):
+        halves = [word_of(values[i:i + 2], int16) for i in (0, 2)]
+        return None if None in halves else values[0].e.asm("mov.b32 $0, {$1, $2};", [int32], halves, pure=True)[0]
     word = values[0].word if isinstance(values[0], Part) else None
     if word is None or len(values) != word.per or word.value.dtype.llvm != unit.llvm:
         return None

@@ -28,11 +28,18 @@ from ..traced import (
 )
 from .backward.call import run_backward
 from .block_mask import BlockMask, tables_of, taken_apart
-from .checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
+from .checks import (
+    check_number_of,
+    checked_factor,
+    checked_lengths,
+    checked_scale,
+    checked_softcap,
+    checked_window,
+)
 from .config import Config
 from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
-from .problem import HALF, Request
+from .problem import HALF, RESULTS, Request
 
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
@@ -42,19 +49,23 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
               window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
               mask: tile.Kernel[..., Any] | BlockMask | None = None, score: tile.Kernel[..., Any] | None = None,
               arguments: Sequence[Any] = (), sinks: Any = None, lse: bool = False,
-              block_table: Any = None, lengths: Any = None, out: Any = None,
-              config: Config | None = None) -> Any:
+              block_table: Any = None, lengths: Any = None, q_scale: Any = None, k_scale: Any = None,
+              v_scale: Any = None, out: Any = None, config: Config | None = None) -> Any:
     """``softmax(q @ k.T * scale) @ v`` of each head, on the tensor cores of any target; returns `out`, a new array if
     it is not given, or with `lse` (out, the logarithms of the rows' sums).
 
     `q` is [batch, heads, rows, D], `k` is [batch, kv_heads, keys, D] and `v` is [batch, kv_heads, keys, DV]; or all
     have no batch. Each head of `k` and `v` serves the same number of heads of `q` in a row. D and DV are multiples of
     16 up to 576 and 512, of which 64, 96, 128, 192 and 256 are tuned. `v` may be a view of the first columns of `k`,
-    as in latent attention (576 and 512): with over 256 columns or few rows, they are then read once. All are
-    bfloat16 or all float16, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
+    as in latent attention (576 and 512): with over 256 columns or few rows, they are then read once. All are bfloat16,
+    float16 or float8_e4m3fn, of any strides: arrays in the order [batch, rows, heads, D] are passed with their axes
     exchanged, and a new result then has this order too.
     Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). Sums and
     the softmax are float32; probabilities are rounded to the dtype of `v`.
+
+    `q_scale`, `k_scale` and `v_scale` are what `q`, `k` and `v` of float8 are multiplied by: positive numbers, or
+    arrays of float32 that broadcast to [batch, heads of the array]. The result is bfloat16, or the bfloat16, float16 or
+    float32 of `out`. Kernels that multiply values as float16 round probabilities to it. There is no backward of float8.
 
     The position of row i is ``i + keys - rows``, so that the last row is at the last key. With `causal`, a row sees no
     key after its position. `window` is (left, right): a row sees the keys from `left` before its position to `right`
@@ -84,9 +95,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
         blocks = tables_of(mask)
         mask, causal, window, arguments = taken_apart(mask, q, k, causal, window, arguments)
     given = dict(q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
-                 arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
-                 config=config, blocks=blocks)
-    if is_traced(q, k, v, out) or needs_gradient(q, k, v, sinks, arguments):
+                 arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, q_scale=q_scale,
+                 k_scale=k_scale, v_scale=v_scale, out=out, config=config, blocks=blocks)
+    if is_traced(q, k, v, out) or needs_gradient(q, k, v, sinks, arguments, q_scale, k_scale, v_scale):
         return _call_operator(given)
     return _attention(given)
 
@@ -103,19 +114,25 @@ def _attention(given: dict[str, Any], sums: Any = None) -> Any:
     shape = tuple(getattr(q, "shape", ()))
     lengths = checked_lengths(given["lengths"], given["block_table"], len(shape))
     table, options["block"], _ = given["blocks"] or (None, None, None)
-    return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths, table), options,
+    numbers, factors = NO_FACTORS
+    if any(given[name] is not None for name in FACTORS):
+        numbers, factors = zip(*(checked_factor(name, given[name]) for name in FACTORS))
+    return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths, table, *factors), options,
                    checked_scale(given["scale"], shape), checked_softcap(given["softcap"]), tuple(arguments),
-                   given["config"], sums)
+                   given["config"], sums, numbers)
 
 
 # for functions of the user's whose layouts need scratch memory, which only compiling tells
 BESIDE_SCRATCH = Config(roles=False, bm=64, bn=64)
-NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table", "mask.table"
+FACTORS = "q_scale", "k_scale", "v_scale"
+NAMES = "q", "k", "v", "out", "sinks", "lengths of q", "lengths", "block_table", "mask.table", *FACTORS
+NO_FACTORS: tuple[tuple, tuple] = ((1.0,) * 3, (None,) * 3)
 
 
 def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float, arguments: tuple,
-            config: Config | None, sums: Any) -> Any:
-    """What `attention` returns, for arrays as in `NAMES`, of which some are None, and the options of a `Request`."""
+            config: Config | None, sums: Any, factors: tuple[float, ...]) -> Any:
+    """What `attention` returns, for arrays as in `NAMES`, of which some are None, and the options of a `Request`;
+    `factors` are those of float8 that are numbers."""
     given = [i for i, x in enumerate(arrays) if x is not None]
     forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
@@ -126,7 +143,8 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if launch is None:
         views: list[Any] = [None if x is None else describe(x) for x in arrays]
         request = Request(*views[:5], **options, positive=scale > 0, softcap=softcap > 0, row_lengths=views[5],
-                          key_lengths=views[6], pages=views[7], blocks=views[8])
+                          key_lengths=views[6], pages=views[7], blocks=views[8],
+                          factors=tuple(views[9:]))
         launch = plan_launch(request, config, target or driver.target(request.q.device))
     made = launch.new_result(q) if out is None else out
     if sums is None and options["lse"]:
@@ -134,7 +152,8 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     if launch.kernel is not None:
         if out is not None:
             check_apart(launch.spans, addresses[:4], arrays[:4], NAMES[:3])
-        values = q, k, v, made, sums, sinks, tuple(sequences), scale, softcap, arguments
+        scales = _with_factors(launch, scale, factors, arrays)
+        values = q, k, v, made, sums, sinks, tuple(sequences[:4]), scales, softcap, arguments
         try:
             launch.run(*values)
         except SharedMemoryError:
@@ -150,13 +169,22 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     return (made, sums) if options["lse"] else made
 
 
+def _with_factors(launch: Launch, scale: float, factors: tuple[float, ...], arrays: tuple) -> float | tuple:
+    """The scale as the kernel of a launch takes it: with the factors of float8, in numbers and in arrays."""
+    if launch.float8:
+        return scale * factors[0] * factors[1], factors[2], *arrays[-len(FACTORS):]
+    if factors != NO_FACTORS[0]:
+        raise LaunchError(f"q_scale, k_scale and v_scale are for float8, and q is of {describe(arrays[0]).dtype}")
+    return scale
+
+
 # -- in torch ----------------------------------------------------------------------------------------------------------
 
 def _new_results(given: dict[str, Any]) -> list[Any]:
     """The arrays of the result, in the memory order of Q, and with `lse` of the sums, not computed yet."""
     q, v = given["q"], given["v"]
     *batch, heads, rows, _ = q.shape
-    dtype, columns = name_of_dtype(q), v.shape[-1]
+    dtype, columns = RESULTS[0] if q.dtype.itemsize == 1 else name_of_dtype(q), v.shape[-1]
     if ordered_by_rows(q.shape, q.stride()):
         made = [new_tensor(q, (*batch, rows, heads, columns), dtype).transpose(-2, -3)]
     else:
@@ -185,6 +213,8 @@ def _without_backward(given: dict[str, Any]) -> str:
     """Why a call has no backward, in words; "" if it has one."""
     if max(given["q"].shape[-1], given["v"].shape[-1]) > HALF:
         return f"with rows of over {HALF} columns"
+    if given["q"].dtype.itemsize == 1:
+        return "with operands of float8"
     if given["block_table"] is not None:
         return "with block_table="
     return "by arguments=" if needs_gradient(given["arguments"]) else ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import LaunchError
+from ...runtime.arguments import plain_constant
 from ..operands import NOTHING, check_number
 from .problem import MOST
 
@@ -23,6 +24,16 @@ def checked_scale(scale: Any, shape: tuple[int, ...]) -> float:
     if scale is None:
         return float(shape[-1]) ** -0.5 if shape and shape[-1] else 1.0
     return _number("scale", scale)
+
+
+def checked_factor(name: str, factor: Any) -> tuple[float, Any]:
+    """(The factor if it is a number, and else 1; the array of factors, or None)."""
+    if not isinstance(plain_constant(factor), (int, float)):
+        return 1.0, factor
+    value = _number(name, factor)
+    if not value > 0:
+        raise LaunchError(f"{name} must be positive, not {factor}")
+    return value, None
 
 
 def checked_softcap(softcap: Any) -> float:
@@ -67,4 +78,4 @@ def check_number_of(arguments: Sequence[Any], mask: Any, score: Any) -> None:
                           "in one array")
 
 
-__all__ = ["check_number_of", "checked_lengths", "checked_scale", "checked_softcap", "checked_window"]
+__all__ = ["check_number_of", "checked_factor", "checked_lengths", "checked_scale", "checked_softcap", "checked_window"]

@@ -53,7 +53,7 @@ class Config:
         in_queries = self.in_order and self.ahead
         staged = self.consumers * 64 * self.width * self.buffers if self.roles and not in_queries else 0
         tiles = 2 if self.roles and self.ahead else 1
-        return (self.bm * d * tiles + self.stages * self.bn * (d + dv) + staged) * itemsize
+        return (self.bm * d * tiles + self.stages * self.bn * (d + dv)) * itemsize + staged * 2
 
 
 def check_kind(config) -> None:
@@ -66,7 +66,7 @@ def check_kind(config) -> None:
             raise LaunchError(f"config.{name} is a number of at least {int(name != 'width')}, not {value!r}")
 
 
-def check_config(config: Config, target: str, d: int, dv: int) -> None:
+def check_config(config: Config, target: str, d: int, dv: int, itemsize: int = 2) -> None:
     """LaunchError for a configuration that the kernels do not take."""
     if config.roles and target != "sm_90a":
         raise LaunchError(f"the kernel with roles is for sm_90a, and the target is {target}: "
@@ -74,13 +74,16 @@ def check_config(config: Config, target: str, d: int, dv: int) -> None:
     if config.roles and (config.bm not in (64, 128, 192) or config.bn % 16 or config.bn > 256):
         raise LaunchError("a consumer has 64 rows and up to 256 columns: config.bm must be 64, 128 or 192, and "
                           f"config.bn a multiple of 16 up to 256, not {config.bm} and {config.bn}")
+    if config.roles and itemsize == 1 and (config.bn % 32 or d % 32):
+        raise LaunchError("the kernel with roles takes rows and blocks of multiples of 32 elements of float8, and "
+                          f"there are {d} and {config.bn}: lower config.bn, or config.roles must be False")
     if not config.roles and (config.bm % 16 or config.bn % 16):
         raise LaunchError("products have multiples of 16 rows and columns: config.bm and config.bn must be some, not "
                           f"{config.bm} and {config.bn}")
     if config.roles and config.width and (dv % config.width or config.width % 32):
         raise LaunchError(f"staging buffers share out the {dv} columns of the result evenly: config.width must be a "
                           f"multiple of 32 that divides them, not {config.width}")
-    if (needed := config.nbytes(d, dv)) > SHARED[target] - BARRIERS:
+    if (needed := config.nbytes(d, dv, itemsize)) > SHARED[target] - BARRIERS:
         raise LaunchError(f"Q, {config.stages} slots of K and V and the staging buffers take {needed} bytes of shared "
                           f"memory, and {target} has {SHARED[target] - BARRIERS}: lower config.bn or config.stages")
 

@@ -17,6 +17,7 @@ class Scores:
     - `score`, `mask`: the user's functions, or None; `extras`: how many arguments both take after the place
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
+    - `float8`: Q, K and V are, and their factors come with the scale
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
     - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward,
       the rows and columns of these blocks"""
@@ -28,6 +29,7 @@ class Scores:
     mask: tile.Kernel[..., Any] | None = None
     extras: int = 0
     scaled: bool = False
+    float8: bool = False
     sinks: bool = False
     listed: bool | tuple[int, int] = False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
+from .float8 import SHIFT, as_operand, rules_in, turned_part
 from .listed_blocks import block_at, line_of as line_of_blocks, numbers_of
 from .pipelined import part, put_sums
 from .scores import (
@@ -147,7 +148,7 @@ def load_queries(queries, n, Q, place, row, PLAN: tile.constexpr):
 
 @tile.jit
 def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
-    """The producer."""
+    """The producer. V is what `turn_values` has made of values of float8, or the values."""
     numbers, queries, keys, values = rings
     BM: tile.constexpr = PLAN.bm
     heads, above, size = tiles
@@ -161,15 +162,17 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
         first, stop, whole, whole_stop = blocks_of(place, group, rules, BM, PLAN)
         head = place.head // shared
         for i in range(stop - 1, first - 1, -1):
-            at = column_of(i, (whole_stop, stop), place, group, PLAN)
-            if PLAN.packed:
-                at += start
+            column = column_of(i, (whole_stop, stop), place, group, PLAN)
+            at = column + start if PLAN.packed else column
             with keys.produce() as slot:
                 tile.copy_async(slot.K, part(K, place.batch, head, at, PLAN.bn, PLAN.d), mbar=slot.full)
             if i == stop - 1:  # behind the keys, whose slot is free earlier
                 load_queries(queries, n, Q, place, row, PLAN)
             with values.produce() as slot:
-                tile.copy_async(slot.V, part(V, place.batch, head, at, PLAN.bn, PLAN.dv), mbar=slot.full)
+                if PLAN.scores.float8:
+                    tile.copy_async(slot.V, turned_part(V, place, head, column, start, PLAN), mbar=slot.full)
+                else:
+                    tile.copy_async(slot.V, part(V, place.batch, head, at, PLAN.bn, PLAN.dv), mbar=slot.full)
         n += 1
         t = tile.next_tile(counter[0], heads * above)
     nowhere = Place(0, 0, 0, 0, 0)
@@ -238,14 +241,16 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
     HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
+    POWERS: tile.constexpr = SHIFT if SCORES.float8 else 0
     factor = factor_of(rules, SCORES)
     first, stop = ends
     whole, whole_stop, parts = whole_blocks(place, ends, group, rules, PLAN)
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES)
-    p = tile.cast(powers, dtype)
+    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES,
+                                           POWERS)
+    p = as_operand(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase != 1
         if phase == 0:
@@ -259,23 +264,23 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
                 with values.consume() as block_v:
-                    if PLAN.lengths and phase == 0:
+                    if PLAN.lengths and not PLAN.scores.float8 and phase == 0:
                         if (i == stop - 2) & (last < BN):
                             clear_beyond(block_v, last, w, together, PLAN)
                     if PLAN.turns:
                         baton.take(w)
                     s = tile.mma_async(None, q, block_k.K, trans_b=True)
                     tile.mma_commit()
-                    acc = tile.mma_async(acc, p, block_v.V)
+                    acc = tile.mma_async(acc, p, block_v.V, trans_b=SCORES.float8)
                     tile.mma_commit()
                     if PLAN.turns:
                         baton.pass_on(w)
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY, CHAINED=PLAN.chained)
+                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY, POWERS, PLAN.chained)
                     tile.mma_wait(0)
-            p = tile.cast(powers, dtype)
+            p = as_operand(powers, dtype)
             acc = acc * by[:, None]
     return acc, p, most, total
 
@@ -328,7 +333,10 @@ def put_within(acc, lse, stage, OUT, L, place, row, PLAN: tile.constexpr):
 def store_results(acc, most, total, rules, S, stage, OUT, L, place, row, PLAN: tile.constexpr):
     """Scale and store the results of 64 rows, which begin at `row` of the array of all, and the logarithms of their
     sums."""
-    by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores)
+    POWERS: tile.constexpr = SHIFT if PLAN.scores.float8 else 0
+    by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores, None, POWERS)
+    if PLAN.scores.float8:
+        by = by * (rules.values * 2.0 ** -SHIFT)
     acc = tile.cast(acc * by[:, None], OUT.dtype)
     if PLAN.packed:
         put_within(acc, lse, stage, OUT, L, place, row, PLAN)
@@ -359,27 +367,28 @@ def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.
         if t < tiles:
             first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
             place, row = rows_of(place, row, w)
+            own_rules = rules_in(rules, place, Q, K, PLAN.scores)
             if PLAN.held:
                 with queries.consume() as slot:
                     q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
                 with keys.consume() as slot:
                     s = scores_of(q, slot, baton, w, PLAN)
-                acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group, rules,
-                                             V.dtype, PLAN)
+                acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group,
+                                             own_rules, V.dtype, PLAN)
             else:
                 with queries.consume() as own:
                     q = own.Q[w * 64:w * 64 + 64, :]
                     with keys.consume() as slot:
                         s = scores_of(q, slot, baton, w, PLAN)
-                    acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group, rules,
-                                                 V.dtype, PLAN)
+                    acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group,
+                                                 own_rules, V.dtype, PLAN)
             with values.consume() as slot:
-                if PLAN.lengths:
+                if PLAN.lengths and not PLAN.scores.float8:
                     clear_only_block(slot, place, (first, stop), w, together, PLAN)
-                acc = tile.mma_async(acc, p, slot.V)
+                acc = tile.mma_async(acc, p, slot.V, trans_b=PLAN.scores.float8)
                 tile.mma_commit()
                 tile.mma_wait(0)
-            store_results(acc, most, total, rules, S, stage, OUT, L, place, row, PLAN)
+            store_results(acc, most, total, own_rules, S, stage, OUT, L, place, row, PLAN)
 
 
 @tile.jit
@@ -397,19 +406,20 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
     while t < tiles:
         first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
         here, here_row = rows_of(place, row, w)
+        own_rules = rules_in(rules, here, Q, K, PLAN.scores)
         acc, p, most, total = attend(s, buffers[n % 2, w * 64:w * 64 + 64, :], keys, values, barriers, w, here,
-                                     (first, stop), group, rules, V.dtype, PLAN)
+                                     (first, stop), group, own_rules, V.dtype, PLAN)
         empty[n % 2].arrive()
         n += 1
         t, place, row = next_tile(numbers, Q, K, PLAN)
         full[n % 2].wait(phase=n // 2 % 2)
         with keys.consume() as block_k:
             with values.consume() as block_v:
-                if PLAN.lengths:
+                if PLAN.lengths and not PLAN.scores.float8:
                     clear_only_block(block_v, here, (first, stop), w, together, PLAN)
                 if PLAN.turns:
                     baton.take(w)
-                acc = tile.mma_async(acc, p, block_v.V)
+                acc = tile.mma_async(acc, p, block_v.V, trans_b=PLAN.scores.float8)
                 tile.mma_commit()
                 s = tile.mma_async(None, buffers[n % 2, w * 64:w * 64 + 64, :], block_k.K, trans_b=True)
                 tile.mma_commit()
@@ -417,7 +427,7 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
                     baton.pass_on(w)
                 tile.mma_wait(1)
                 block_v.release()
-                store_results(acc, most, total, rules, S, stage, OUT, L, here, here_row, PLAN)
+                store_results(acc, most, total, own_rules, S, stage, OUT, L, here, here_row, PLAN)
                 tile.mma_wait(0)
 
 
@@ -547,7 +557,8 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     else:
         queries = tile.ring(2 if PLAN.ahead else 1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
-    values = tile.ring(PLAN.stages, V=((PLAN.bn, PLAN.dv), V.dtype), consumers=NC)
+    VALUES: tile.constexpr = (PLAN.dv, PLAN.bn) if PLAN.scores.float8 else (PLAN.bn, PLAN.dv)
+    values = tile.ring(PLAN.stages, V=(VALUES, V.dtype), consumers=NC)
     baton = tile.turns(NC) if PLAN.turns else None
     together = tile.named_barrier(NC * 128) if PLAN.lengths else None
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row

@@ -10,9 +10,11 @@ from typing import Any
 import tilejit as tile
 
 from ...concurrency import cached_property
+from ...runtime.arrays import describe
 from ..matmul.workspace import zeros
 from ..operands import NOTHING
 from ..views import new_array, swap_axes, temporary
+from .float8 import COLUMNS, KEYS, turn_values
 from .sequences import combine
 from .tile_table import FIELDS, list_tiles
 
@@ -25,7 +27,9 @@ class Launch:
     kernel takes tiles from a counter, those of so many heads together; 0 if it does not. `listed`: (the sequences with
     lengths of their own, the most tiles that they have), if the kernel takes these from a table. `lengths`: it takes
     the lengths and pages of sequences. `splits`: it has so many parts of the keys, whose results `combine` puts
-    together. `spans`: the bytes, relative to their addresses, that Q, K, V and the result occupy."""
+    together. `float8`: its scale comes with the factors of float8 (`rules_of`). `turned`: the shape of the values as
+    `turn_values` makes them, if the kernel takes these. `spans`: the bytes, relative to their addresses, that Q, K, V
+    and the result occupy."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -38,6 +42,8 @@ class Launch:
     listed: tuple[int, int] | None = None
     lengths: bool = False
     splits: int = 1
+    float8: bool = False
+    turned: tuple[int, ...] | None = None
     spans: tuple[tuple[int, int], ...] = ()
 
     @cached_property
@@ -51,7 +57,18 @@ class Launch:
         lines = math.prod(self.shape[:-1])
         return combine.prepared((-(-lines // self.constants["PLAN"].lines),), PLAN=self.constants["PLAN"])
 
-    def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float, softcap: float, arguments: tuple) -> None:
+    @cached_property
+    def bound_turn(self):
+        """The kernel that transposes the values of float8, likewise."""
+        *batch, heads, columns, keys = self.turned
+        plan = self.constants["PLAN"]
+        own = math.gcd(KEYS, plan.bn) if plan.packed else KEYS
+        grid = keys // own * -(-columns // COLUMNS), heads, *(batch or (1,))
+        return turn_values.prepared(grid, DV=columns, KEYS=own, COLUMNS=COLUMNS, CUT=plan.lengths,
+                                    BN=plan.bn if plan.packed else 0)
+
+    def run(self, q, k, v, out, lse, sinks, sequences: tuple, scale: float | tuple, softcap: float,
+            arguments: tuple) -> None:
         """Launch. `sequences` are the lengths of rows and of keys, the pages, and the table of a `BlockMask`; each may
         be None."""
         more: tuple = ()
@@ -60,6 +77,10 @@ class Launch:
             if self.constants["PLAN"].scores.listed:
                 order = self.group, sequences[3]
             more = zeros(q, (1,), "uint32"), order
+        if self.turned:
+            turned = temporary(q, self.turned, describe(q).dtype)
+            self.bound_turn(v, turned, 0 if sequences[1] is None else sequences[1])
+            v = turned
         lse, sinks = (0 if x is None else x for x in (lse, sinks))
         made, sums = out, lse
         if self.lengths:

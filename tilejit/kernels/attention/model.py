@@ -28,6 +28,10 @@ IN_ORDER = (1 << 40, 1 << 40)
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))
 
+# the same for float8, whose blocks have multiples of 32 columns
+ROLES_OF_FLOAT8 = ((64, 128, True, 64), (96, 128, True, 96), (128, 192, True, 128), (192, 128, False, 64),
+                   (256, 96, False, 0))
+
 # columns up to which: (rows, columns of a block, warps), for products from registers by `mma_sync`, and for those of
 # whole warpgroups
 BY_WARPS = ((64, 128, 64, 8), (128, 64, 64, 4), (192, 64, 32, 4), (256, 64, 32, 4))
@@ -37,13 +41,15 @@ BY_WARPGROUPS = ((128, 128, 64, 8), (256, 128, 64, 8))
 def choose(problem: Attention, target: str, by_tma: bool, stored: bool, processors: int) -> Config:
     """The configuration that is expected to take the least time. `by_tma`: TMA can load Q, K and V; `stored`: it can
     store the result."""
-    if target == "sm_90a" and by_tma:
+    if target == "sm_90a" and by_tma and not (problem.itemsize == 1 and problem.d % 32):
         return _with_roles(problem, stored, processors)
     table = BY_WARPGROUPS if target in ("sm_90a", "sm_100a", "sm_103a") else BY_WARPS
     d = max(problem.d, problem.dv)
     bm, bn, warps = next(row[1:] for row in table if d <= row[0])
     if problem.rows <= 64 and bm > 64:
         bm, warps = 64, 4
+    if problem.itemsize == 1 and target in ("sm_80", "sm_86") and d > 64:  # whose conversions need registers
+        bm, bn = (64, 32) if d <= 128 else (32, 32)
     config = Config(roles=False, bm=bm, bn=bn, warps=warps)
     while config.nbytes(problem.d, problem.dv) > SHARED[target] - BARRIERS and bn > 16:
         bn //= 2
@@ -59,8 +65,11 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     Q then does not fit in the registers. With them a tile's results under the next one's product gain 2 %, with two
     consumers they lose 1 to 6 %. Turns lose 1.5 % at 128 columns without a bound, and gain up to 3 % elsewhere."""
     d = max(problem.d, problem.dv)
-    bn, held, width = next(row[1:] for row in ROLES if d <= row[0])
+    table = ROLES_OF_FLOAT8 if problem.itemsize == 1 else ROLES
+    bn, held, width = next(row[1:] for row in table if d <= row[0])
     held = held and not (problem.scores.scaled or problem.scores.mask)  # which need registers
+    if problem.itemsize == 1 and problem.scores.score is not None:
+        bn = {192: 128, 96: 64}.get(bn, bn)
     if problem.dv % 32:
         stored = False
     elif problem.dv % max(width, 1) or width > problem.dv:
@@ -165,7 +174,7 @@ def heads_at_once(problem: Attention) -> int:
     shared = problem.heads // max(problem.kv_heads, 1)
     if not problem.scores.right and not problem.request.packed and not problem.scores.listed:
         return shared
-    keys = max(problem.keys_of_each * (1 + problem.request.packed) * (problem.d + problem.dv) * 2, 1)
+    keys = max(problem.keys_of_each * (1 + problem.request.packed) * (problem.d + problem.dv) * problem.itemsize, 1)
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
+from .float8 import add_values, rules_in
 from .scores import Place, Rules, factor_of, finish, mask_scores, softmax_step, span_of
 
 
@@ -41,7 +42,7 @@ def attend(state, q, K, V, place, head, begin, end, rules, EDGE: tile.constexpr,
         HIDES: tile.constexpr = EDGE and SCORES.has_bounds or SCORES.may_hide_all
         p, most, total, by = softmax_step(s, most, total, factor, HIDES)
         v = tile.load(part(V, place.batch, head, i * BN, BN, PLAN.dv))
-        acc = tile.dot(p.to(q.dtype), v, acc * by[:, None])
+        acc = add_values(p, v, acc * by[:, None])
     return acc, most, total
 
 
@@ -55,6 +56,7 @@ def pipelined(Q, K, V, OUT, L, S, scale, left, right, cap, E0, E1, E2, E3, PLAN:
     m = (tile.num_programs(0) - 1 - tile.program_id(0)) * BM
     place = Place(tile.program_id(2), tile.program_id(1), m, Q.shape[-2], K.shape[-2])
     head = place.head // (Q.shape[-3] // K.shape[-3])
+    rules = rules_in(rules, place, Q, K, SCORES)
     q = tile.load(part(Q, place.batch, place.head, m, BM, PLAN.d))
     first, stop, whole, whole_stop = span_of(m, place, rules, BM, PLAN.bn, SCORES)
     whole_stop = min(max(whole_stop, first), stop)
@@ -65,6 +67,8 @@ def pipelined(Q, K, V, OUT, L, S, scale, left, right, cap, E0, E1, E2, E3, PLAN:
     state = attend(state, q, K, V, place, head, whole, whole_stop, rules, False, PLAN)
     acc, most, total = attend(state, q, K, V, place, head, whole_stop, stop, rules, True, PLAN)
     by, lse = finish(most, total, factor_of(rules, SCORES), S, place.head, SCORES)
+    if SCORES.float8:
+        by = by * rules.values
     tile.store(part(OUT, place.batch, place.head, m, BM, PLAN.dv), tile.cast(acc * by[:, None], OUT.dtype))
     if PLAN.lse:
         put_sums(lse, L, place.batch, place.head, m)

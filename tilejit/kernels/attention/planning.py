@@ -12,6 +12,7 @@ from ..operands import span, stored_by_tma
 from .blank import ROWS, blank
 from .config import PARTS, Config, check_config, check_kind
 from .constants import AttentionConstants, HopperConstants, SequenceConstants
+from .float8 import KEYS
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
 from .model import choose, choose_sequences, few_rows, heads_at_once, heads_in_tile, tall_tiles
@@ -29,14 +30,16 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     """The launch for a request, with `config` or the model's choice. LaunchError says what does not fit."""
     problem = check_attention(request)
     processors = 4 if request.q.device == "host" else driver.multiprocessors(request.q.ordinal)
-    by_tma = all(map(loaded_by_tma, (request.q, request.k, request.v)))
-    stored = stored_by_tma(problem.out, 32)
+    float8 = problem.scores.float8  # the values are copied, whatever their strides
+    by_tma = all(map(loaded_by_tma, (request.q, request.k, *(() if float8 else (request.v,)))))
+    stored = stored_by_tma(problem.out, 32) and problem.out.nbytes_per_element == 2
     config, by_sequences = _choose_config(problem, config, target, processors, by_tma, stored)
-    check_config(config, target, problem.d, 0 if by_sequences and problem.is_inner else problem.dv)
+    check_config(config, target, problem.d, 0 if by_sequences and problem.is_inner else problem.dv, problem.itemsize)
     by_rows = ordered_by_rows(request.q.shape, request.q.strides)
-    how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right),
+    how: dict[str, Any] = dict(by_rows=by_rows, bounds=(problem.left, problem.right), float8=float8,
+                               turned=_shape_of_values(problem, config),
                                spans=tuple(map(span, (request.q, request.k, request.v, problem.out))))
-    shape, dtype = problem.shape, request.q.dtype
+    shape, dtype = problem.shape, problem.out.dtype
     if 0 in shape:
         return Launch(shape, dtype, **how)
     if problem.keys == 0 or packed_nothing(request):
@@ -96,6 +99,9 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
     """The launch of the kernel for sequences with lengths, pages, or few rows."""
     request = problem.request
     shared = heads_in_tile(problem)
+    scores = problem.scores
+    if scores.float8:  # the lines of a tile may have factors of their own
+        scores = replace(scores, scaled=True)
     packed, splits = request.packed, config.splits
     if packed and splits > 1:
         raise LaunchError(f"packed sequences are not split: config.splits must be 1, not {splits}")
@@ -106,7 +112,7 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
     ahead = problem.page or all(map(loaded_by_threads, (request.k, request.v)))
     plan = SequenceConstants(
         bm=config.bm, bn=config.bn, d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, lse=request.lse,
-        scores=problem.scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
+        scores=scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
         lengths=request.key_lengths is not None, packed=packed, page=problem.page,
         rows_first=bool(order), splits=splits, inner=problem.is_inner,
         pieces=config.warps // 4 if problem.is_wide and config.bm == 64 else int(problem.is_wide))
@@ -114,7 +120,7 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
     if packed:
         tiles += request.sequences  # at most, since each may end with a part of a tile
     grid = tiles * splits, problem.heads // shared, problem.batches
-    return Launch(problem.shape, request.q.dtype, sequences, grid,
+    return Launch(problem.shape, problem.out.dtype, sequences, grid,
                   dict(PLAN=plan, num_warps=config.warps, spills=ANY), lengths=True, splits=splits, **how)
 
 
@@ -146,6 +152,16 @@ def _has_lengths(request: Request) -> bool:
     return request.key_lengths is not None
 
 
+def _shape_of_values(problem: Attention, config: Config) -> tuple[int, ...] | None:
+    """The shape of the values as `turn_values` makes them; None if the kernel takes them as they are."""
+    request, keys = problem.request, -(-problem.keys // KEYS) * KEYS
+    if not (config.roles and problem.scores.float8 and keys) or packed_nothing(request):
+        return None
+    if request.packed:
+        keys = (problem.keys // config.bn + request.sequences) * config.bn
+    return *request.v.shape[:-2], problem.dv, keys
+
+
 def packed_nothing(request: Request) -> bool:
     """Whether there are no packed sequences."""
     return request.packed and request.sequences == 0
@@ -159,7 +175,8 @@ def loaded_by_tma(x: ArrayView) -> bool:
 
 def loaded_by_threads(x: ArrayView) -> bool:
     """Whether `cp.async`, which takes at least 4 bytes, can load rows of each head."""
-    return x.strides[-1] == 1 and x.pointer % 4 == 0 and all(s % 2 == 0 for s in x.strides[:-1])
+    return (x.strides[-1] == 1 and x.pointer % 4 == 0
+            and all(s * x.nbytes_per_element % 4 == 0 for s in x.strides[:-1]))
 
 
 __all__ = ["constants", "plan_launch"]

@@ -11,7 +11,8 @@ from ...runtime.arrays import ArrayView, row_major
 from ..operands import check_parameters, overlaps
 from .constants import Scores
 
-DTYPES = ("bfloat16", "float16")
+DTYPES = ("bfloat16", "float16", "float8_e4m3fn")
+RESULTS = ("bfloat16", "float16", "float32")  # of float8, by default the first
 MOST = 1 << 30   # rows and columns up to which positions are counted in 32 bits
 WIDEST = {"q and k": 576, "v": 512}  # columns
 HALF = 256       # columns up to which every kernel takes them; more are taken by `sequences` alone
@@ -22,7 +23,8 @@ PLACES = ("the batch", "the head", "the rows", "the columns")
 class Request:
     """The arrays of a call, the result if one is given, and its options; `extras` are the arguments of its functions,
     `positive` says whether the scale is. `row_lengths` and `key_lengths`: the lengths of sequences; `pages`: the pages
-    of each; `blocks`: the table of a mask's blocks, which have `block` rows and columns."""
+    of each; `blocks`: the table of a mask's blocks, which have `block` rows and columns; `factors`: those of Q, K and
+    V, each of which may be None."""
 
     q: ArrayView
     k: ArrayView
@@ -42,6 +44,7 @@ class Request:
     pages: ArrayView | None = None
     blocks: ArrayView | None = None
     block: tuple[int, int] | None = None
+    factors: tuple[ArrayView | None, ...] = ()
 
     @property
     def sequences(self) -> int:
@@ -93,6 +96,11 @@ class Attention:
         return -(-self.keys // max(self.request.sequences, 1)) if self.request.packed else self.keys
 
     @property
+    def itemsize(self) -> int:
+        """The bytes of an element of Q, K and V."""
+        return self.request.q.nbytes_per_element
+
+    @property
     def is_wide(self) -> bool:
         """Whether only the kernel for sequences takes rows of so many columns."""
         return max(self.d, self.dv) > HALF
@@ -133,10 +141,13 @@ def check_attention(request: Request) -> Attention:
     shape = (*q.shape[:-1], dv)
     out = request.out
     if out is None:
-        out = ArrayView(0, shape, row_major(shape), q.dtype, q.device)
+        out = ArrayView(0, shape, row_major(shape), RESULTS[0] if q.nbytes_per_element == 1 else q.dtype, q.device)
     _check_out(out, shape, q)
     if request.sinks is not None:
         _check_sinks(request.sinks, heads, q.device)
+    for name, x, n in zip(("q_scale", "k_scale", "v_scale"), request.factors, (heads, kv_heads, kv_heads)):
+        if x is not None:
+            _check_factors(name, x, (request.sequences if request.packed else batches, n), q)
     if request.blocks is not None and request.blocks.device != q.device:
         raise LaunchError(f"the block mask is on {request.blocks.device}, and q on {q.device}")
     return Attention(request, batches, heads, kv_heads, rows, keys, d, dv, shape, out, _scores(request, rows, keys))
@@ -212,9 +223,10 @@ def _check_shapes(q: ArrayView, k: ArrayView, v: ArrayView, paged: bool) -> None
 
 
 def _check_out(out: ArrayView, shape: tuple[int, ...], q: ArrayView) -> None:
-    if out.shape != shape or out.dtype != q.dtype or out.device != q.device:
-        raise LaunchError(f"out must be {q.dtype} of shape {shape} on {q.device}, not {out.dtype} of {out.shape} on "
-                          f"{out.device}")
+    dtypes = RESULTS if q.nbytes_per_element == 1 else (q.dtype,)
+    if out.shape != shape or out.dtype not in dtypes or out.device != q.device:
+        raise LaunchError(f"out must be {' or '.join(dtypes)} of shape {shape} on {q.device}, not {out.dtype} of "
+                          f"{out.shape} on {out.device}")
     if 0 not in shape and overlaps(out):
         raise LaunchError("out has several elements at one address, as a broadcast view has: "
                           "pass an array without overlaps")
@@ -228,6 +240,15 @@ def _check_sinks(sinks: ArrayView, heads: int, device) -> None:
                           f"of shape {sinks.shape} on {sinks.device}")
 
 
+def _check_factors(name: str, x: ArrayView, shape: tuple[int, int], q: ArrayView) -> None:
+    if q.nbytes_per_element > 1:
+        raise LaunchError(f"{name} is for float8, and q is of {q.dtype}")
+    fits = len(x.shape) <= 2 and all(n in (1, m) for n, m in zip(x.shape[::-1], shape[::-1]))
+    if not fits or x.dtype != "float32" or x.device != q.device:
+        raise LaunchError(f"{name} is a number, or an array of float32 that broadcasts to {shape}, a factor for each "
+                          f"head, on {q.device}, and it is {x.dtype} of shape {x.shape} on {x.device}")
+
+
 def _scores(request: Request, rows: int, keys: int) -> Scores:
     """What happens to the scores. A bound that hides no column is none."""
     left, right = request.window
@@ -237,7 +258,8 @@ def _scores(request: Request, rows: int, keys: int) -> Scores:
         _check_function(name, getattr(request, name), request.extras)
     scaled = request.softcap or request.score is not None or not request.positive
     return Scores(left is not None and left < keys - 1, right is not None and right < rows - 1, request.softcap,
-                  request.score, request.mask, request.extras, scaled, request.sinks is not None)
+                  request.score, request.mask, request.extras, scaled, request.q.nbytes_per_element == 1,
+                  request.sinks is not None)
 
 
 def _check_function(name: str, function, extras: int) -> None:

@@ -31,13 +31,14 @@ class Place:
 @dataclass(frozen=True)
 class Rules:
     """The arguments of a call that decide about scores: the scale, how far a row sees to the `left` and `right` of its
-    position, the softcap, and what the user's functions get."""
+    position, the softcap, and what the user's functions get; of float8 also the factor of the values."""
 
     scale: Any
     left: Any
     right: Any
     cap: Any
     extra: Any
+    values: Any = None
     tile_record = True
 
 
@@ -102,14 +103,16 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
 
 
 @tile.jit
-def softmax_step(s, most, total, factor, HIDES: tile.constexpr, CHAINED: tile.constexpr = False):
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr, SHIFT: tile.constexpr = 0,
+                 CHAINED: tile.constexpr = False):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
-    no column yet. `CHAINED`: powers are added to the sums one after the other, from what was summed before times its
-    factor on. Otherwise ptxas computes that factor behind all powers, and all that it multiplies comes after them; a
-    chain brings it forward, and the multiplications stand between the powers."""
+    no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax. `CHAINED`: powers are
+    added to the sums one after the other, from what was summed before times its factor on. Otherwise ptxas computes
+    that factor behind all powers, and all that it multiplies comes after them; a chain brings it forward, and the
+    multiplications stand between the powers."""
     largest, top, by = next_maxima(s, most, factor, HIDES)
-    p = powers_of(s, top, factor)
+    p = powers_of(s, top, factor, SHIFT)
     PARTS: tile.constexpr = total.shape[1]
     if not CHAINED:  # the sum has the layout of its first operand, and `total` may begin with zeros of any
         return p, largest, sums_in_parts(p, PARTS) + total * by[:, None], by
@@ -130,9 +133,12 @@ def next_maxima(s, most, factor, HIDES: tile.constexpr):
 
 
 @tile.jit
-def powers_of(s, top, factor):
-    """The powers of a block of scores."""
-    return tile.exp2(s * factor - (top * factor)[:, None], fast=True)
+def powers_of(s, top, factor, SHIFT: tile.constexpr = 0):
+    """The powers of a block of scores, times ``2 ** SHIFT``."""
+    zero = top * factor  # the exponent that becomes 0
+    if SHIFT:
+        zero = zero - SHIFT
+    return tile.exp2(s * factor - zero[:, None], fast=True)
 
 
 @tile.jit
@@ -143,10 +149,13 @@ def sums_in_parts(p, PARTS: tile.constexpr):
 
 @tile.jit
 def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
-           SINKS: tile.constexpr = None):
+           SINKS: tile.constexpr = None, SHIFT: tile.constexpr = 0):
     """(What the sums of a row's values are multiplied by, the logarithm of its sum) at the end of a softmax. Both are 0
-    and -inf for a row that saw no column. `SINKS`: sinks count, by default if there are some."""
+    and -inf for a row that saw no column. `SINKS`: sinks count, by default if there are some. `SHIFT` is that of the
+    sum; the sums of values have to be divided by it besides."""
     total = tile.sum(total, axis=1)
+    if SHIFT:
+        total = total * 2.0 ** -SHIFT
     top = tile.where(total == 0.0, -float("inf"), most * factor)
     if SCORES.sinks if SINKS is None else SINKS:
         sink = tile.cast(tile.load(sinks[heads]), tile.float32) * LOG2_E

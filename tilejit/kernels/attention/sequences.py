@@ -11,6 +11,7 @@ from typing import Any
 
 import tilejit as tile
 
+from .float8 import add_values, rules_of
 from .pipelined import part
 from .scores import LN_2, LOG2_E, Place, Rules, factor_of, finish, lines_of, mask_scores, softmax_step, span_of
 from .tile_table import length_of
@@ -101,7 +102,7 @@ def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN:
         s = mask_scores(s, place, i * PLAN.bn, rules, EDGE, SCORES)
         p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.may_hide_all)
         v = values(latent, held, place, i, PLAN)
-        acc = tile.dot(p.to(v.dtype), v, acc * by[:, None])
+        acc = add_values(p, v, acc * by[:, None])
     return acc, most, total
 
 
@@ -184,6 +185,8 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
     TILES: tile.constexpr = PLAN.heads // PLAN.kv_heads // SHARED
     own = head // TILES if TILES > 1 else head
     held = Keys(K, V, pages, own, start)
+    if SCORES.float8:
+        rules = rules_of(rules, batch, lines_of(place, BM)[0][:, None] if SHARED > 1 else head, own, SCORES)
     first, stop, whole, whole_stop = span_of(t * BM, place, rules, BM, PLAN.bn, SCORES)
     PARTS: tile.constexpr = PLAN.splits > 1
     if PARTS:
@@ -204,6 +207,8 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
     acc, most, total = attend(state, q, held, place, whole_stop, stop, rules, True, PLAN)
     heads, _ = lines_of(place, BM)
     by, lse = finish(most, total, factor_of(rules, SCORES), S, heads, SCORES, SCORES.sinks and not PARTS)
+    if SCORES.float8:
+        by = by * rules.values
     put(acc * by[:, None], lse, OUT, L, place, row, split, PLAN)
 
 

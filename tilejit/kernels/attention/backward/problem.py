@@ -33,6 +33,8 @@ def check_backward(request: BackwardRequest) -> Attention:
         raise LaunchError(f"the backward takes rows of up to {HALF} columns, and those of q and k have {problem.d}, "
                           f"those of v {problem.dv}")
     q = request.forward.q
+    if problem.scores.float8:
+        raise LaunchError(f"the backward takes bfloat16 or float16, and q is of {q.dtype}")
     for name, x in (("do", request.do), ("out", request.out)):
         if x.shape != problem.shape or x.dtype != q.dtype or x.device != q.device:
             raise LaunchError(f"{name} must be {q.dtype} of shape {problem.shape} on {q.device}, as the result of "
