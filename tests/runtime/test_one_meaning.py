@@ -2,6 +2,8 @@
 
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -10,7 +12,7 @@ from tilejit.runtime.arrays import ArrayView
 from tilejit.runtime.element_types import FLOAT32_LIMIT, integer_limits
 from tilejit.runtime.facts import evaluate_fact
 from tilejit.runtime.launch_expressions import evaluate, expression, leaves, python_text
-from tilejit.runtime.recipe import Recipe
+from tilejit.runtime.recipe import LaunchParameter, Recipe
 
 from tests.runtime.fakes import FakeDriver, make_recipe, make_torch
 from tests.runtime.test_facts import facts_about
@@ -105,8 +107,12 @@ def recipes(draw, kinds):
         choices += [["ptr", i], *([name, i, d, width] for name in ("size", "stride") for d in range(kind[2])
                                   for width in ("i32", "i64"))]
     cluster = draw(st.sampled_from((None, [2, 1, 1], [1, 2, 2])))
+    persistent = {}
+    if cluster is None and draw(st.booleans()):
+        persistent["persistent"] = True
+        choices += [["grid", 0], ["grid", 1], ["grid", 2], ["launch"]]
     return make_recipe(arguments=kinds, params=draw(st.permutations(choices)), maps=made, cluster=cluster,
-                       pdl=draw(st.booleans()))
+                       pdl=draw(st.booleans())) | persistent
 
 
 def launched(driver, function, *call):
@@ -136,14 +142,31 @@ def compare(driver, launcher, grid, stream, values):
     elif python is LaunchError:  # a number does not fit in its parameter
         assert native is False
         with pytest.raises(Exception, match="format requires"):
-            launcher.parameters(values)
+            launcher.parameters(values, grid)
     else:
-        assert native is True and python is True and native_launches == python_launches and len(native_launches) == 1
+        assert native is True and python is True and len(native_launches) == len(python_launches) == 1
+        (made,), (again,) = native_launches, python_launches
         driver.encoded.clear()
-        made, parameters = native_launches[0], launcher.parameters(values)
-        assert native_maps == python_maps == driver.encoded and made.params == parameters
-        assert (made.grid, made.block, made.shared) == (grid, (launcher.recipe.threads, 1, 1), launcher.recipe.shared)
+        assert made.params == launcher.parameters(values, grid, number_of(made, launcher, 1))
+        assert native_maps == python_maps == driver.encoded
+        driver.encoded.clear()
+        assert again.params == launcher.parameters(values, grid, number_of(again, launcher, 0))
+        assert replace(made, params=[]) == replace(again, params=[])
+        started = (min(prod(grid), launcher.link.multiprocessors), 1, 1) if launcher.recipe.persistent else grid
+        assert (made.grid, made.block, made.shared) == (started, (launcher.recipe.threads, 1, 1),
+                                                        launcher.recipe.shared)
         assert made.stream == (5 if stream is None else stream)
+
+
+def number_of(made, launcher, parity):
+    """The number that a launch passed to a persistent kernel; no two have the same."""
+    for param, data in zip(launcher.recipe.params, made.params):
+        if isinstance(param, LaunchParameter) and param.axis is None:
+            number = int.from_bytes(data, "little")
+            assert number > 0 and number % 2 == parity and number not in launcher.__dict__.setdefault("seen", set())
+            launcher.seen.add(number)
+            return number
+    return 0
 
 
 def view_of(value, kind):

@@ -18,7 +18,15 @@ from ..names import entry_name
 from ..runtime.element_types import ELEMENT_TYPES, integer_limits
 from ..runtime.facts import ArrayKind, describe_fact
 from ..runtime.launch_expressions import Expression, Leaf, fold
-from ..runtime.recipe import PORTABLE_CLUSTER, MapParameter, MapRecipe, Parameter, Recipe
+from ..runtime.recipe import (
+    PORTABLE_CLUSTER,
+    PROGRAMS_LIMIT,
+    LaunchParameter,
+    MapParameter,
+    MapRecipe,
+    Parameter,
+    Recipe,
+)
 from .archive import RUNS, Archive, ExportedVersion
 
 _KEYWORDS = """
@@ -505,6 +513,10 @@ class _Version:
             if size > 1:
                 yield (f"if (grid_{axis} % {size}) "
                        f"return fail(MISFIT, \"grid_{axis} is no multiple of the cluster's {size}\");")
+        if self.recipe.persistent:
+            yield "const uint64_t programs = (uint64_t)grid_x * grid_y * grid_z;"
+            yield f"if (programs > {PROGRAMS_LIMIT}u)"
+            yield f'    return fail(MISFIT, "this version has at most {PROGRAMS_LIMIT} programs");'
 
     def _parameters(self) -> Iterator[str]:
         """The kernel's parameters, and an array of pointers to them."""
@@ -514,6 +526,14 @@ class _Version:
                 yield from _encode(slot, self.recipe.maps[param.index])
                 pointers.append(f"map_{slot}")
                 slot += 1
+                continue
+            if isinstance(param, LaunchParameter):
+                pointers.append(f"&a{n}")
+                if param.axis is None:
+                    yield "static uint32_t launches = 1; /* odd numbers: not 0 */"
+                    yield f"uint32_t a{n} = __atomic_fetch_add(&launches, 2, __ATOMIC_RELAXED);"
+                else:
+                    yield f"uint32_t a{n} = grid_{'xyz'[param.axis]};"
                 continue
             text = _c(param.value)
             if param.narrows:
@@ -539,7 +559,13 @@ class _Version:
         if recipe.pdl:
             yield "attributes[count].id = 6;"
             yield "attributes[count++].value.serialization = 1;"
-        yield (f"config_t config = {{ {{grid_x, grid_y, grid_z}}, {{{recipe.threads}, 1, 1}}, {recipe.shared}, stream, "
+        grid = "grid_x, grid_y, grid_z"
+        if recipe.persistent:
+            grid = "programs < (unsigned)resident ? (unsigned)programs : (unsigned)resident, 1, 1"
+            yield "int device, resident;"
+            yield "if ((code = cuCtxGetDevice(&device)) || (code = cuDeviceGetAttribute(&resident, 16, device)))"
+            yield '    return fail(code, "counting multiprocessors");'
+        yield (f"config_t config = {{ {{{grid}}}, {{{recipe.threads}, 1, 1}}, {recipe.shared}, stream, "
                "attributes, count };")
         yield "code = cuLaunchKernelEx(&config, found->function, parameters, NULL);"
         yield 'if (code) return fail(code, "the launch");'
