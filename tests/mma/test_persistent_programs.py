@@ -165,27 +165,37 @@ def test_the_kernel_without_what_tells_them_apart_is_persistent():
 @in_child(timeout=90)
 def test_programs_run_once_on_the_gpu_in_launches_at_the_same_time_and_in_a_graph():
     import torch
-    q, k, v, out, seen = (torch.from_numpy(x.astype(np.float32)).cuda() for x in arrays(4, 20, 1000, 1000, 128))
-    q, k, v = (x.bfloat16() for x in (q, k, v))
+    made = arrays(4, 20, 1000, 1000, 128)
+    q, k, v = (torch.from_numpy(x.astype(np.float32)).cuda().bfloat16() for x in made[:3])
     constants = dict(CAUSAL=True, BM=128, BN=64, D=64, STAGES=2, num_warps=8)
-    streams, results = [torch.cuda.Stream() for _ in range(3)], [torch.empty_like(out) for _ in range(3)]
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    results = [[torch.from_numpy(x).cuda() for x in made[3:]] for _ in streams]
+
+    def checked():
+        torch.cuda.synchronize()
+        for out, seen in results:
+            check([*made[:3], out.cpu().numpy(), seen.cpu().numpy()], True)
+            out.fill_(float("nan"))
+            seen.zero_()
+        torch.cuda.synchronize()
+
+    torch.cuda.synchronize()
     for _ in range(30):
         for stream, result in zip(streams, results):
             with torch.cuda.stream(stream):
-                weighted[8, 20, 4](q, k, v, result, seen.int(), **constants)
-    torch.cuda.synchronize()
-    numbers = seen.int()
-    for grid, count in (((8, 20, 4), 4), ((8, 1, 1), 1)):  # of the second, each CTA has one program
+                weighted[8, 20, 4](q, k, v, *result, **constants)
+    checked()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         for result in results:
-            graph = torch.cuda.CUDAGraph()
-            result.fill_(float("nan"))
-            with torch.cuda.graph(graph):
-                weighted[grid](q, k, v, result, numbers, **constants)
-            for _ in range(3):
-                graph.replay()
-        torch.cuda.synchronize()
-        made = [x.float().cpu().numpy() for x in (q, k, v, results[0])]
-        if count == 1:
-            made = [x[:1, :1] for x in made]
-        check([x.astype(BF16) for x in made[:3]] + [made[3], numbers.cpu().numpy()[:count, :grid[1]]], True)
-        assert all(torch.equal(result.nan_to_num(), results[0].nan_to_num()) for result in results)
+            weighted[8, 20, 4](q, k, v, *result, **constants)
+    for _ in range(3):
+        graph.replay()
+    checked()
+    for n in range(8 * 20):  # few programs: a CTA for each
+        weighted[8, 1, 1](q[:1, n % 20:n % 20 + 1], k[:1, n % 20:n % 20 + 1], v[:1, n % 20:n % 20 + 1],
+                          results[0][0][:1, n % 20:n % 20 + 1], results[0][1][:1, n % 20:n % 20 + 1], **constants)
+    torch.cuda.synchronize()
+    out, seen = (x.cpu().numpy()[:1] for x in results[0])
+    assert (seen == 80101).all()
+    check([*(x[:1] for x in made[:3]), out, np.full_like(seen, 82001)], True)
