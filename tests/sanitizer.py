@@ -13,7 +13,8 @@ there; otherwise it asks to remove the mark. What the tools of version 2025.3.1 
 
 racecheck: the order of threads that only arrive at a barrier (`bar.arrive`, in turns in a loop), and that an mbarrier arrival also orders the
 accesses of threads that the arriving thread synchronised with before.
-synccheck: that cp.async.mbarrier.arrive without noinc raises the count of its phase, and that mbarrier.arrive_drop.expect_tx arrives.
+synccheck: that cp.async.mbarrier.arrive without noinc raises the count of its phase, that mbarrier.arrive_drop.expect_tx arrives, and that
+threads which have ended are not awaited at a barrier of the others.
 
 Needs a GPU and compute-sanitizer (of the CUDA toolkit).
 """
@@ -37,7 +38,7 @@ import tilejit as tile
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": [], "synccheck": []}
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
-MISREAD = {"racecheck": ("misread_handing",), "synccheck": ("misread_counting", "misread_dropping"), "memcheck": ()}
+MISREAD = {"racecheck": ("misread_handing",), "synccheck": ("misread_counting", "misread_dropping", "misread_meeting"), "memcheck": ()}
 SLOWER = 8  # factor for the time limit of a child
 
 
@@ -161,6 +162,20 @@ def dropping(y):
     tile.store(y[t], 1)
 
 
+@tile.jit(num_warps=12)
+def meeting(y, ROUNDS: tile.constexpr):
+    """Two of three warpgroups meet at a barrier of theirs. It is correct, but synccheck reports divergent threads."""
+    both = tile.named_barrier(256)
+    with tile.warpgroup(1):
+        for _ in range(ROUNDS):
+            both.sync()
+        tile.store(y[tile.thread_id()], 1)
+    with tile.warpgroup(2):
+        for _ in range(ROUNDS):
+            both.sync()
+        tile.store(y[tile.thread_id()], 1)
+
+
 def misread_handing():
     x = tile.to_device(np.arange(64 * 128, dtype=np.int32).reshape(64, 128))
     y = tile.to_device(np.zeros((64, 128), np.int32))
@@ -179,6 +194,12 @@ def misread_dropping():
     y = tile.to_device(np.zeros(32, np.int32))
     dropping[1,](y)
     assert y.numpy().all()
+
+
+def misread_meeting():
+    y = tile.to_device(np.zeros(384, np.int32))
+    meeting[1,](y, ROUNDS=50)
+    np.testing.assert_array_equal(y.numpy(), np.arange(384) >= 128)
 
 
 def planted_racecheck():

@@ -10,7 +10,19 @@ import pytest
 import tilejit as tile
 
 from tests.gpu import run_child
-from tests.sanitizer import ROOT, Child, children, counting, diverging, dropping, handing, main, racing, writing
+from tests.sanitizer import (
+    ROOT,
+    Child,
+    children,
+    counting,
+    diverging,
+    dropping,
+    handing,
+    main,
+    meeting,
+    racing,
+    writing,
+)
 
 TOOL = """#!{python}
 import os, sys
@@ -119,7 +131,9 @@ def test_the_kernels_that_synccheck_misreads_are_right():
     x, y, z = np.arange(2048, dtype=np.int32).reshape(8, 256), np.zeros((8, 256), np.int32), np.zeros(32, np.int32)
     counting.simulate((1,), x, y).raise_first()
     dropping.simulate((1,), z).raise_first()
-    assert (x == y).all() and z.all()
+    met = np.zeros(384, np.int32)
+    meeting.simulate((1,), met, ROUNDS=3).raise_first()
+    assert (x == y).all() and z.all() and (met == (np.arange(384) >= 128)).all()
 
 
 def test_the_planted_race_is_a_race_and_the_planted_store_runs_within_bounds():

@@ -6,14 +6,16 @@ import numpy as np
 BF16 = ml_dtypes.bfloat16
 
 
-def _probabilities(q, k, causal, scale, window, softcap, seen, change, sinks):
+def _probabilities(q, k, causal, scale, window, softcap, seen, change, sinks, derivative=None):
     """(probabilities with a last column for the sinks if there are some, logarithms of the sums, derivative of the
-    softcap) of q and k of equal heads, in float64."""
+    scores by the scaled products) of q and k of equal heads, in float64. `derivative` is that of `change`."""
     with np.errstate(invalid="ignore", over="ignore"):
         s, slope = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale), 1.0
         if softcap is not None:
             slope = 1 - np.tanh(s / softcap) ** 2
             s = softcap * np.tanh(s / softcap)
+        if derivative is not None:
+            slope = slope * derivative(s)
         if change is not None:
             s = change(s)
         rows, keys = s.shape[-2:]
@@ -53,11 +55,13 @@ def reference(q, k, v, *, causal=False, scale=None, window=None, softcap=None, s
         return p[..., :k.shape[-2]] @ v, sums
 
 
-def gradients(do, dlse, q, k, v, *, causal=False, scale=None, window=None, softcap=None, seen=None, sinks=None):
-    """The gradients of q, k, v, and the sinks if there are some, in float64, from those of the results."""
+def gradients(do, dlse, q, k, v, *, causal=False, scale=None, window=None, softcap=None, seen=None, change=None, derivative=None,
+              sinks=None):
+    """The gradients of q, k, v, and the sinks if there are some, in float64, from those of the results. `derivative` is
+    that of `change`, a function of the scores, 1 by default."""
     heads, wide = (k.shape[-3], q.shape[-3] // k.shape[-3]), _of_all_heads(q, q, k, v)
     do = np.asarray(do).astype(np.float64)
-    p, _, slope = _probabilities(*wide[:2], causal, scale, window, softcap, seen, None, sinks)
+    p, _, slope = _probabilities(*wide[:2], causal, scale, window, softcap, seen, change, sinks, derivative)
     sink, p = p[..., k.shape[-2]:], p[..., :k.shape[-2]]
     delta = (do * (p @ wide[2])).sum(-1, keepdims=True) - np.asarray(dlse, np.float64)[..., None]
     ds = p * (do @ wide[2].swapaxes(-1, -2) - delta) * slope * (q.shape[-1] ** -0.5 if scale is None else scale)

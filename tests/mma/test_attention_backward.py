@@ -13,7 +13,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels.attention.backward.config import BackwardConfig
 
 from tests.mma.attention_cases import BF16, gradients, inputs, reference
-from tests.mma.test_attention_call import count, every_third, loops, same_document
+from tests.mma.test_attention_call import count, loops, same_document
 
 PIPELINED, SMALL = BackwardConfig(bm=64, bn=64), BackwardConfig(bm=32, bn=32, keys=32)
 
@@ -36,12 +36,14 @@ def given(q, k, v, **options):
             rng.standard_normal(lse.shape).astype(np.float32))
 
 
-def tried(q, k, v, config=None, deterministic=False, mask=None, arguments=(), seen=None, **options):
-    """Call the backward, and compare the gradients."""
-    do, out, lse, dlse = given(q, k, v, seen=seen, **options)
-    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, config=config, deterministic=deterministic, mask=mask,
+def tried(q, k, v, config=None, deterministic=False, mask=None, score=None, arguments=(), seen=None, change=None, derivative=None, **options):
+    """Call the backward, and compare the gradients. `options` are also those of the reference."""
+    do, out, lse, dlse = given(q, k, v, seen=seen, change=change, **options)
+    if isinstance(mask, kernels.BlockMask):
+        options |= dict(causal=mask.causal, window=mask.window)
+    got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, config=config, deterministic=deterministic, mask=mask, score=score,
                                      arguments=arguments, **options)
-    near(got, gradients(do, dlse, q, k, v, seen=seen, **options), v)
+    near(got, gradients(do, dlse, q, k, v, seen=seen, change=change, derivative=derivative, **options), v)
     return got
 
 
@@ -145,7 +147,6 @@ L = np.ones((2, 4, 70), np.float32)
     (dict(out=Q.astype(np.float32)), "out must be float16"),
     (dict(lse=Q), r"lse must be float32 of shape \(2, 4, 70\) on host, as attention returns the logarithms with lse=True"),
     (dict(dlse=L[:1]), "dlse must be float32"),
-    (dict(score=every_third), "attention_backward takes no score: the derivative of the user's function is not known"),
     (dict(config=3), "config is a tilejit.kernels.attention.backward.config.BackwardConfig, not 3"),
     (dict(config=BackwardConfig(bm=40)), "config.bm, config.bn and config.keys must be some, not 40"),
     (dict(config=BackwardConfig(bm=256, stages=9)), "lower config.bm, config.bn or config.stages"),

@@ -6,10 +6,12 @@ from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 from tests.mma.test_attention_gpu import drawn
 
 pytestmark = [needs_module("torch"), pytest.mark.misread_by_racecheck]  # tiles are passed between threads through a ring
+MEET = pytest.mark.misread_by_synccheck                                 # two consumers meet, after the producer's warps have ended
 
 
-def exact(do, dlse, q, k, v, causal=False, window=(None, None), softcap=None):
-    """The gradients of q, k and v in float64, head by head."""
+def exact(do, dlse, q, k, v, causal=False, window=(None, None), softcap=None, hidden=None, change=None):
+    """The gradients of q, k and v in float64, head by head. `hidden` says where, `change(scores, head)` is (the scores, their
+    derivative)."""
     import torch
     place, group = for_references(), q.shape[1] // k.shape[1]
     dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64) for x in (q, k, v))
@@ -19,6 +21,7 @@ def exact(do, dlse, q, k, v, causal=False, window=(None, None), softcap=None):
     right = 0 if causal else right
     seen = seen if right is None else seen & (columns <= at + right)
     seen = seen if left is None else seen & (columns >= at - left)
+    seen = seen if hidden is None else seen & ~hidden.to(place)
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
             x, y, z, g = (t.to(place).double() for t in (q[b, h], k[b, h // group], v[b, h // group], do[b, h]))
@@ -26,6 +29,8 @@ def exact(do, dlse, q, k, v, causal=False, window=(None, None), softcap=None):
             if softcap is not None:
                 slope = 1 - torch.tanh(s / softcap) ** 2
                 s = softcap * torch.tanh(s / softcap)
+            if change is not None:
+                s, slope = change(s, h)
             p = torch.where(seen.any(-1)[:, None], torch.softmax(torch.where(seen, s, -torch.inf), -1), 0)
             dp = g @ z.T
             ds = p * (dp - (p * dp).sum(-1, keepdim=True) + dlse[b, h].to(place).double()[:, None]) * slope * scale
@@ -55,6 +60,7 @@ SHAPES = ((1, 2, 1, 1, 1), (2, 4, 4, 64, 64), (1, 8, 2, 1000, 1000), (3, 4, 1, 2
 OPTIONS = (dict(), dict(causal=True), dict(window=(100, 17), deterministic=True), dict(causal=True, by_rows=True, dtype="float16"))
 
 
+@MEET
 @needs_gpu("sm_90a")
 @in_child(timeout=300)
 @pytest.mark.parametrize("d", [64, 128, 192, 256])
@@ -76,6 +82,7 @@ def test_the_kernels_of_every_target_are_exact_to_their_rounding(d):
             checked(*shape, d, config=BackwardConfig(bm=64, bn=64, warps=8 if d > 64 else 4), **options)
 
 
+@MEET
 @needs_gpu()
 @in_child(timeout=120)
 def test_autograd_and_graphs_have_the_same_gradients():
@@ -101,3 +108,45 @@ def test_autograd_and_graphs_have_the_same_gradients():
         torch.cuda.synchronize()
         assert all(torch.equal(a, b) for a, b in zip(made[0], want)) and all(torch.equal(a, b) for a, b in zip(made[1][1:], want[1:]))
         assert torch.allclose(made[1][0].float(), want[0].float(), rtol=2e-2, atol=2e-3)
+
+
+@MEET
+@needs_gpu()
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 128, 192])
+def test_scores_and_block_masks_have_exact_gradients(d):
+    """ALiBi, a quotient with a cap, and documents by a block mask; ragged, causal, in any and in a fixed order; through autograd."""
+    import torch
+    from tilejit import kernels
+
+    from tests.mma.test_attention_backward_functions import steeper
+    from tests.mma.test_attention_call import alibi, same_document
+    rows, place = 1100, for_references()
+    q, k, v = drawn(2, 4, 2, rows, rows, d, "bfloat16", False)
+    do, slopes = torch.randn_like(q), torch.tensor([0.1, -0.02, 0.03, 0.2], device="cuda")
+    ids = torch.arange(rows, device="cuda", dtype=torch.int32) // 270
+    weights = torch.linspace(0.5, 2, rows, device="cuda")
+    apart = (torch.arange(rows, device=place) - torch.arange(rows, device=place)[:, None]).double()
+    mask = kernels.block_mask(same_document, q, k, arguments=(ids,), causal=True, by_batch=False, by_head=False)
+
+    def changed(s, h):
+        each, hidden = weights.to(place).double()[:, None], torch.arange(rows, device=place) % 5 == 0
+        slope = torch.where(s > 0, 1 / each, 1 - torch.tanh(s / 2) ** 2)
+        return torch.where(s > 0, s / each, 2 * torch.tanh(s / 2)).masked_fill(hidden, -torch.inf), slope
+    cases = ((dict(causal=True), dict(score=alibi, arguments=(slopes,)), dict(change=lambda s, h: (s + float(slopes[h]) * apart, 1.0))),
+             (dict(window=(300, 20)), dict(score=steeper, arguments=(weights,)), dict(change=changed)),
+             (dict(causal=True), dict(mask=mask), dict(hidden=ids[:, None] != ids)))
+    for bounds, given, reference in cases:
+        options = {**given, **({} if "mask" in given else bounds)}
+        out, lse = kernels.attention(q, k, v, lse=True, **options)
+        dlse = torch.randn_like(lse)
+        want = exact(do, dlse, q, k, v, **bounds, **reference)
+        for deterministic in (False, True):
+            got = kernels.attention_backward(do, q, k, v, out, lse, dlse=dlse, deterministic=deterministic, **options)
+            for name, x, y in zip(("dq", "dk", "dv"), got, want):
+                error, most = (x.double().cpu() - y).abs().max().item(), y.abs().max().item()
+                assert error <= float(torch.finfo(x.dtype).eps) * (1 + 2 * most), (name, given, deterministic, error, most)
+    x, y, z = (t.detach().requires_grad_() for t in (q, k, v))
+    made = torch.autograd.grad(kernels.attention(x, y, z, mask=mask), (x, y, z), do)
+    for name, x, y in zip(("dq", "dk", "dv"), made, exact(do, torch.zeros_like(lse), q, k, v, causal=True, hidden=ids[:, None] != ids)):
+        assert (x.double().cpu() - y).abs().max().item() <= 2.0 ** -7 * (1 + 2 * y.abs().max().item()), name

@@ -106,7 +106,7 @@ def test_opcheck_of_a_product_finds_nothing(torch):
     "with epilogue=": lambda a, b: kernels.matmul(a, b, epilogue=relu, arguments=(1.0,), tiles=(b.detach()[0],)),
     "with arrays as scales": lambda a, b: kernels.matmul(a.detach(), b, scale_a=a.detach().float().sum()),
     "and an operand": lambda a, b: kernels.grouped_matmul([a], [b]),
-    "with score=": lambda a, b: kernels.attention(b[None, None], b[None, None], b[None, None], score=relu),
+    "by arguments=": lambda a, b: kernels.attention(b[None, None], b[None, None], b[None, None], score=scaled_distance, arguments=(a,)),
     "of its own": lambda a, b: kernels.attention_backward(a, a, a, a, a, a),
 }.items())
 def test_a_call_without_a_backward_raises_instead_of_dropping_the_gradient(torch, says, call):
@@ -137,6 +137,35 @@ def test_attention_differentiates_in_eager_mode_and_in_a_whole_graph(torch):
     want = torch.autograd.grad(out.sum() + scores.logsumexp(-1).square().sum(), (x, y, z, w))
     for f in (call, whole(torch, call)):
         for one, other in zip(torch.autograd.grad(f(q, k, v, sinks), (q, k, v, sinks)), want, strict=True):
+            assert torch.allclose(one.float(), other, rtol=5e-3, atol=2e-2)
+
+
+@tile.jit
+def scaled_distance(s, batch, head, rows, columns, slopes):
+    return s * 0.5 + tile.load(slopes[head]) * tile.cast(columns - rows, tile.float32)
+
+
+@tile.jit
+def same_half(batch, head, rows, columns, slopes):
+    return rows // 50 == columns // 50
+
+
+def test_attention_differentiates_with_a_score_and_a_block_mask(torch):
+    """In eager mode and in a whole graph; the mask's lists go through the operator."""
+    q, k, v = (x.requires_grad_() for x in halves(torch, (1, 4, 100, 64), (1, 2, 100, 64), (1, 2, 100, 64)))
+    slopes, at = torch.tensor([0.1, -0.02, 0.03, 0.2]), torch.arange(100)
+    mask = kernels.block_mask(same_half, q, k, arguments=(slopes,), causal=True, by_batch=False, by_head=False)
+
+    def call(q, k, v):
+        return kernels.attention(q, k, v, score=scaled_distance, mask=mask).float().square().sum()
+
+    x, y, z = (t.detach().float().requires_grad_() for t in (q, k, v))
+    scores = x @ y.repeat_interleave(2, 1).mT / 16 + slopes[:, None, None] * (at[None] - at[:, None])
+    seen = (at[None] <= at[:, None]) & (at[None] // 50 == at[:, None] // 50)
+    out = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ z.repeat_interleave(2, 1)
+    want = torch.autograd.grad(out.square().sum(), (x, y, z))
+    for f in (call, whole(torch, call)):
+        for one, other in zip(torch.autograd.grad(f(q, k, v), (q, k, v)), want, strict=True):
             assert torch.allclose(one.float(), other, rtol=5e-3, atol=2e-2)
 
 

@@ -3,11 +3,11 @@
     python -m tests.mutants.compiler --processes 16 --log mutants.log
 
 Each mutant is made in a copy of the tree. Its tests run there in one process, until the first that fails, at most
-`--limit` seconds: a run that takes longer counts as "slow", and is neither caught nor missed. With ``--both``, each
-mutant's tests run twice, with the cases that usual runs take and with all of them (`tests/chosen_cases.py`); a mutant
-that only all cases catch says what usual runs prove less. The record of digests, which notices all other code, is
-left out. The same tests run without a change first; those that fail then, such as for want of a tool on this machine,
-are left out.
+`--limit` seconds: a run that takes longer counts as "slow", and is neither caught nor missed. The test that failed
+then runs without the change: if it fails there too, such as for want of a tool on this machine, the mutant's tests run
+again without it. With ``--both``, the tests of the mutants that are not caught run with all cases too
+(`tests/chosen_cases.py`), of which the usual runs take a part: a mutant that only all cases catch says what usual runs
+prove less. The record of digests, which notices all other code, is left out.
 """
 
 from __future__ import annotations
@@ -35,20 +35,18 @@ COPIED = ("tilejit", "tests", "docs", "tutorials", "pyproject.toml", "README.md"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a mutant's tests. `outcome` is "caught", "missed" or "slow"; `failed` are the tests that failed."""
+    """The run of a mutant's tests. `outcome` is "caught", "missed" or "slow"; `said` names the test that failed."""
 
-    mutant: Mutant | None
-    tests: str
+    mutant: Mutant
     all_cases: bool
     outcome: str
-    failed: tuple[str, ...]
+    said: str
     seconds: float
 
     def __str__(self) -> str:
-        place = str(self.mutant.file(ROOT).relative_to(ROOT)) if self.mutant else f"no change: {self.tests}"
-        change = f": {self.mutant.old[:50]!r}" if self.mutant else ""
+        place = self.mutant.file(ROOT).relative_to(ROOT)
         cases = "all " if self.all_cases else "some"
-        return f"{cases} {self.outcome:6} {self.seconds:6.1f} s {place}{change} {' '.join(self.failed)[:200]}"
+        return f"{cases} {self.outcome:6} {self.seconds:6.1f} s {place}: {self.mutant.old[:50]!r} {self.said[:200]}"
 
 
 def applicable(mutants: Iterable[Mutant]) -> list[Mutant]:
@@ -77,28 +75,40 @@ def environment_of(folder: str, all_cases: bool) -> dict[str, str]:
     return {**kept, "TILEJIT_ALL_CASES": str(int(all_cases)), "PYTHONPATH": folder, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def run(mutant: Mutant | None, tests: str, all_cases: bool, limit: float, without: Sequence[str] = ()) -> Run:
-    """Run the tests in a copy of the tree with the mutant's change, until one fails; without a change, all of them."""
+def pytest_in_copy(mutant: Mutant | None, all_cases: bool, limit: float, arguments: Sequence[str]) -> tuple[str, str]:
+    """Run tests in a copy of the tree, with a mutant's change if one is given, until the first that fails. The outcome,
+    and the name of the test that failed or the last line of the output."""
     with tempfile.TemporaryDirectory(prefix="tilejit-mutant-") as folder:
         copy_tree(Path(folder))
         if mutant:
             mutant.apply(Path(folder))
-        own = ["-m", "not gpu", *(f"tests/{test}" for test in tests.split())]
-        chosen = ["-m", "quick", "tests"] if tests == QUICK else own
-        command = [sys.executable, "-m", "pytest", *(["-x"] if mutant else []), "-p", "no:cacheprovider",
-                   *(f"--deselect={test}" for test in without), *chosen]
-        began = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *arguments]
         with subprocess.Popen(command, cwd=folder, env=environment_of(folder, all_cases), text=True,
                               start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             try:
-                output, _ = process.communicate(timeout=limit)
-                outcome = {0: "missed"}.get(process.returncode, "caught")
+                output, _ = process.communicate(timeout=max(limit, 1))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                output, outcome = process.communicate()[0], "slow"
-        failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.M)
-        said = failed or output.strip().splitlines()[-1:] if outcome == "caught" else []
-        return Run(mutant, tests, all_cases, outcome, tuple(said), time.monotonic() - began)
+                process.communicate()
+                return "slow", ""
+    if process.returncode == 0:
+        return "missed", ""
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.M)
+    return "caught", (failed or output.strip().splitlines()[-1:] or [""])[0]
+
+
+def run(mutant: Mutant, tests: str, all_cases: bool, limit: float) -> Run:
+    """Run a mutant's tests until one fails that passes without the change."""
+    began, without = time.monotonic(), []
+    own = ["-m", "not gpu", *(f"tests/{test}" for test in tests.split())]
+    chosen = ["-m", "quick", "tests"] if tests == QUICK else own
+    while True:
+        left = limit - (time.monotonic() - began)
+        outcome, said = pytest_in_copy(mutant, all_cases, left, [*(f"--deselect={t}" for t in without), *chosen])
+        if said.startswith("tests/") and pytest_in_copy(None, all_cases, limit, [said.partition(" ")[0]])[0] != "missed":
+            without.append(said)
+            continue
+        return Run(mutant, all_cases, outcome, said, time.monotonic() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,32 +118,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, help="file for the lines that are printed")
     parser.add_argument("--only", default="", help="mutants whose file or text contains this")
     parser.add_argument("--quick", action="store_true", help="the quick tests instead of each mutant's own")
-    parser.add_argument("--both", action="store_true", help="with all cases too")
+    parser.add_argument("--both", action="store_true", help="those that are not caught with all cases too")
     options = parser.parse_args(arguments)
     possible = applicable(MUTANTS)
     for mutant in MUTANTS:
         if mutant not in possible:
             print(f"the code has changed, give this mutant another text: {mutant.folder}: {mutant.old!r}")
     chosen = [m for m in possible if options.only in str(m.file(ROOT)) or options.only in m.old]
-    modes = (False, True) if options.both else (False,)
     done: list[Run] = []
 
-    def tests_of(mutant: Mutant) -> str:
-        return QUICK if options.quick else mutant.tests
-
-    def report(results: Iterable[Run]) -> None:
-        for result in results:
+    def run_all(mutants: Sequence[Mutant], all_cases: bool) -> None:
+        jobs = pool.map(lambda m: run(m, QUICK if options.quick else m.tests, all_cases, options.limit), mutants)
+        for result in jobs:
             done.append(result)
             print(result, flush=True)
             if options.log:
                 options.log.write_text("".join(f"{line}\n" for line in done))
 
     with ThreadPoolExecutor(options.processes) as pool:
-        plain = sorted({tests_of(mutant) for mutant in chosen})
-        report(pool.map(lambda tests: run(None, tests, modes[-1], options.limit), plain))
-        without = {r.tests: [test for test in r.failed if test.startswith("tests/")] for r in done}
-        report(pool.map(lambda job: run(job[0], tests_of(job[0]), job[1], options.limit, without[tests_of(job[0])]),
-                        [(mutant, mode) for mutant in chosen for mode in modes]))
+        run_all(chosen, False)
+        if options.both:
+            run_all([r.mutant for r in done if r.outcome != "caught"], True)
     summary = summary_lines(done)
     print(*summary, sep="\n")
     if options.log:
@@ -142,16 +147,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary_lines(done: Sequence[Run]) -> list[str]:
-    """How many mutants each mode catches, and those that only one of them does."""
+    """How many mutants the usual cases catch, how many more all cases do, and which."""
     lines = []
     for mode in sorted({r.all_cases for r in done}):
-        ran = [r for r in done if r.mutant and r.all_cases == mode]
+        ran = [r for r in done if r.all_cases == mode]
         counts = ", ".join(f"{sum(r.outcome == o for r in ran)} {o}" for o in ("caught", "missed", "slow"))
-        lines.append(f"{'all cases' if mode else 'chosen cases'}: {counts}, of {len(ran)} mutants in "
-                     f"{len({r.mutant.file(ROOT) for r in ran if r.mutant})} files")
-    by_mutant = {(r.mutant, r.all_cases): r.outcome for r in done if r.mutant}
-    lines += [f"only one of the two catches {m.file(ROOT).relative_to(ROOT)}: {m.old[:60]!r}" for m in MUTANTS
-              if (m, True) in by_mutant and by_mutant[m, True] != by_mutant[m, False]]
+        lines.append(f"{'all cases, of the others' if mode else 'chosen cases'}: {counts}, of {len(ran)} mutants in "
+                     f"{len({r.mutant.file(ROOT) for r in ran})} files")
+    lines += [f"only all cases catch {r.mutant.file(ROOT).relative_to(ROOT)}: {r.mutant.old[:60]!r}"
+              for r in done if r.all_cases and r.outcome == "caught"]
     return lines
 
 

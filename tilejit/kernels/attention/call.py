@@ -26,8 +26,8 @@ from ..traced import (
     new_tensor,
     no_gradient,
 )
-from .backward.call import attention_backward
-from .block_mask import BlockMask, taken_apart
+from .backward.call import run_backward
+from .block_mask import BlockMask, tables_of, taken_apart
 from .checks import check_number_of, checked_lengths, checked_scale, checked_softcap, checked_window
 from .config import Config
 from .launch import Launch, ordered_by_rows
@@ -77,22 +77,23 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
     `lse` asks for a float32 array [batch, heads, rows]. `out` may have any strides, and may not overlap the other
     arrays. `config` replaces the choice of the model. Nothing waits for the GPU. The same call gives the same bits each
-    time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `score`, `block_table` or `out`,
-    and takes it whole in torch.compile. LaunchError says what does not fit."""
-    table = None
+    time. Torch differentiates a call by `q`, `k`, `v` and `sinks`, but not one with `block_table` or `out`, and takes
+    it whole in torch.compile. LaunchError says what does not fit."""
+    blocks = None
     if isinstance(mask, BlockMask):
-        table = mask
+        blocks = tables_of(mask)
         mask, causal, window, arguments = taken_apart(mask, q, k, causal, window, arguments)
     given = dict(q=q, k=k, v=v, causal=causal, scale=scale, window=window, softcap=softcap, mask=mask, score=score,
                  arguments=arguments, sinks=sinks, lse=lse, block_table=block_table, lengths=lengths, out=out,
-                 config=config)
+                 config=config, blocks=blocks)
     if is_traced(q, k, v, out) or needs_gradient(q, k, v, sinks, arguments):
         return _call_operator(given)
-    return _attention(given, blocks=table)
+    return _attention(given)
 
 
-def _attention(given: dict[str, Any], sums: Any = None, blocks: BlockMask | None = None) -> Any:
-    """`attention` of arrays with memory, for its arguments by name; `sums` may be the array for the logarithms."""
+def _attention(given: dict[str, Any], sums: Any = None) -> Any:
+    """`attention` of arrays with memory, for its arguments by name, and the tables of a block mask as `blocks`; `sums`
+    may be the array for the logarithms."""
     arguments, q = given["arguments"], given["q"]
     if arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
@@ -101,8 +102,7 @@ def _attention(given: dict[str, Any], sums: Any = None, blocks: BlockMask | None
                    score=given["score"], extras=len(arguments), lse=bool(given["lse"]))
     shape = tuple(getattr(q, "shape", ()))
     lengths = checked_lengths(given["lengths"], given["block_table"], len(shape))
-    block, table = (None, None) if blocks is None or blocks.table is None else (blocks.block, blocks.table)
-    options["block"] = block
+    table, options["block"], _ = given["blocks"] or (None, None, None)
     return _attend((q, given["k"], given["v"], given["out"], given["sinks"], *lengths, table), options,
                    checked_scale(given["scale"], shape), checked_softcap(given["softcap"]), tuple(arguments),
                    given["config"], sums)
@@ -185,10 +185,13 @@ def _without_backward(given: dict[str, Any]) -> str:
     """Why a call has no backward, in words; "" if it has one."""
     if max(given["q"].shape[-1], given["v"].shape[-1]) > HALF:
         return f"with rows of over {HALF} columns"
-    for name in ("score", "block_table"):
-        if given[name] is not None:
-            return f"with {name}="
+    if given["block_table"] is not None:
+        return "with block_table="
     return "by arguments=" if needs_gradient(given["arguments"]) else ""
+
+
+KEPT = ("q", "k", "v", "causal", "scale", "window", "softcap", "mask", "score", "arguments", "sinks", "lengths",
+        "blocks")  # arguments that the backward has too
 
 
 def _gradients(given: dict[str, Any], gradients: Sequence[Any], made: Sequence[Any]) -> dict[str, Any]:
@@ -199,10 +202,8 @@ def _gradients(given: dict[str, Any], gradients: Sequence[Any], made: Sequence[A
         do = torch.zeros_like(out)
     if do.stride(-1) != 1 or 0 in do.stride():  # such as the gradient of a sum
         do = do.contiguous()
-    options = {name: given[name] for name in ("causal", "scale", "window", "softcap", "mask", "arguments", "sinks",
-                                              "lengths")}
-    found = attention_backward(do, given["q"], given["k"], given["v"], out, lse, dlse=dlse, **options,
-                               deterministic=torch.are_deterministic_algorithms_enabled())
+    found = run_backward({**{name: given[name] for name in KEPT}, "do": do, "result": out, "lse": lse, "dlse": dlse,
+                          "deterministic": torch.are_deterministic_algorithms_enabled(), "config": None})
     return dict(zip(("q", "k", "v", "sinks"), found))
 
 

@@ -18,7 +18,8 @@ class Scores:
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
-    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole"""
+    - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward,
+      the rows and columns of these blocks"""
 
     left: bool = False
     right: bool = False
@@ -28,12 +29,18 @@ class Scores:
     extras: int = 0
     scaled: bool = False
     sinks: bool = False
-    listed: bool = False
+    listed: bool | tuple[int, int] = False
 
     @property
     def has_bounds(self) -> bool:
         """Whether rows see only some of the columns by their place alone."""
         return self.left or self.right
+
+    @property
+    def cuts_rows(self) -> bool:
+        """Whether the backward has to mask blocks with rows beyond the last, which see what the user's function says,
+        or no column."""
+        return self.left or self.score is not None
 
     @property
     def may_hide_all(self) -> bool:

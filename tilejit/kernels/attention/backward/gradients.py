@@ -11,7 +11,7 @@ from ..pipelined import part
 from ..scores import Place, Rules
 from ..sequences import length_of, search
 from .prepare import line_of
-from .score_gradients import powers_of, rows_of
+from .score_gradients import blocks_of, powers_of, row_of
 
 
 @tile.jit
@@ -42,10 +42,10 @@ def rows_from(X, first, count):
 def walk(dk, dv, blocks, arrays, place, column, begin, end, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
     """Continue the sums of gradients of a block of keys and values (`blocks`) with blocks `begin` to `end` of rows."""
     k, v = blocks
-    Q, DO, SUMS, DELTA, DQ = arrays
+    Q, DO, SUMS, DELTA, DQ, table = arrays
     BM: tile.constexpr = PLAN.bm
     for i in tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end):
-        m = i * BM
+        m = row_of(i, (0 if EDGE else end, end), column, place, table, BM, PLAN.scores)
         q = tile.load(part(Q, place.batch, place.head, m, BM, PLAN.d))
         do = tile.load(part(DO, place.batch, place.head, m, BM, PLAN.dv))
         sums = tile.load(line_of(SUMS, place.batch, place.head, m, BM), other=float("inf"))
@@ -66,7 +66,8 @@ def walk(dk, dv, blocks, arrays, place, column, begin, end, rules, EDGE: tile.co
 def gradients(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, ROWS, KEYS, scale, left, right, cap, E0, E1, E2, E3,
               PLAN: tile.constexpr):
     """DK and DV, and if `add` what they give to DQ [batch, heads, rows, columns], in float32, up to the scale. SUMS and
-    DELTA are those of `prepare`; ROWS and KEYS the lengths of sequences. `PLAN` is a `BackwardConstants`."""
+    DELTA are those of `prepare`; ROWS and KEYS the lengths of sequences, or KEYS is the table of listed blocks. `PLAN`
+    is a `BackwardConstants`."""
     BM: tile.constexpr = PLAN.bm
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
@@ -90,13 +91,14 @@ def gradients(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, ROWS, KEYS, scale, left, rig
     k = load_once(part(K, batch, head, column, BN, PLAN.d), PLAN)
     v = load_once(part(V, batch, head, column, BN, PLAN.dv), PLAN)
     dk, dv = tile.zeros((BN, PLAN.d)), tile.zeros((BN, PLAN.dv))
-    arrays = Q, DO, SUMS, DELTA, DQ
+    arrays = Q, DO, SUMS, DELTA, DQ, KEYS
     for h in range(group):
         place = Place(batch, head * group + h, 0, rows, keys)
-        first, stop, whole, whole_stop = rows_of(column, place, rules, BM, BN, SCORES)
-        dk, dv = walk(dk, dv, (k, v), arrays, place, column, first, whole, rules, True, PLAN)
+        first, stop, whole, whole_stop = blocks_of(column, place, KEYS, rules, BM, BN, SCORES)
+        if not SCORES.listed:
+            dk, dv = walk(dk, dv, (k, v), arrays, place, column, first, whole, rules, True, PLAN)
         dk, dv = walk(dk, dv, (k, v), arrays, place, column, whole, whole_stop, rules, False, PLAN)
-        if SCORES.left:
+        if SCORES.cuts_rows or SCORES.listed:
             dk, dv = walk(dk, dv, (k, v), arrays, place, column, whole_stop, stop, rules, True, PLAN)
     tile.store(part(DK, batch, head, column, BN, PLAN.d), tile.cast(dk * scale, DK.dtype))
     tile.store(part(DV, batch, head, column, BN, PLAN.dv), tile.cast(dv, DV.dtype))

@@ -13,7 +13,7 @@ from ..hopper import tile_of
 from ..pipelined import part
 from ..scores import Place, Rules
 from .prepare import line_of
-from .score_gradients import powers_of, rows_of
+from .score_gradients import blocks_of, powers_of, row_of, rows_of
 
 
 @tile.jit
@@ -29,7 +29,7 @@ def block_of(t, Q, K, tiles, group, PLAN: tile.constexpr):
 def load(rings, arrays, counter, group, rules, tiles, PLAN: tile.constexpr):
     """The producer."""
     numbers, blocks, queries, gradients = rings
-    DO, Q, K, V, SUMS, DELTA = arrays
+    DO, Q, K, V, SUMS, DELTA, table = arrays
     BM: tile.constexpr = PLAN.bm
     shared = Q.shape[-3] // K.shape[-3]   # heads of Q that have one head of K and V
     t = tile.next_tile(counter[0], tiles)
@@ -42,9 +42,9 @@ def load(rings, arrays, counter, group, rules, tiles, PLAN: tile.constexpr):
             tile.copy_async(slot.V, part(V, batch, head, column, PLAN.bn, PLAN.dv), mbar=slot.full)
         for h in range(shared):
             place = Place(batch, head * shared + h, 0, Q.shape[-2], K.shape[-2])
-            first, stop, _, _ = rows_of(column, place, rules, BM, PLAN.bn, PLAN.scores)
+            first, stop, _, whole_stop = blocks_of(column, place, table, rules, BM, PLAN.bn, PLAN.scores)
             for i in range(first, stop):
-                m = i * BM
+                m = row_of(i, (whole_stop, stop), column, place, table, BM, PLAN.scores)
                 with queries.produce() as slot:
                     tile.copy_async(slot.Q, part(Q, batch, place.head, m, BM, PLAN.d), mbar=slot.full)
                 with gradients.produce() as slot:
@@ -75,16 +75,19 @@ def add(dq, stage, DQ, place, m, w, PLAN: tile.constexpr):
 
 @tile.jit
 def walk(state, blocks, rings, shared, DQ, place, column, span, w, rules, EDGE: tile.constexpr, PLAN: tile.constexpr):
-    """Continue a consumer's sums with a span of blocks of rows. The `state` is dK, dV, and the number of the buffer
-    that the next block's gradients of scores go to."""
+    """Continue a consumer's sums with blocks of rows: the `span` has the first, one past the last, and the table of
+    listed blocks. The `state` is dK, dV, and the number of the buffer that the next block's gradients of scores go
+    to."""
     dk, dv, side = state
+    begin, end, table = span
     queries, gradients = rings
     scores, stage, both = shared
     BM: tile.constexpr = PLAN.bm
     HALF: tile.constexpr = PLAN.d // 2
     k, v = blocks.K[w * 64:w * 64 + 64, :], blocks.V[w * 64:w * 64 + 64, :]
-    for i in range(span[0], span[1]):
+    for i in range(begin, end):
         tile.assume((side >= 0) & (side < 2))
+        m = row_of(i, (0 if EDGE else end, end), column, place, table, BM, PLAN.scores)
         with queries.consume() as block:
             s = tile.mma_async(None, k, block.Q, trans_b=True)
             tile.mma_commit()
@@ -92,7 +95,7 @@ def walk(state, blocks, rings, shared, DQ, place, column, span, w, rules, EDGE: 
                 dp = tile.mma_async(None, v, lines.DO, trans_b=True)
                 tile.mma_commit()
                 tile.mma_wait(1)
-                here = Place(place.batch, place.head, i * BM, place.rows, place.keys)
+                here = Place(place.batch, place.head, m, place.rows, place.keys)
                 p, weights = powers_of(s, tile.load(lines.SUMS), here, column, rules, EDGE, PLAN.scores)
                 dv = tile.mma_async(dv, tile.cast(p, lines.DO.dtype), lines.DO)
                 tile.mma_commit()
@@ -115,33 +118,35 @@ def walk(state, blocks, rings, shared, DQ, place, column, span, w, rules, EDGE: 
                 tile.mma_wait(2 if PLAN.add else 1)     # until dV is done
             if PLAN.add:
                 tile.mma_wait(1)
-                add(dq, stage, DQ, place, i * BM, w, PLAN)
+                add(dq, stage, DQ, place, m, w, PLAN)
             tile.mma_wait(0)
     return dk, dv, side
 
 
 @tile.jit
-def differentiate(blocks, rings, shared, group, DQ, place, column, side, w, rules, PLAN: tile.constexpr):
+def differentiate(blocks, rings, shared, group, DQ, place, column, side, w, rules, table, PLAN: tile.constexpr):
     """(dK unscaled, dV, the next side) of the 64 keys of a consumer, from all rows of the `group` of heads from
     `place.head` on, which share the keys."""
     BM: tile.constexpr = PLAN.bm
+    SCORES: tile.constexpr = PLAN.scores
     state = tile.zeros((64, PLAN.d)), tile.zeros((64, PLAN.dv)), side
     own = column + w * 64
     for h in range(group):
         here = Place(place.batch, place.head + h, 0, place.rows, place.keys)
-        first, stop, _, _ = rows_of(column, here, rules, BM, PLAN.bn, PLAN.scores)
-        _, _, whole, whole_stop = rows_of(own, here, rules, BM, 64, PLAN.scores)
-        whole = stop if own + 64 > place.keys else min(max(whole, first), stop)
-        whole_stop = min(max(whole_stop, whole), stop) if PLAN.scores.left else stop
-        for phase in tile.static_range(3 if PLAN.scores.left else 2):
+        first, stop, whole, whole_stop = blocks_of(column, here, table, rules, BM, PLAN.bn, SCORES)
+        if not SCORES.listed:
+            _, _, whole, whole_stop = rows_of(own, here, rules, BM, 64, SCORES)
+            whole = stop if own + 64 > place.keys else min(max(whole, first), stop)
+            whole_stop = min(max(whole_stop, whole), stop) if SCORES.cuts_rows else stop
+        for phase in tile.static_range(1 if SCORES.listed else 0, 3 if SCORES.cuts_rows or SCORES.listed else 2):
             EDGE: tile.constexpr = phase != 1
             if phase == 0:
-                begin, end = first, whole
+                span = first, whole, table
             elif phase == 1:
-                begin, end = whole, whole_stop
+                span = whole, whole_stop, table
             else:
-                begin, end = whole_stop, stop
-            state = walk(state, blocks, rings, shared, DQ, here, own, (begin, end), w, rules, EDGE, PLAN)
+                span = whole_stop, stop, table
+            state = walk(state, blocks, rings, shared, DQ, here, own, span, w, rules, EDGE, PLAN)
     return state
 
 
@@ -166,7 +171,7 @@ def gradients_hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale
            PLAN: tile.constexpr):
     """DK and DV, and if `add` what they give to DQ, in float32, up to the scale, in the order of `sums_of`. SUMS and
     DELTA are those of `prepare`. `PLAN` is a `HopperBackwardConstants`. The blocks of a `group` of heads of K are taken
-    together."""
+    together; with listed blocks, it comes with their table."""
     BM: tile.constexpr = PLAN.bm
     BN: tile.constexpr = PLAN.bn
     D: tile.constexpr = PLAN.d
@@ -177,6 +182,9 @@ def gradients_hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale
     queries = tile.ring(PLAN.stages, Q=((BM, D), Q.dtype), consumers=2)
     gradients = tile.ring(PLAN.stages, DO=((BM, PLAN.dv), DO.dtype), SUMS=((BM,), tile.float32),
                           DELTA=((BM,), tile.float32), consumers=2)
+    table = None
+    if PLAN.scores.listed:
+        group, table = group
     # of both consumers: gradients of scores, for this block of rows and for the block before
     SCORES: tile.constexpr = (2, BN, BM)
     scores, summed = None, None
@@ -188,7 +196,8 @@ def gradients_hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale
     both = tile.named_barrier(256)
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
-            load((numbers, blocks, queries, gradients), (DO, Q, K, V, SUMS, DELTA), counter, group, rules, tiles, PLAN)
+            load((numbers, blocks, queries, gradients), (DO, Q, K, V, SUMS, DELTA, table), counter, group, rules, tiles,
+                 PLAN)
     with tile.each_warpgroup(range(1, 3), regs=PLAN.regs[1]) as warpgroup:
         w = warpgroup - 1
         t, side = 0, 0
@@ -204,7 +213,7 @@ def gradients_hopper(DO, Q, K, V, SUMS, DELTA, DQ, DK, DV, counter, group, scale
                 with blocks.consume() as slot:
                     dk, dv, side = differentiate(slot, (queries, gradients),
                                                  (scores, summed[w] if PLAN.add else None, both), shared, DQ, place,
-                                                 column, side, w, rules, PLAN)
+                                                 column, side, w, rules, table, PLAN)
                 to = Place(batch, head, column + w * 64, Q.shape[-2], K.shape[-2])
                 put(dv, staged[w], DV, to, PLAN)
                 put(dk * scale, staged[w], DK, to, PLAN)

@@ -34,7 +34,8 @@ class BackwardLaunch:
     Q, K, V and the sinks, which the gradients have; `by_rows`: whether new ones have the rows of all heads beside each
     other; `lines`, `summed`: the shapes of the workspaces of rows, and of dQ, with rows up to a whole block. `bounds`:
     how many columns a row sees to each side of its position. `lengths`: the main kernel takes lengths of sequences,
-    which are `packed`; `group`: it takes blocks of keys from a counter, those of so many heads together, or 0.
+    which are `packed`; `listed`: it takes the lists of a mask's blocks; `group`: it takes blocks of keys from a
+    counter, those of so many heads together, or 0.
     `clears`: what fills each gradient with zeros."""
 
     shapes: tuple[tuple[int, ...], ...]
@@ -45,6 +46,7 @@ class BackwardLaunch:
     bounds: tuple[int, int]
     lengths: bool
     packed: bool
+    listed: bool
     group: int
     clears: tuple[Step | None, ...]
     prepare: Step | None = None
@@ -57,7 +59,8 @@ class BackwardLaunch:
             into: Sequence[Any] | None) -> list[Any]:
         """The gradients of Q, K, V, and the sinks if there are some. `arrays` are dO, Q, K, V, the result, the
         logarithms, their gradients and the sinks, of which the last two may be None; `sequences` are the lengths of
-        rows and of keys; `numbers` are the scale and the cap. They are stored to the arrays `into`, or new ones."""
+        rows and of keys, and the lists of a mask's blocks, by keys and by rows; `numbers` are the scale and the cap.
+        They are stored to the arrays `into`, or new ones."""
         do, q, k, v, out, lse, dlse, sinks = arrays
         if into is None:
             into = [self._make_gradient(x, i) for i, x in enumerate((q, k, v, sinks)) if x is not None]
@@ -72,8 +75,11 @@ class BackwardLaunch:
         self.prepare.run(out, do, lse, dlse, sums, delta, summed, sequences[0] if self.packed else None)
         scale, cap = numbers
         rest = scale, *self.bounds, cap, *arguments, *NOTHING[len(arguments):]
-        lengths = sequences if self.lengths else (0, 0)
-        taken = (zeros(q, (1,), "uint32"), self.group) if self.group else lengths
+        taken = lengths = sequences[:2] if self.lengths else (0, 0)
+        if self.listed:
+            taken, lengths = ((0, table) for table in sequences[2:])
+        if self.group:
+            taken = zeros(q, (1,), "uint32"), (self.group, taken[1]) if self.listed else self.group
         if self.main is not None:
             self.main.run(do, q, k, v, sums, delta, 0 if summed is None else summed, made[1], made[2], *taken, *rest)
         if self.queries is not None:

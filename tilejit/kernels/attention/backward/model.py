@@ -26,8 +26,7 @@ def nbytes(config: BackwardConfig, d: int, dv: int) -> int:
 
 def fits_roles(problem: Attention, by_tma: bool) -> bool:
     """Whether the kernel for Hopper takes the problem. `by_tma`: TMA can load Q, K, V and dO."""
-    return (by_tma and problem.d == problem.dv and problem.d in (64, 128) and problem.scores.mask is None
-            and problem.request.key_lengths is None)
+    return (by_tma and problem.d == problem.dv and problem.d in (64, 128) and problem.request.key_lengths is None)
 
 
 def heads_at_once(problem: Attention) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from ....errors import LaunchError
@@ -28,19 +29,47 @@ TILE = 64           # rows of a tile where dQ is computed by itself beside the k
 ROUNDED = 128      # rows that workspaces are rounded up to: the most of a block
 
 
-def plan_backward(request: BackwardRequest, config: BackwardConfig | None, target: str) -> BackwardLaunch:
-    """The launches for a request, with `config` or the model's choice. LaunchError says what does not fit."""
-    problem = check_backward(request)
-    forward = request.forward
-    given = [x for x in (forward.q, forward.k, forward.v, forward.sinks) if x is not None]
-    processors = 4 if forward.q.device == "host" else driver.multiprocessors(forward.q.ordinal)
+def choose_config(request: BackwardRequest, config: BackwardConfig | None, target: str) -> BackwardConfig:
+    """The configuration that is given, or that of the model. LaunchError if the kernels do not take it."""
+    problem, forward = check_backward(request), request.forward
     by_tma = all(map(loaded_by_tma, (forward.q, forward.k, forward.v, request.do)))
     if config is None:
         config = choose(problem, target, by_tma)
     check_config(config, target)
     if config.roles and (not fits_roles(problem, by_tma) or config.bm * problem.d != 8192):
         raise LaunchError("the kernel with roles is for D of 64 and 128 in q, k and v, arrays that TMA can load, and "
-                          "neither mask nor lengths, and has 128 and 64 rows: config.roles must be False")
+                          "no lengths, and has 128 and 64 rows: config.roles must be False")
+    return config
+
+
+def smaller(request: BackwardRequest, config: BackwardConfig, target: str) -> BackwardConfig | None:
+    """A configuration that needs less shared memory than another; None if there is none."""
+    forward = request.forward
+    if forward.mask is None and forward.score is None:
+        return None
+    if config.roles:
+        return choose(check_backward(request), target, False)
+    if min(config.bm, config.keys) <= 16:
+        return None
+    return replace(config, bm=config.bm // 2, keys=config.keys // 2)
+
+
+def with_listed_blocks(problem: Attention, request: BackwardRequest, config: BackwardConfig) -> Attention:
+    """The problem, for kernels that take the lists of a mask's blocks if there are some that their blocks divide."""
+    block = request.block
+    if block is None or request.forward.key_lengths is not None:
+        return problem
+    if block[0] % config.bm or block[1] % config.bn or block[1] % config.keys:
+        return problem
+    return replace(problem, scores=replace(problem.scores, listed=block))
+
+
+def plan_backward(request: BackwardRequest, config: BackwardConfig, target: str) -> BackwardLaunch:
+    """The launches for a request."""
+    problem = with_listed_blocks(check_backward(request), request, config)
+    forward = request.forward
+    given = [x for x in (forward.q, forward.k, forward.v, forward.sinks) if x is not None]
+    processors = 4 if forward.q.device == "host" else driver.multiprocessors(forward.q.ordinal)
     lead, rows = problem.shape[:-2], -(-problem.rows // ROUNDED) * ROUNDED
     heads = problem.heads, problem.batches
     summed = (rows * problem.d // 4096, 16, 256) if config.roles else (rows, problem.d)
@@ -49,7 +78,7 @@ def plan_backward(request: BackwardRequest, config: BackwardConfig | None, targe
         shapes=tuple(x.shape for x in given), dtypes=tuple(x.dtype for x in given),
         by_rows=tuple(len(x.shape) > 1 and ordered_by_rows(x.shape, x.strides) for x in given),
         lines=(*lead, rows), summed=(*lead, *summed), bounds=(problem.left, problem.right),
-        lengths=forward.key_lengths is not None, packed=forward.packed,
+        lengths=forward.key_lengths is not None, packed=forward.packed, listed=bool(problem.scores.listed),
         group=heads_at_once(problem) if config.roles else 0,
         clears=tuple(_clear(x) if missing or forward.packed or 0 in problem.shape else None for x in given))
     if 0 in problem.shape:
@@ -111,4 +140,4 @@ def _clear(x: ArrayView) -> Step | None:
     return Step(clear, (-(-x.shape[-2] // FINISHED_ROWS), x.shape[-3], lead), dict(ROWS=FINISHED_ROWS, D=x.shape[-1]))
 
 
-__all__ = ["plan_backward"]
+__all__ = ["choose_config", "plan_backward", "smaller"]

@@ -14,7 +14,7 @@ FLOATS = "float", "bfloat"
 @dataclass(frozen=True)
 class BackwardRequest:
     """The request of the forward, its results `out` and `lse`, and their gradients `do` and `dlse` (which may be
-    None)."""
+    None). `tables`: the lists of a mask's blocks by keys and by rows, which have `block` rows and columns."""
 
     forward: Request
     do: ArrayView
@@ -22,6 +22,8 @@ class BackwardRequest:
     lse: ArrayView
     dlse: ArrayView | None
     deterministic: bool
+    tables: tuple[ArrayView, ArrayView] | None = None
+    block: tuple[int, int] | None = None
 
 
 def check_backward(request: BackwardRequest) -> Attention:
@@ -40,6 +42,8 @@ def check_backward(request: BackwardRequest) -> Attention:
         if line is not None and (line.shape != shape or line.device != q.device or line.dtype != "float32"):
             raise LaunchError(f"{name} must be float32 of shape {shape} on {q.device}, as attention returns the "
                               f"logarithms with lse=True, not {line.dtype} of {line.shape} on {line.device}")
+    if request.tables is not None and request.tables[0].device != q.device:
+        raise LaunchError(f"the block mask is on {request.tables[0].device}, and q on {q.device}")
     return problem
 
 

@@ -1,0 +1,291 @@
+"""The derivative of a function of the kernel's author by a tile, element by element, in forward mode.
+
+The function is walked once. Beside each value that depends on the tile stands its slope: a number known while compiling
+as long as it is one, so that what is added costs nothing, else a tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...dtypes import bool_, float32
+from ...errors import CompilationError
+from ...ir.builder import Builder, as_value, number_type
+from ...ir.builtin import builtin
+from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, operands, results, walk
+from ...ir.op import OPS, Op
+from ...types import Scalar, Tile
+from ..tiles import casts, elementwise as ew
+from . import math as elementary
+from .operators import binary, compare, unary
+from .pointwise import where
+from .promotion import coerce, convert, strong_cast
+
+Slope = float | Value         # None stands beside it for 0
+Slopes = Sequence[Slope | None]
+
+
+class _Terms:
+    """Arithmetic on slopes and values, in float32 or wider: numbers are folded, 0 is None."""
+
+    def __init__(self, g: Builder):
+        self.g = g
+
+    def widen(self, x: Any) -> Any:
+        """An operand as a number, or a value of at least 32 bits."""
+        if isinstance(x, Const):
+            return x.value
+        narrow = isinstance(x, Value) and number_type(x).dtype.bits < 32
+        return strong_cast(self.g, x, float32) if narrow else x
+
+    def of(self, symbol: str, a: Any, b: Any) -> Any:
+        """``a symbol b``."""
+        a, b = self.widen(a), self.widen(b)
+        if not isinstance(a, Value) and not isinstance(b, Value):
+            if symbol == "/" and not b:
+                return math.nan if not a else math.copysign(math.inf, a)
+            return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b}[symbol]()
+        return binary(self.g, symbol, a, b)
+
+    def product(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return None
+        for one, other in ((a, b), (b, a)):
+            if not isinstance(one, Value) and one in (1.0, -1.0):
+                return other if one == 1.0 else self.negative(other)
+        return self.of("*", a, b)
+
+    def negative(self, a: Any) -> Any:
+        if a is None or not isinstance(a, Value):
+            return None if a is None else -a
+        return unary(self.g, "-", self.widen(a))
+
+    def sum(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return self.of("+", a, b)
+
+    def function(self, name: str, x: Any) -> Any:
+        """An elementary function of a value."""
+        return elementary.BUILTINS[name].function(self.g, self.widen(x))
+
+    def select_slope(self, condition: Operand, a: Slope | None, b: Slope | None) -> Slope | None:
+        """The first slope where the condition holds, else the second."""
+        if a is b or not isinstance(a, Value) and not isinstance(b, Value) and a == b:
+            return a
+        return where.function(self.g, condition, 0.0 if a is None else a, 0.0 if b is None else b)
+
+
+# -- the rules: (terms, the call, the slopes of its operands) -> the slope of its result -------------------------------
+
+def _quotient(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    x, y = d
+    above = t.sum(x, t.negative(t.product(call.result, y)))
+    return None if above is None else t.of("/", above, call.args[1])
+
+
+def _fma(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    x, y, _ = call.args
+    return t.sum(t.sum(t.product(d[0], y), t.product(x, d[1])), d[2])
+
+
+def _extreme(symbol: str) -> Callable[[_Terms, Call, Slopes], Slope | None]:
+    """The slope of the operand that is the result; of both if they are equal, that of the first."""
+    return lambda t, call, d: t.select_slope(compare(t.g, symbol, *call.args), d[0], d[1])
+
+
+def _absolute(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    x, = call.args
+    falling = t.select_slope(compare(t.g, "<", x, 0), t.negative(d[0]), None)
+    return t.select_slope(compare(t.g, ">", x, 0), d[0], falling)
+
+
+def _power(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    x, y = map(t.widen, call.args)
+    lower = binary(t.g, "**", x, t.of("-", y, 1.0)) if d[0] is not None else None
+    by_exponent = None if d[1] is None else t.product(t.product(call.result, t.function("log", x)), d[1])
+    return t.sum(t.product(t.product(d[0], y), lower), by_exponent)
+
+
+def _of_lengths(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    x, y = call.args
+    above = t.sum(t.product(x, d[0]), t.product(y, d[1]))
+    return None if above is None else t.of("/", above, call.result)
+
+
+def _angle(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    y, x = call.args
+    above = t.sum(t.product(x, d[0]), t.negative(t.product(y, d[1])))
+    return None if above is None else t.of("/", above, t.sum(t.product(x, x), t.product(y, y)))
+
+
+def _one_minus_square(t: _Terms, x: Any) -> Any:
+    return t.of("-", 1.0, t.product(x, x))
+
+
+def _one_plus_square(t: _Terms, x: Any) -> Any:
+    return t.of("+", 1.0, t.product(x, x))
+
+
+def _square_minus_one(t: _Terms, x: Any) -> Any:
+    return t.of("-", t.product(x, x), 1.0)
+
+
+# the derivative of each elementary function (terms, x, its value y); None is 0
+_DERIVATIVES: dict[str, Callable[[_Terms, Any, Any], Any]] = {
+    "exp": lambda t, x, y: y,
+    "exp2": lambda t, x, y: t.of("*", y, math.log(2)),
+    "exp10": lambda t, x, y: t.of("*", y, math.log(10)),
+    "expm1": lambda t, x, y: t.of("+", y, 1.0),
+    "log": lambda t, x, y: t.of("/", 1.0, x),
+    "log2": lambda t, x, y: t.of("/", 1 / math.log(2), x),
+    "log10": lambda t, x, y: t.of("/", 1 / math.log(10), x),
+    "log1p": lambda t, x, y: t.of("/", 1.0, t.of("+", x, 1.0)),
+    "sqrt": lambda t, x, y: t.of("/", 0.5, y),
+    "rsqrt": lambda t, x, y: t.of("/", t.of("*", y, -0.5), x),
+    "cbrt": lambda t, x, y: t.of("/", y, t.of("*", x, 3.0)),
+    "sin": lambda t, x, y: t.function("cos", x),
+    "cos": lambda t, x, y: t.negative(t.function("sin", x)),
+    "tan": lambda t, x, y: _one_plus_square(t, y),
+    "asin": lambda t, x, y: t.function("rsqrt", _one_minus_square(t, x)),
+    "acos": lambda t, x, y: t.negative(t.function("rsqrt", _one_minus_square(t, x))),
+    "atan": lambda t, x, y: t.of("/", 1.0, _one_plus_square(t, x)),
+    "sinh": lambda t, x, y: t.function("cosh", x),
+    "cosh": lambda t, x, y: t.function("sinh", x),
+    "tanh": lambda t, x, y: _one_minus_square(t, y),
+    "asinh": lambda t, x, y: t.function("rsqrt", _one_plus_square(t, x)),
+    "acosh": lambda t, x, y: t.function("rsqrt", _square_minus_one(t, x)),
+    "atanh": lambda t, x, y: t.of("/", 1.0, _one_minus_square(t, x)),
+    "erf": lambda t, x, y: t.of("*", t.function("exp", t.negative(t.product(x, x))), 2 / math.sqrt(math.pi)),
+    "erfc": lambda t, x, y: t.of("*", t.function("exp", t.negative(t.product(x, x))), -2 / math.sqrt(math.pi)),
+    "erfinv": lambda t, x, y: t.of("*", t.function("exp", t.product(y, y)), math.sqrt(math.pi) / 2),
+    "sigmoid": lambda t, x, y: t.product(y, t.of("-", 1.0, y)),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), lambda t, x, y: None)}
+
+
+def _elementary(derivative: Callable[[_Terms, Any, Any], Any]) -> Callable[[_Terms, Call, Slopes], Slope | None]:
+    return lambda t, call, d: t.product(d[0], derivative(t, t.widen(call.args[0]), t.widen(call.result)))
+
+
+RULES: dict[Op, Callable[[_Terms, Call, Slopes], Slope | None]] = {
+    ew.add: lambda t, call, d: t.sum(d[0], d[1]),
+    ew.sub: lambda t, call, d: t.sum(d[0], t.negative(d[1])),
+    ew.mul: lambda t, call, d: t.sum(t.product(d[0], call.args[1]), t.product(call.args[0], d[1])),
+    ew.neg: lambda t, call, d: t.negative(d[0]),
+    ew.select: lambda t, call, d: t.select_slope(call.args[0], d[1], d[2]),
+    ew.div: _quotient, ew.maximum: _extreme(">="), ew.minimum: _extreme("<="), ew.abs_: _absolute,
+    casts.cast: lambda t, call, d: d[0],
+    elementary.fma: _fma, elementary.power: _power,
+    elementary.floor_divide: lambda t, call, d: None,
+    elementary.FUNCTIONS["hypot"][0]: _of_lengths, elementary.FUNCTIONS["atan2"][0]: _angle,
+    **{op: _elementary(rule) for name, rule in _DERIVATIVES.items() for op in elementary.FUNCTIONS[name] if op},
+    **{OPS[f"{name}_of_sincos"]: _elementary(_DERIVATIVES[name]) for name in ("sin", "cos")}}
+
+
+# -- the walk ----------------------------------------------------------------------------------------------------------
+
+class _Tangents:
+    """The slopes of the values that depend on a tile, and those values that have none, each with the node that makes
+    it."""
+
+    def __init__(self, g: Builder, name: str, x: Value):
+        self.g, self.name, self.terms = g, name, _Terms(g)
+        self.slopes: dict[Operand, Slope] = {x: 1.0}
+        self.without: dict[Operand, Node] = {}
+
+    def follow(self, nodes: list[Node], start: int) -> None:
+        """Find the slopes of what nodes from `start` on compute, in the block that is open, whose nodes they are."""
+        for n in range(start, len(nodes)):
+            node = nodes[n]
+            with self.g.at_location(None if isinstance(node, Scope) else node.loc):
+                if isinstance(node, Call):
+                    self._call(node)
+                elif isinstance(node, If):
+                    nodes[n] = self._branches(node)
+                elif isinstance(node, (For, While)):
+                    self._loop(node)
+
+    def _call(self, call: Call) -> None:
+        depends = [a for a in call.args if a in self.slopes or a in self.without]
+        made = [r for r in call.results if isinstance(r.type, (Tile, Scalar)) and r.type.dtype != bool_]
+        floats = [r for r in made if number_type(r).dtype.is_float]
+        if not depends or call.op.traits.conversion and not floats:  # integers are steps
+            return
+        found = next((self.without[a] for a in depends if a in self.without), None)
+        rule = RULES.get(call.op)
+        if call.op.writes:  # to memory, from which anything may be loaded
+            self.fail(call)
+        elif found is not None or rule is None:
+            self.without.update(dict.fromkeys(made, found or call))
+        elif floats:
+            slope = rule(self.terms, call, [self.slopes.get(a) for a in call.args])
+            if slope is not None:
+                self.slopes[call.result] = slope
+
+    def fail(self, node: Node) -> None:
+        """CompilationError for a node that has no derivative."""
+        what = "a loop" if not isinstance(node, Call) else node.op.traits.shown or node.op.name
+        raise CompilationError(f"{self.name} has no derivative by its first argument, since {what} here depends on it; "
+                               "elementwise functions of the language have one, also in branches and in loops over "
+                               "tile.static_range", None if isinstance(node, Scope) else node.loc)
+
+    def _loop(self, node: For | While) -> None:
+        """What a loop computes from the tile has no slope."""
+        read = [*operands(node), *(x for block in _bodies(node) for inner in walk(block) for x in operands(inner))]
+        read += [x for block in _bodies(node) for x in block.yields]
+        if any(x in self.slopes or x in self.without for x in read):
+            self.without.update(dict.fromkeys(results(node), node))
+
+    def _branches(self, node: If) -> If:
+        """An If whose branches also yield the slopes of what they yield."""
+        branches = []
+        for block in (node.then, node.orelse):
+            with self.g.block() as nodes:
+                nodes += block.nodes
+                self.follow(nodes, 0)
+            branches.append(nodes)
+        more: list[Value] = []
+        added: tuple[list[Operand], list[Operand]] = [], []
+        for result, *ends in zip(node.results, node.then.yields, node.orelse.yields):
+            without = [x for x in ends if x in self.without]
+            slopes = [self.slopes.get(x) for x in ends]
+            if without:
+                self.without[result] = self.without[without[0]]
+            elif all(not isinstance(s, Value) for s in slopes) and slopes[0] == slopes[1]:
+                self.slopes.update({} if slopes[0] is None else {result: slopes[0]})
+            elif isinstance(result.type, Tile) and result.type.dtype.is_float:
+                kind = Tile(float32, result.type.shape)
+                for nodes, slope, into in zip(branches, slopes, added):
+                    with self.g.reopen(nodes):
+                        into.append(coerce(self.g, 0.0 if slope is None else slope, kind))
+                more.append(Value("slope", kind, node.loc))
+                self.slopes[result] = more[-1]
+        then, orelse = (Block(tuple(nodes), (*block.yields, *into))
+                        for nodes, block, into in zip(branches, (node.then, node.orelse), added))
+        return replace(node, then=then, orelse=orelse, results=(*node.results, *more))
+
+
+def _bodies(node: For | While) -> tuple[Block, ...]:
+    return (node.body,) if isinstance(node, For) else (node.test, node.body)
+
+
+@builtin
+def with_derivative(g: Builder, function, x, *others):
+    """``function(x, *others)``, and its derivative by the float tile `x`: a float32 tile, a number, or None where it is
+    1. Each element of the result may depend only on the same element of `x`; where two operands of a maximum are equal,
+    the derivative is that of the first, and that of roundings is 0. CompilationError, at the line, for what has no
+    derivative."""
+    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
+    y = g.invoke(function, (x, *others), {})
+    if nodes is g.blocks[0]:
+        start += g.state.get("hoisted", 0) - hoisted
+    tangents = _Tangents(g, function.source.name, as_value(x))
+    tangents.follow(nodes, start)
+    if y in tangents.without:
+        tangents.fail(tangents.without[y])
+    slope: Any = tangents.slopes.get(y, 0.0)
+    if isinstance(slope, Value):
+        return y, convert(g, slope, float32)
+    return y, None if slope == 1.0 else float(slope)
