@@ -31,14 +31,14 @@ class Thread:
 
     def __init__(self, memory, number, total, ctas):
         self.memory, self.at, self.taken = memory, 0, []
-        self.inputs = {"$1": 0, "$2": number, "$3": total, "$4": ctas}
+        self.inputs = {"$1": 0, "$2": total, "$3": ctas, "%gridid": number}
         self.registers, self.ended = {}, False
 
     def value(self, x):
         if x.startswith("["):
             base, _, offset = x.strip("[]").partition("+")
             return self.value(base) + int(offset or 0)
-        return self.inputs[x] if x in self.inputs else self.registers[x] if x in self.registers else int(x)
+        return self.inputs[x] if x in self.inputs else self.registers[x] if x in self.registers else int(x, 0)
 
     def read(self, place, bits):
         at = place // 4
@@ -51,7 +51,7 @@ class Thread:
     def step(self):
         if self.at == len(TEXT):
             self.taken.append(self.registers["$0"])
-            self.ended, self.at = self.registers["$0"] >= self.inputs["$3"], 0
+            self.ended, self.at = self.registers["$0"] >= self.inputs["$2"], 0
             return
         guard, opcode, operands = TEXT[self.at]
         self.at += 1
@@ -87,7 +87,7 @@ class Thread:
         if name == "setp":
             return {"eq": x == others[0], "ne": x != others[0], "lt": x < others[0]}[opcode.split(".")[1]] if others else 0
         return {"mov": lambda: x, "add": lambda: x + others[0] & (MASK64 if bits == 64 else MASK32),
-                "and": lambda: x & others[0]}[name]()
+                "and": lambda: x & others[0], "or": lambda: x | others[0]}[name]()
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,7 +14,7 @@ import tilejit as tile
 from tilejit.errors import LaunchError
 from tilejit.export.archive import from_json, to_json
 from tilejit.runtime import driver, launcher
-from tilejit.runtime.recipe import LaunchParameter
+from tilejit.runtime.recipe import GridParameter
 
 from tests.gpu import in_child, needs_gpu, run_child
 from tests.runtime.fakes import FakeArray, FakeDriver
@@ -218,7 +218,6 @@ ALONE = """
     import os
     import tilejit as tile
     from tilejit.runtime import driver, launcher
-from tilejit.runtime.recipe import LaunchParameter
     from tests.runtime.fakes import FakeArray, FakeDriver
     loaded = tile.load_kernel(os.environ["EXPORTED"])
     x = FakeArray(4096, (64, 64), typestr="<f2")
@@ -322,7 +321,7 @@ def test_the_c_launcher_encodes_the_maps_that_python_encodes(folder, device):
 
 @needs_compiler
 def test_the_c_launcher_starts_a_cta_for_each_multiprocessor_for_programs_in_turn(tmp_path, device):
-    """And passes the extents of the grid, and a number that differs from launch to launch."""
+    """And passes the extents of the grid."""
     main = """#include "in_turn.h"
     #include <stdio.h>
     int cuCtxSetCurrent(void *);
@@ -346,9 +345,9 @@ def test_the_c_launcher_starts_a_cta_for_each_multiprocessor_for_programs_in_tur
     launches = [line for line in done.stdout.splitlines() if line.startswith("launch")]
     assert [line.split(",")[0] for line in launches] == ["launch 7 1 1", "launch 3 1 1"]
     passed = [[int.from_bytes(bytes.fromhex(part), "little") for part in line.partition(":")[2].split()] for line in launches]
-    of_launch = [n for n, p in enumerate(recipe.params) if isinstance(p, LaunchParameter)]
+    of_launch = [n for n, p in enumerate(recipe.params) if isinstance(p, GridParameter)]
     seen = {recipe.params[n].axis: [values[n] for values in passed] for n in of_launch}
-    assert seen == {None: [1, 3], 0: [2, 3], 1: [5, 1], 2: [1, 1]}
+    assert seen == {0: [2, 3], 1: [5, 1], 2: [1, 1]}
     assert "code -2 in_turn: this version has at most" in done.stdout
 
 

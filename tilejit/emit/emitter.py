@@ -249,10 +249,6 @@ class Emitter(PlaceMixin, InstructionMixin):
             return self.param(("grid", axis), int32)
         return self.sreg(f"nctaid.{'xyz'[axis]}")
 
-    def launch_number(self) -> V:
-        """A number that no other launch has that runs at the same time, of a persistent kernel."""
-        return self.param(("launch",), int32)
-
     def counters(self, name: str, words: int) -> V:
         """The address of so many 64-bit words of the module's own, which are 0 when it is loaded."""
         line = f"@{name} = internal addrspace(1) global [{words} x i64] zeroinitializer, align 8"

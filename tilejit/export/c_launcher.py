@@ -21,7 +21,7 @@ from ..runtime.launch_expressions import Expression, Leaf, fold
 from ..runtime.recipe import (
     PORTABLE_CLUSTER,
     PROGRAMS_LIMIT,
-    LaunchParameter,
+    GridParameter,
     MapParameter,
     MapRecipe,
     Parameter,
@@ -527,13 +527,9 @@ class _Version:
                 pointers.append(f"map_{slot}")
                 slot += 1
                 continue
-            if isinstance(param, LaunchParameter):
+            if isinstance(param, GridParameter):
                 pointers.append(f"&a{n}")
-                if param.axis is None:
-                    yield "static uint32_t launches = 1; /* odd numbers: not 0 */"
-                    yield f"uint32_t a{n} = __atomic_fetch_add(&launches, 2, __ATOMIC_RELAXED);"
-                else:
-                    yield f"uint32_t a{n} = grid_{'xyz'[param.axis]};"
+                yield f"uint32_t a{n} = grid_{'xyz'[param.axis]};"
                 continue
             text = _c(param.value)
             if param.narrows:

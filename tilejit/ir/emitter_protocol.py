@@ -394,8 +394,6 @@ class Emitter(Protocol):
         """A special register (PTX ISA, "Special Registers")."""
     def grid_extent(self, axis: int) -> Emitted:
         """The launch's number of programs along an axis."""
-    def launch_number(self) -> Emitted:
-        """A number that no other launch has that runs at the same time, of a persistent kernel."""
     def counters(self, name: str, words: int) -> Emitted:
         """The address of so many 64-bit words of the module's own, which are 0 when it is loaded."""
     def absolute_thread(self) -> Emitted:

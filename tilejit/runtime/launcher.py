@@ -6,7 +6,6 @@ that offers a C interface, as torch does, `native` compiles machine code that ta
 from __future__ import annotations
 
 import ctypes
-import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from .driver import EntryPoints
 from .facts import ArrayKind, describe_fact
 from .launch_expressions import evaluate
 from .libcuda import error_text
-from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, LaunchParameter, MapParameter, MapRecipe, Recipe
+from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, GridParameter, MapParameter, MapRecipe, Recipe
 from .writer import LAUNCH, is_scalar, view_of, write
 
 machine_code = Lazy("tilejit.runtime.native")  # a kernel that is launched once does not need it
@@ -100,8 +99,6 @@ class Launcher:
         attributes = self.recipe.attributes(cluster_in_code)
         self.attributes = ctypes.create_string_buffer(attributes, max(len(attributes), 1))
         self.attribute_count = len(attributes) // ATTRIBUTE_BYTES
-        # launches of a persistent kernel so far: those of the Python function have even numbers, others odd ones
-        self._launches, self.native_launches = itertools.count(1), ctypes.c_uint64(1)
         self.source, self._python = write(self)
         self._native = None
         # launches left until LLVM may be loaded for native code; -1: no attempt any more
@@ -139,10 +136,6 @@ class Launcher:
                 self._wait = -1
         return self._native is not None
 
-    def number(self) -> int:
-        """The number of a launch: not 0, and that of no launch before that may still run."""
-        return next(self._launches) % 2**31 * 2 or self.number()
-
     def mismatch(self, args, names=()) -> list[str]:
         """Why a call with `args` is not one that this kernel was compiled for, in words; empty if it is."""
         kinds = self.recipe.arguments
@@ -171,9 +164,9 @@ class Launcher:
         return [("not: " if guard.held else "") + describe_fact(guard.fact, names)
                 for guard in self.recipe.guards if bool(evaluate(guard.condition, seen)) != guard.held]
 
-    def parameters(self, args, grid=(1, 1, 1), number: int = 2) -> list[bytes]:
-        """Each parameter's bytes as a launch with `args` packs them; tensor maps as the driver encodes them. `grid` and
-        the launch's `number` are parameters of persistent kernels."""
+    def parameters(self, args, grid=(1, 1, 1)) -> list[bytes]:
+        """Each parameter's bytes as a launch with `args` packs them; tensor maps as the driver encodes them. The
+        extents of the grid are parameters of persistent kernels."""
         views = [view_of(value) if isinstance(kind, ArrayKind) else value
                  for kind, value in zip(self.recipe.arguments, args)]
         packed = []
@@ -184,8 +177,8 @@ class Launcher:
                 start = ctypes.addressof(room) + -ctypes.addressof(room) % 64
                 self.encode(map_, start, *map_.values(views))
                 packed.append(ctypes.string_at(start, 128))
-            elif isinstance(param, LaunchParameter):
-                packed.append(param.pack(grid, number))
+            elif isinstance(param, GridParameter):
+                packed.append(grid[param.axis].to_bytes(4, "little"))
             else:
                 packed.append(param.pack(views))
         return packed

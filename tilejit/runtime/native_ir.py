@@ -9,14 +9,14 @@ from .arrays import MAY_BE_NEGATED
 from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, integer_limits
 from .facts import ArrayKind
 from .launch_expressions import Expression, Leaf, fold
-from .recipe import CONFIG_FIELDS, PROGRAMS_LIMIT, LaunchParameter, MapParameter, MapRecipe, Parameter, Recipe
+from .recipe import CONFIG_FIELDS, PROGRAMS_LIMIT, GridParameter, MapParameter, MapRecipe, Parameter, Recipe
 
 # The table's 8-byte words: Python's objects and functions, the array library's functions, the driver's,
 # and this launcher's values.
 WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
           "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread",
           "restore_thread", "borrow", "stream_of", "launch", "encode_tiled", "get_context",
-          "context", "function", "attributes", "attribute_count", "device", "multiprocessors", "launches")
+          "context", "function", "attributes", "attribute_count", "device", "multiprocessors")
 
 _TOO_LARGE, _INFINITE = struct.unpack("<2Q", struct.pack("<2d", FLOAT32_LIMIT, float("inf")))
 # Offsets in CPython's objects
@@ -43,9 +43,8 @@ def print_ir(recipe: Recipe) -> str:
         place = code.address_at(values, 8 * index)
         if isinstance(param, MapParameter):
             place = code.encode(recipe.maps[param.index])
-        elif isinstance(param, LaunchParameter):
-            value = code.launch_number() if param.axis is None else extents[param.axis]
-            code.store("i64", value, place)
+        elif isinstance(param, GridParameter):
+            code.store("i64", extents[param.axis], place)
         else:
             code.put(param, place)
         code.store("ptr", place, pointers, 8 * index)
@@ -341,10 +340,6 @@ class _Code:
             low = self(f"trunc i64 {value} to i32")
             self.need(f"icmp eq i64 {self(f'sext i32 {low} to i64')}, {value}")
         self.store("i64", value, place)
-
-    def launch_number(self) -> str:
-        """The number of the launch, an odd one (`Launcher.number`)."""
-        return self(f"atomicrmw add ptr {self.word('launches')}, i64 2 monotonic")
 
     def encode(self, map_: MapRecipe) -> str:
         """Encode a tensor map on the stack; returns its address. Values that depend on the call are checked

@@ -18,8 +18,7 @@ memory of the launcher, since its argument has no elements. A map with "lower", 
 instead of "box" is im2col, along w if it has "wide".
 
 With "persistent": true, a CTA runs several programs. The launch starts one CTA for each multiprocessor, but no more
-than there are programs, in a row; parameters are the extents of the grid of programs, ["grid", axis], and a number that
-no other launch has that runs at the same time, ["launch"]."""
+than there are programs, in a row; the extents of the grid of programs are parameters, ["grid", axis]."""
 
 from __future__ import annotations
 
@@ -67,9 +66,7 @@ class Parameter:
             case ["map", index]:
                 return MapParameter(index)
             case ["grid", axis]:
-                return LaunchParameter(axis)
-            case ["launch"]:
-                return LaunchParameter(None)
+                return GridParameter(axis)
             case ["ptr", i]:
                 return Parameter(Leaf("ptr", i), "Q")
             case ["size" | "stride", i, axis, width] if width in _INTEGER:
@@ -104,18 +101,14 @@ class MapParameter:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LaunchParameter:
-    """A parameter of a persistent kernel that is no argument: the extent of the grid of programs along `axis`, or the
-    launch's number (None)."""
+class GridParameter:
+    """A parameter of a persistent kernel: the extent of the grid of programs along `axis`."""
 
-    axis: int | None
+    axis: int
     form = "I"
 
-    def pack(self, grid: Sequence[int], number: int) -> bytes:
-        return struct.pack("<I", number if self.axis is None else grid[self.axis])
 
-
-AnyParameter = Parameter | MapParameter | LaunchParameter
+AnyParameter = Parameter | MapParameter | GridParameter
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from .launch_expressions import Expression, Leaf, python_text
 from .recipe import (
     CONFIG,
     PROGRAMS_LIMIT,
-    LaunchParameter,
+    GridParameter,
     MapParameter,
     MapRecipe,
     Parameter,
@@ -131,7 +131,7 @@ def _names(launcher, frames: _Frames) -> dict:
              "BOX": [_words(map_.fixed.box or ()) for map_ in maps],
              "STEPS": [_words(map_.fixed.element_strides) for map_ in maps],
              "DEVICE": link.device, "PackError": struct.error, "misfit": _misfit(recipe), "Own": DeviceArray,
-             "raw_stream": _default_stream, "number": launcher.number}
+             "raw_stream": _default_stream}
     dtypes = {i: recipe.arguments[i].dtype for i in recipe.arrays}
     names.update({f"N{i}": _dtype_in_use(dtype) for i, dtype in dtypes.items()})
     torch = sys.modules.get("torch")
@@ -218,9 +218,9 @@ def _name(leaf: Leaf) -> str:
     return f"{letter}{leaf.argument}" + ("" if leaf.axis is None else f"_{leaf.axis}")
 
 
-def _value(param: Parameter | LaunchParameter) -> str:
-    if isinstance(param, LaunchParameter):
-        return "number()" if param.axis is None else ("gx", "gy", "gz")[param.axis]
+def _value(param: Parameter | GridParameter) -> str:
+    if isinstance(param, GridParameter):
+        return ("gx", "gy", "gz")[param.axis]
     text = python_of(param.value)
     return f"scalar_bytes({text}, {param.dtype!r})" if param.is_raw else text
 

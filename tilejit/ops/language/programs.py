@@ -19,24 +19,29 @@ SLOTS = 256  # more than a GPU runs grids at once (128; CUDA C++ Programming Gui
 
 # The counters of a module are a lock (u32), how many launches count in a slot that is not their own (u32), and the
 # slots (u64).
+# A launch is known by its %gridid: on an H200, replays of one graph have the same, but a grid that runs beside another
+# one has its own, also if both are of one graph that is instantiated twice.
 # In a slot are the number of the launch that counts in it (high word) and how often its CTAs have asked (low word); a
 # free one is 0. A launch's own slot follows from its number. If another launch is still there, it counts in the next
-# free one. CTAs agree on the slot under the lock, which is only held for as long as that takes. Each CTA asks until no
-# program is left, so a launch asks as often as it has programs, and the last time frees its slot. A launch that starts
-# a CTA for each program does not count.
-# $0: the result, $1: the module's counters, $2: the launch's number, $3: its programs, $4: its CTAs.
-_TAKE = f"""{{ .reg .pred p; .reg .b32 l, h, n, i, d, r; .reg .b64 s, a, o, w;
-mov.u32 r, $4;
-setp.eq.u32 p, $3, $4;
+# free one. CTAs agree on the slot under the lock, which the first one takes; the others find it in its slot while they
+# wait. Each CTA asks until no program is left, so a launch asks as often as it has programs, and the last time frees
+# its slot. A launch that starts a CTA for each program does not count.
+# $0: the result, $1: the module's counters, $2: the launch's programs, $3: its CTAs.
+_TAKE = f"""{{ .reg .pred p; .reg .b32 m, l, h, n, i, d, r; .reg .b64 s, a, o, w;
+mov.u32 r, $3;
+setp.eq.u32 p, $2, $3;
 @p bra done;
+mov.u64 o, %gridid;
+mov.b64 {{m, h}}, o;
+or.b32 m, m, 0x80000000;
 add.u64 s, $1, 8;
-and.b32 n, $2, {SLOTS - 1};
+and.b32 n, m, {SLOTS - 1};
 mad.wide.u32 a, n, 8, s;
+lock:
 ld.relaxed.gpu.global.b64 o, [a];
 mov.b64 {{l, h}}, o;
-setp.eq.u32 p, h, $2;
+setp.eq.u32 p, h, m;
 @p bra ours;
-lock:
 atom.acquire.gpu.global.cas.b32 d, [$1], 0, 1;
 setp.ne.u32 p, d, 0;
 @p bra lock;
@@ -45,7 +50,7 @@ mov.u32 i, 0;
 find:
 ld.relaxed.gpu.global.b64 o, [a];
 mov.b64 {{l, h}}, o;
-setp.eq.u32 p, h, $2;
+setp.eq.u32 p, h, m;
 @p bra found;
 setp.eq.u32 p, d, 0;
 @p bra claim;
@@ -68,7 +73,7 @@ mov.u32 i, 1;
 bra probe;
 free:
 mov.u32 l, 0;
-mov.b64 w, {{l, $2}};
+mov.b64 w, {{l, m}};
 st.relaxed.gpu.global.b64 [a], w;
 setp.eq.u32 p, i, 0;
 @p bra found;
@@ -78,12 +83,12 @@ st.release.gpu.global.b32 [$1], 0;
 ours:
 atom.relaxed.gpu.global.add.u64 o, [a], 1;
 mov.b64 {{l, h}}, o;
-add.u32 r, l, $4;
+add.u32 r, l, $3;
 add.u32 n, l, 1;
-setp.ne.u32 p, n, $3;
+setp.ne.u32 p, n, $2;
 @p bra done;
 st.relaxed.gpu.global.b64 [a], 0;
-and.b32 n, $2, {SLOTS - 1};
+and.b32 n, m, {SLOTS - 1};
 mad.wide.u32 w, n, 8, s;
 setp.eq.u64 p, a, w;
 @p bra done;
@@ -137,7 +142,7 @@ def _(m, call, programs, turn):
 @take_program.emit
 def _(e, call, programs, turn):
     counters = e.counters("tilejit_programs", SLOTS + 1)
-    return e.asm(_TAKE, [int32], [counters, e.launch_number(), programs, e.sreg("nctaid.x")])[0]
+    return e.asm(_TAKE, [int32], [counters, programs, e.sreg("nctaid.x")])[0]
 
 
 @op("pure")
