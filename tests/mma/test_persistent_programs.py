@@ -160,6 +160,7 @@ def test_the_kernel_without_what_tells_them_apart_is_persistent():
     assert compiled(told_apart("", "", False)).recipe["persistent"]
 
 
+@pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=90)

@@ -48,13 +48,13 @@ def by_map(x, y, n, BLOCK: tile.constexpr):
 
 
 @tile.jit(num_warps=8)
-def in_turn(x, y):
-    """Its CTAs run several programs."""
+def in_turn(x, programs, count):
+    """Its CTAs run several programs. Its parameters have names that the launcher uses itself."""
     row, acc = tile.program_id(0) * 128 + tile.program_id(1), tile.zeros((128, 64))
     for k in tile.pipelined(range(0, x.shape[1], 64), stages=2, warp_specialize=True):
         a = tile.load(x[row:row + 128, k:k + 64])
         acc = tile.dot(a, tile.load(x[0:64, k:k + 64]).T, acc)
-    tile.store(y[row:row + 128, 0:64], acc)
+    tile.store(programs[row:row + 128, 0:64], acc * count)
 
 
 def spec(*shape, dtype=F32):
@@ -329,13 +329,13 @@ def test_the_c_launcher_starts_a_cta_for_each_multiprocessor_for_programs_in_tur
         const int64_t shape[] = {512, 64};
         tilejit_array x = {(void *)4096, TILEJIT_FLOAT16, 2, shape, 0}, y = {(void *)1048576, TILEJIT_FLOAT32, 2, shape, 0};
         cuCtxSetCurrent((void *)1);
-        in_turn_launch(2, 5, 1, 0, &x, &y);
-        in_turn_launch(3, 1, 1, 0, &x, &y);
-        int code = in_turn_launch(2147483647u, 2, 1, 0, &x, &y);
+        in_turn_launch(2, 5, 1, 0, &x, &y, 3);
+        in_turn_launch(3, 1, 1, 0, &x, &y, 3);
+        int code = in_turn_launch(2147483647u, 2, 1, 0, &x, &y, 3);
         printf("code %d %s\\n", code, in_turn_error());
         return 0;
     }"""
-    in_turn.export(tmp_path / "in_turn.tile", [(spec(512, 64, dtype=tile.float16), spec(512, 64))], targets=("sm_90a",))
+    in_turn.export(tmp_path / "in_turn.tile", [(spec(512, 64, dtype=tile.float16), spec(512, 64), 3)], targets=("sm_90a",))
     (tmp_path / "main.c").write_text(main)
     subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-pedantic", tmp_path / "main.c", tmp_path / "in_turn.c", "-o",
                     tmp_path / "main", *stub_driver(tmp_path), "-pthread"], check=True)

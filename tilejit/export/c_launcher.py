@@ -35,7 +35,8 @@ _KEYWORDS = """
     if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
     register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct
     switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
-    xor xor_eq grid_x grid_y grid_z stream found context code"""
+    xor xor_eq grid_x grid_y grid_z stream found context code version count attributes parameters config programs
+    device resident launches"""
 KEYWORDS = frozenset(re.findall(r"\w+", _KEYWORDS))
 
 # a scalar's dtype -> its type in C; narrow floats are passed as their bits
