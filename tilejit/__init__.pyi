@@ -557,42 +557,42 @@ def jit(
     function: Callable[_P, _R], *, source: str | None = None, num_warps: int = 4, cluster: _Cluster | None = None,
     min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
     max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None,
-    profile: bool = False
+    profile: bool = False, persistent: bool = True
 ) -> Kernel[_P, _R]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
     `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
-    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
-    function's text, for functions whose text Python does not keep (``exec``, an old REPL).
+    `tile.profile` asks for by itself), `persistent` (with False, each CTA runs one program); each may also be given at
+    the launch. `source` is the function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
 @overload
 def jit(
     function: None = None, *, source: str, num_warps: int = 4, cluster: _Cluster | None = None,
     min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
     max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None,
-    profile: bool = False
+    profile: bool = False, persistent: bool = True
 ) -> Kernel[..., Any]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
     `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
-    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
-    function's text, for functions whose text Python does not keep (``exec``, an old REPL).
+    `tile.profile` asks for by itself), `persistent` (with False, each CTA runs one program); each may also be given at
+    the launch. `source` is the function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
 @overload
 def jit(
     function: None = None, *, source: None = None, num_warps: int = 4, cluster: _Cluster | None = None,
     min_ctas: int | None = None, max_registers: int | None = None, spills: int | None = None,
     max_shared: int | None = None, fast_math: bool = False, pdl: bool = False, jitter: int | None = None,
-    profile: bool = False
+    profile: bool = False, persistent: bool = True
 ) -> Callable[[Callable[_P, _R]], Kernel[_P, _R]]:
     """Decorate a Python function as a kernel, or as a helper that kernels may call.
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
     `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
-    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
-    function's text, for functions whose text Python does not keep (``exec``, an old REPL).
+    `tile.profile` asks for by itself), `persistent` (with False, each CTA runs one program); each may also be given at
+    the launch. `source` is the function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
 
 def abs(x: _Value) -> _Tile:

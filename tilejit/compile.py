@@ -43,6 +43,7 @@ from .passes.layouts.shared_layouts import choose_shared_layouts
 from .passes.layouts.variants import choose_variants
 from .passes.pipelining.bulk_store_waits import delay_bulk_store_waits
 from .passes.pipelining.loads_ahead import send_loads_ahead
+from .passes.pipelining.persistent_programs import judge_persistence
 from .passes.pipelining.pipeline import write_pipelines
 from .passes.pipelining.pipelining_candidates import candidate_loops, loop_records
 from .passes.pipelining.proxy_fences import insert_proxy_fences
@@ -64,6 +65,7 @@ from .records import (
     LoadRecord,
     LoopRecord,
     MaskRecord,
+    PersistenceRecord,
     ProductRecord,
     RotationRecord,
 )
@@ -127,6 +129,10 @@ class Lowered:
     def rotations(self) -> tuple[RotationRecord, ...]:
         return self.graph.rotations
 
+    @property
+    def persistence(self) -> tuple[PersistenceRecord, ...]:
+        return self.graph.persistence
+
     @cached_property
     def loops(self) -> tuple[LoopRecord, ...]:
         return self.find_loops()
@@ -138,7 +144,8 @@ class Lowered:
 
 
 # (name, function) of each pass, in order. The name is that of its module in passes/.
-PASSES = (("scaled_extremes", scale_extremes), ("flushed_powers", flush_powers), ("box_accesses", write_boxes),
+PASSES = (("persistent_programs", judge_persistence), ("scaled_extremes", scale_extremes),
+          ("flushed_powers", flush_powers), ("box_accesses", write_boxes),
           ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("whole_masks", skip_whole_masks),
           ("pipeline", write_pipelines), ("layouts", assign_layouts),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         LoadRecord,
         LoopRecord,
         MaskRecord,
+        PersistenceRecord,
         ProductRecord,
         RotationRecord,
     )
@@ -91,6 +92,7 @@ class CompiledKernel:
     loops: tuple[LoopRecord, ...]
     loads: tuple[LoadRecord, ...]
     rotations: tuple[RotationRecord, ...]
+    persistence: tuple[PersistenceRecord, ...]
     masks: tuple[MaskRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple[str, ...]
@@ -164,6 +166,7 @@ class CompiledKernel:
             lines += _explain_rotation(rotation)
         for mask in self.masks:
             lines += _explain_mask(mask)
+        lines += [f"  {'' if p.persistent else 'not '}persistent: {p.how}" for p in self.persistence]
         lines += map(_explain_map, self.tensor_maps)
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
@@ -273,6 +276,8 @@ def describe_launch(lowered: Lowered, bound: Bound) -> dict[str, Any]:
               "written": sorted(lowered.written), "by_address": lowered.by_address}
     if ranges:
         recipe["ranges"] = ranges
+    if graph.persistent:
+        recipe["persistent"] = True
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
             "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
             # with jitter, no number of spills is refused or worth a warning

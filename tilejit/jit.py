@@ -55,8 +55,8 @@ def jit(function: Any = None, *, source: str | None = None, **options: Any) -> A
 
     Options: `num_warps` (by default 4, that is 128 threads per CTA), `cluster`, `min_ctas`, `max_registers`,
     `spills`, `max_shared`, `fast_math`, `pdl`, `jitter`, `profile` (with the marks of named ranges, which
-    `tile.profile` asks for by itself); each may also be given at the launch. `source` is the
-    function's text, for functions whose text Python does not keep (``exec``, an old REPL).
+    `tile.profile` asks for by itself), `persistent` (with False, each CTA runs one program); each may also be given at
+    the launch. `source` is the function's text, for functions whose text Python does not keep (``exec``, an old REPL).
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
     if unknown:

@@ -131,6 +131,15 @@ class RotationRecord:
 
 
 @dataclass(frozen=True)
+class PersistenceRecord:
+    """Whether the kernel is `persistent`: its CTAs run several programs, one after the other. `how` says in which
+    order, or why not. A kernel has one if it asks for roles that fill a multiprocessor."""
+
+    persistent: bool
+    how: str
+
+
+@dataclass(frozen=True)
 class MaskRecord:
     """A mask in the pipelined loop at the line `loop` that is skipped in iterations in which it is true everywhere."""
 
@@ -142,7 +151,7 @@ class MaskRecord:
 # The attributes of a compiled kernel that hold records, and the records' classes.
 RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
            "loops": LoopRecord, "loads": LoadRecord, "rotations": RotationRecord,
-           "masks": MaskRecord}
+           "masks": MaskRecord, "persistence": PersistenceRecord}
 
 
 class Plain(SimpleNamespace):

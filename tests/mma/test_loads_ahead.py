@@ -335,6 +335,7 @@ def test_a_constant_may_select_whether_a_loop_is_pipelined(target, stages, roles
 
 
 @needs_module("torch")
+@pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
 @needs_gpu("sm_90a")
 @in_child(timeout=300)
 def test_products_of_prefetched_tiles_are_right_on_the_gpu():

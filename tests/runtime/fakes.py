@@ -83,7 +83,7 @@ class FakeDriver:
         self.points = EntryPoints(address(launch), address(encode), 0, 0, address(get_context), address(set_context))
 
     def launcher(self, recipe: dict, device=0, **options) -> Launcher:
-        made = Launcher(Recipe.of(recipe), 0x1234, Link(device, 77, self.points), **options)
+        made = Launcher(Recipe.of(recipe), 0x1234, Link(device, 77, self.points, multiprocessors=7), **options)
         self.sizes = [struct.calcsize("<" + param.form) if param.form else 128 for param in made.recipe.params]
         return made
 

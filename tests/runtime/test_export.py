@@ -14,6 +14,7 @@ import tilejit as tile
 from tilejit.errors import LaunchError
 from tilejit.export.archive import from_json, to_json
 from tilejit.runtime import driver, launcher
+from tilejit.runtime.recipe import GridParameter
 
 from tests.gpu import in_child, needs_gpu, run_child
 from tests.runtime.fakes import FakeArray, FakeDriver
@@ -44,6 +45,16 @@ def by_map(x, y, n, BLOCK: tile.constexpr):
         tile.copy_async(s, x[0:8, 0:64], mbar=bar)
     bar.wait(phase=0)
     tile.store(y[n:n + BLOCK, 0:64], tile.load(s[0:BLOCK, 0:64]))
+
+
+@tile.jit(num_warps=8)
+def in_turn(x, programs, count):
+    """Its CTAs run several programs. Its parameters have names that the launcher uses itself."""
+    row, acc = tile.program_id(0) * 128 + tile.program_id(1), tile.zeros((128, 64))
+    for k in tile.pipelined(range(0, x.shape[1], 64), stages=2, warp_specialize=True):
+        a = tile.load(x[row:row + 128, k:k + 64])
+        acc = tile.dot(a, tile.load(x[0:64, k:k + 64]).T, acc)
+    tile.store(programs[row:row + 128, 0:64], acc * count)
 
 
 def spec(*shape, dtype=F32):
@@ -306,6 +317,38 @@ def test_the_c_launcher_encodes_the_maps_that_python_encodes(folder, device):
     assert f"map {' '.join(map(str, numbers))}\n" in done.stdout and "code 0" in done.stdout
     refused = subprocess.run([folder / "main"], capture_output=True, text=True, env=dict(os.environ, REFUSE_MAPS="1"))
     assert "code 1 by_map: encoding tensor map 0 failed: CUDA_ERROR_INVALID_VALUE" in refused.stdout
+
+
+@needs_compiler
+def test_the_c_launcher_starts_a_cta_for_each_multiprocessor_for_programs_in_turn(tmp_path, device):
+    """And passes the extents of the grid."""
+    main = """#include "in_turn.h"
+    #include <stdio.h>
+    int cuCtxSetCurrent(void *);
+    int main(void) {
+        const int64_t shape[] = {512, 64};
+        tilejit_array x = {(void *)4096, TILEJIT_FLOAT16, 2, shape, 0}, y = {(void *)1048576, TILEJIT_FLOAT32, 2, shape, 0};
+        cuCtxSetCurrent((void *)1);
+        in_turn_launch(2, 5, 1, 0, &x, &y, 3);
+        in_turn_launch(3, 1, 1, 0, &x, &y, 3);
+        int code = in_turn_launch(2147483647u, 2, 1, 0, &x, &y, 3);
+        printf("code %d %s\\n", code, in_turn_error());
+        return 0;
+    }"""
+    in_turn.export(tmp_path / "in_turn.tile", [(spec(512, 64, dtype=tile.float16), spec(512, 64), 3)], targets=("sm_90a",))
+    (tmp_path / "main.c").write_text(main)
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-pedantic", tmp_path / "main.c", tmp_path / "in_turn.c", "-o",
+                    tmp_path / "main", *stub_driver(tmp_path), "-pthread"], check=True)
+    recipe = FakeDriver().launcher(tile.load_kernel(tmp_path / "in_turn.tile").versions[0].recipe).recipe
+    sizes = [struct.calcsize("<" + p.form) if p.form else 128 for p in recipe.params]
+    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, env={"SIZES": ",".join(map(str, sizes))})
+    launches = [line for line in done.stdout.splitlines() if line.startswith("launch")]
+    assert [line.split(",")[0] for line in launches] == ["launch 7 1 1", "launch 3 1 1"]
+    passed = [[int.from_bytes(bytes.fromhex(part), "little") for part in line.partition(":")[2].split()] for line in launches]
+    of_launch = [n for n, p in enumerate(recipe.params) if isinstance(p, GridParameter)]
+    seen = {recipe.params[n].axis: [values[n] for values in passed] for n in of_launch}
+    assert seen == {0: [2, 3], 1: [5, 1], 2: [1, 1]}
+    assert "code -2 in_turn: this version has at most" in done.stdout
 
 
 # -- on a GPU ------------------------------------------------------------------------------------------------------------

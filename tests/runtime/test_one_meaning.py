@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import contextmanager
+from math import prod
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -105,8 +106,12 @@ def recipes(draw, kinds):
         choices += [["ptr", i], *([name, i, d, width] for name in ("size", "stride") for d in range(kind[2])
                                   for width in ("i32", "i64"))]
     cluster = draw(st.sampled_from((None, [2, 1, 1], [1, 2, 2])))
+    persistent = {}
+    if cluster is None and draw(st.booleans()):
+        persistent["persistent"] = True
+        choices += [["grid", 0], ["grid", 1], ["grid", 2]]
     return make_recipe(arguments=kinds, params=draw(st.permutations(choices)), maps=made, cluster=cluster,
-                       pdl=draw(st.booleans()))
+                       pdl=draw(st.booleans())) | persistent
 
 
 def launched(driver, function, *call):
@@ -136,13 +141,15 @@ def compare(driver, launcher, grid, stream, values):
     elif python is LaunchError:  # a number does not fit in its parameter
         assert native is False
         with pytest.raises(Exception, match="format requires"):
-            launcher.parameters(values)
+            launcher.parameters(values, grid)
     else:
         assert native is True and python is True and native_launches == python_launches and len(native_launches) == 1
         driver.encoded.clear()
-        made, parameters = native_launches[0], launcher.parameters(values)
+        made, parameters = native_launches[0], launcher.parameters(values, grid)
         assert native_maps == python_maps == driver.encoded and made.params == parameters
-        assert (made.grid, made.block, made.shared) == (grid, (launcher.recipe.threads, 1, 1), launcher.recipe.shared)
+        started = (min(prod(grid), launcher.link.multiprocessors), 1, 1) if launcher.recipe.persistent else grid
+        assert (made.grid, made.block, made.shared) == (started, (launcher.recipe.threads, 1, 1),
+                                                        launcher.recipe.shared)
         assert made.stream == (5 if stream is None else stream)
 
 

@@ -242,6 +242,20 @@ class Emitter(PlaceMixin, InstructionMixin):
             self.params[recipe] = V(self, f"%p{len(self.params)}", dtype)
         return self.params[recipe]
 
+    def grid_extent(self, axis: int) -> V:
+        """The launch's number of programs along an axis: a special register, or a parameter if the launch starts
+        fewer CTAs."""
+        if self.graph.persistent:
+            return self.param(("grid", axis), int32)
+        return self.sreg(f"nctaid.{'xyz'[axis]}")
+
+    def counters(self, name: str, words: int) -> V:
+        """The address of so many 64-bit words of the module's own, which are 0 when it is loaded."""
+        line = f"@{name} = internal addrspace(1) global [{words} x i64] zeroinitializer, align 8"
+        if line not in self.globals:
+            self.globals.append(line)
+        return self.ins(f"ptrtoint ptr addrspace(1) @{name} to i64", int64)
+
     def resolve(self, sym: int | Sym):
         """A size or stride: a constant, or the parameter that holds it."""
         if isinstance(sym, int):

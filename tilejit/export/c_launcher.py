@@ -18,7 +18,15 @@ from ..names import entry_name
 from ..runtime.element_types import ELEMENT_TYPES, integer_limits
 from ..runtime.facts import ArrayKind, describe_fact
 from ..runtime.launch_expressions import Expression, Leaf, fold
-from ..runtime.recipe import PORTABLE_CLUSTER, MapParameter, MapRecipe, Parameter, Recipe
+from ..runtime.recipe import (
+    PORTABLE_CLUSTER,
+    PROGRAMS_LIMIT,
+    GridParameter,
+    MapParameter,
+    MapRecipe,
+    Parameter,
+    Recipe,
+)
 from .archive import RUNS, Archive, ExportedVersion
 
 _KEYWORDS = """
@@ -27,7 +35,8 @@ _KEYWORDS = """
     if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
     register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct
     switch template this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
-    xor xor_eq grid_x grid_y grid_z stream found context code"""
+    xor xor_eq grid_x grid_y grid_z stream found context code version count attributes parameters config programs
+    device resident launches"""
 KEYWORDS = frozenset(re.findall(r"\w+", _KEYWORDS))
 
 # a scalar's dtype -> its type in C; narrow floats are passed as their bits
@@ -505,6 +514,10 @@ class _Version:
             if size > 1:
                 yield (f"if (grid_{axis} % {size}) "
                        f"return fail(MISFIT, \"grid_{axis} is no multiple of the cluster's {size}\");")
+        if self.recipe.persistent:
+            yield "const uint64_t programs = (uint64_t)grid_x * grid_y * grid_z;"
+            yield f"if (programs > {PROGRAMS_LIMIT}u)"
+            yield f'    return fail(MISFIT, "this version has at most {PROGRAMS_LIMIT} programs");'
 
     def _parameters(self) -> Iterator[str]:
         """The kernel's parameters, and an array of pointers to them."""
@@ -514,6 +527,10 @@ class _Version:
                 yield from _encode(slot, self.recipe.maps[param.index])
                 pointers.append(f"map_{slot}")
                 slot += 1
+                continue
+            if isinstance(param, GridParameter):
+                pointers.append(f"&a{n}")
+                yield f"uint32_t a{n} = grid_{'xyz'[param.axis]};"
                 continue
             text = _c(param.value)
             if param.narrows:
@@ -539,7 +556,13 @@ class _Version:
         if recipe.pdl:
             yield "attributes[count].id = 6;"
             yield "attributes[count++].value.serialization = 1;"
-        yield (f"config_t config = {{ {{grid_x, grid_y, grid_z}}, {{{recipe.threads}, 1, 1}}, {recipe.shared}, stream, "
+        grid = "grid_x, grid_y, grid_z"
+        if recipe.persistent:
+            grid = "programs < (unsigned)resident ? (unsigned)programs : (unsigned)resident, 1, 1"
+            yield "int device, resident;"
+            yield "if ((code = cuCtxGetDevice(&device)) || (code = cuDeviceGetAttribute(&resident, 16, device)))"
+            yield '    return fail(code, "counting multiprocessors");'
+        yield (f"config_t config = {{ {{{grid}}}, {{{recipe.threads}, 1, 1}}, {recipe.shared}, stream, "
                "attributes, count };")
         yield "code = cuLaunchKernelEx(&config, found->function, parameters, NULL);"
         yield 'if (code) return fail(code, "the launch");'

@@ -392,6 +392,10 @@ class Emitter(Protocol):
         """The value of ``make()``, emitted once, in the function's entry block."""
     def sreg(self, name: str) -> Emitted:
         """A special register (PTX ISA, "Special Registers")."""
+    def grid_extent(self, axis: int) -> Emitted:
+        """The launch's number of programs along an axis."""
+    def counters(self, name: str, words: int) -> Emitted:
+        """The address of so many 64-bit words of the module's own, which are 0 when it is loaded."""
     def absolute_thread(self) -> Emitted:
         """The thread's id in the CTA."""
     def lane_id(self) -> Emitted:

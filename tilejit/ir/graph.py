@@ -220,6 +220,7 @@ class Launch:
     pdl: bool = False
     jitter: int | None = None
     profile: bool = False
+    persistent: bool = True
 
     @property
     def threads(self) -> int:
@@ -276,6 +277,9 @@ class Graph:
     loads: tuple[Any, ...] = ()  # records of loads in pipelined loops
     masks: tuple[Any, ...] = ()  # records of masks that iterations of pipelined loops skip
     rotations: tuple[Any, ...] = ()  # records of pipelined loops whose products could overlap with threads' work
+    persistence: tuple[Any, ...] = ()  # a record of whether CTAs run several programs, of a kernel that asks for roles
+    # whether they do: the launch starts as many as fit on the GPU, and `num_programs` is a parameter
+    persistent: bool = False
     warnings: tuple[Any, ...] = ()  # of passes, for the kernel's author
 
     def __str__(self) -> str:

@@ -302,7 +302,7 @@ class Machine(Protocol):
         """T, the threads of this scope instance."""
     @property
     def grid(self) -> tuple[int, int, int]:
-        """The number of CTAs per axis."""
+        """The number of CTAs per axis; of programs, if CTAs run several."""
     @property
     def low(self) -> int:
         """The id of the first thread in its CTA."""

@@ -44,6 +44,7 @@ def text(graph: Graph) -> str:
         if getattr(graph.launch, option) is not None:
             launch.append(f"{option}={getattr(graph.launch, option)}")
     launch += [o for o in ("fast_math", "pdl", "profile") if getattr(graph.launch, o)]
+    launch += ["persistent"] if graph.persistent else []
     params = ", ".join(f"{name(p)}: {p.type}" for p in graph.params)
     lines = [f"kernel {graph.name}({params}) {{{', '.join(launch)}, {graph.target}}}"]
     _block(graph.body, name, lines, "  ")

@@ -17,7 +17,7 @@ from .driver import EntryPoints
 from .facts import ArrayKind, describe_fact
 from .launch_expressions import evaluate
 from .libcuda import error_text
-from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, MapParameter, MapRecipe, Recipe
+from .recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, GridParameter, MapParameter, MapRecipe, Recipe
 from .writer import LAUNCH, is_scalar, view_of, write
 
 machine_code = Lazy("tilejit.runtime.native")  # a kernel that is launched once does not need it
@@ -34,13 +34,14 @@ class Link:
     context: int
     points: EntryPoints
     blackwell: bool = False
+    multiprocessors: int = 1
 
     @staticmethod
     def connect(device: int = 0) -> Link:
         """The link to a real device. LaunchError if there is none."""
         target = driver.target(device)
         return Link(device, driver.context(device), driver.entry_points(),
-                    target not in ("sm_80", "sm_86", "sm_89", "sm_90a"))
+                    target not in ("sm_80", "sm_86", "sm_89", "sm_90a"), driver.multiprocessors(device))
 
     def current_context(self) -> int:
         """The handle of the calling thread's current context, 0 if it has none."""
@@ -163,8 +164,9 @@ class Launcher:
         return [("not: " if guard.held else "") + describe_fact(guard.fact, names)
                 for guard in self.recipe.guards if bool(evaluate(guard.condition, seen)) != guard.held]
 
-    def parameters(self, args) -> list[bytes]:
-        """Each parameter's bytes as a launch with `args` packs them; tensor maps as the driver encodes them."""
+    def parameters(self, args, grid=(1, 1, 1)) -> list[bytes]:
+        """Each parameter's bytes as a launch with `args` packs them; tensor maps as the driver encodes them. The
+        extents of the grid are parameters of persistent kernels."""
         views = [view_of(value) if isinstance(kind, ArrayKind) else value
                  for kind, value in zip(self.recipe.arguments, args)]
         packed = []
@@ -175,6 +177,8 @@ class Launcher:
                 start = ctypes.addressof(room) + -ctypes.addressof(room) % 64
                 self.encode(map_, start, *map_.values(views))
                 packed.append(ctypes.string_at(start, 128))
+            elif isinstance(param, GridParameter):
+                packed.append(grid[param.axis].to_bytes(4, "little"))
             else:
                 packed.append(param.pack(views))
         return packed

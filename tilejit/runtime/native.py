@@ -101,7 +101,7 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
         borrow=borrow, stream_of=stream_of, launch=points.launch, encode_tiled=points.encode_tiled,
         get_context=points.get_context, context=link.context, function=launcher.function,
         attributes=ctypes.addressof(launcher.attributes) if launcher.attribute_count else 0,
-        attribute_count=launcher.attribute_count, device=device)
+        attribute_count=launcher.attribute_count, device=device, multiprocessors=link.multiprocessors)
     return struct.pack(f"<{len(WORDS)}Q", *(words[word] for word in WORDS))
 
 

@@ -9,14 +9,14 @@ from .arrays import MAY_BE_NEGATED
 from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, integer_limits
 from .facts import ArrayKind
 from .launch_expressions import Expression, Leaf, fold
-from .recipe import CONFIG_FIELDS, MapParameter, MapRecipe, Parameter, Recipe
+from .recipe import CONFIG_FIELDS, PROGRAMS_LIMIT, GridParameter, MapParameter, MapRecipe, Parameter, Recipe
 
 # The table's 8-byte words: Python's objects and functions, the array library's functions, the driver's,
 # and this launcher's values.
 WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
           "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread",
           "restore_thread", "borrow", "stream_of", "launch", "encode_tiled", "get_context",
-          "context", "function", "attributes", "attribute_count", "device")
+          "context", "function", "attributes", "attribute_count", "device", "multiprocessors")
 
 _TOO_LARGE, _INFINITE = struct.unpack("<2Q", struct.pack("<2d", FLOAT32_LIMIT, float("inf")))
 # Offsets in CPython's objects
@@ -36,13 +36,15 @@ def print_ir(recipe: Recipe) -> str:
     code.need("icmp eq i64 %count, 3")
     grid, stream, arguments = (code.load("ptr", "%args", 8 * i) for i in range(3))
     _read(code, recipe, arguments)
-    _fill_grid(code, recipe, grid, config)
+    extents = _fill_grid(code, recipe, grid, config)
     code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
     handle = code.stream(stream, bool(recipe.arrays))
     for index, param in enumerate(recipe.params):
         place = code.address_at(values, 8 * index)
         if isinstance(param, MapParameter):
             place = code.encode(recipe.maps[param.index])
+        elif isinstance(param, GridParameter):
+            code.store("i64", extents[param.axis], place)
         else:
             code.put(param, place)
         code.store("ptr", place, pointers, 8 * index)
@@ -68,20 +70,29 @@ def _read(code: _Code, recipe: Recipe, arguments: str) -> None:
         code.need(f"icmp eq i1 {code.value(guard.condition)}, {'true' if guard.held else 'false'}")
 
 
-def _fill_grid(code: _Code, recipe: Recipe, grid: str, config: str) -> None:
-    """Put the grid into the launch configuration. An empty grid counts as launched."""
+def _fill_grid(code: _Code, recipe: Recipe, grid: str, config: str) -> list[str]:
+    """Put the grid into the launch configuration. Returns its extents. An empty grid counts as launched."""
     code.need_tuple(grid, 3)
-    empty = None
+    empty, extents = None, []
     for axis, ((limit, multiple), (kind, offset)) in enumerate(zip(recipe.grid_limits, CONFIG_FIELDS)):
         extent = code.integer(code.load("ptr", grid, _ITEMS + 8 * axis))
         code.need(f"icmp ule i64 {extent}, {limit}")
         if multiple > 1:
             code.need(f"icmp eq i64 {code('urem i64', extent, multiple)}, 0")
         code.store(kind, code(f"trunc i64 {extent} to {kind}"), config, offset)
+        extents.append(extent)
         zero = code("icmp eq i64", extent, 0)
         empty = zero if empty is None else code("or i1", empty, zero)
     code.line(f"br i1 {empty}, label %launched, label %filled")
     code.label("filled")
+    if recipe.persistent:
+        programs = code("mul i64", code("mul i64", *extents[:2]), extents[2])  # below 2^63
+        code.need(f"icmp ule i64 {programs}, {PROGRAMS_LIMIT}")
+        resident = code.word("multiprocessors", "i64")
+        started = code(f"select i1 {code('icmp ult i64', programs, resident)}, i64 {programs}, i64 {resident}")
+        for (kind, offset), value in zip(CONFIG_FIELDS, (started, 1, 1)):
+            code.store(kind, code(f"trunc i64 {value} to {kind}"), config, offset)
+    return extents
 
 
 def _launch(code: _Code, config: str, pointers: str) -> None:

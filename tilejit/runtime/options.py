@@ -31,7 +31,7 @@ def make_launch(options: dict[str, Any]) -> Launch:
     seed = launch.jitter
     if seed is not None and not (_is_integer(seed) and seed >= 0):
         raise LaunchError(f"jitter is a seed, an integer of at least 0, or None, not {seed!r}")
-    for name in ("fast_math", "pdl", "profile"):
+    for name in ("fast_math", "pdl", "profile", "persistent"):
         if not isinstance(getattr(launch, name), bool):
             raise LaunchError(f"{name} is True or False, not {getattr(launch, name)!r}")
     return launch

@@ -15,7 +15,10 @@ function of it that launches, `native_ir` the one in machine code, and `Launcher
 Argument numbers count the call's runtime arguments. `shared`, and a map's strides and base offset, are in bytes; a
 map's dims, strides and base offset are expressions of `expressions`. A map with "nowhere" describes placeholder
 memory of the launcher, since its argument has no elements. A map with "lower", "upper", "channels" and "pixels"
-instead of "box" is im2col, along w if it has "wide"."""
+instead of "box" is im2col, along w if it has "wide".
+
+With "persistent": true, a CTA runs several programs. The launch starts one CTA for each multiprocessor, but no more
+than there are programs, in a row; the extents of the grid of programs are parameters, ["grid", axis]."""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ _FIXED = ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promo
           "box", "lower", "upper", "channels", "pixels", "wide")  # fields of a map that are the same in every call
 
 GRID_LIMIT = (2 ** 31 - 1, 65535, 65535)
+PROGRAMS_LIMIT = 2 ** 31 - 2 ** 16  # of a persistent kernel: the number of one, and of CTAs more, fits in 31 bits
 THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
 
 _INTEGER = {"i32": "i", "i64": "q"}
@@ -56,11 +60,13 @@ class Parameter:
     dtype: str = ""
 
     @staticmethod
-    def of(data: Sequence[Any]) -> Parameter | MapParameter | None:
+    def of(data: Sequence[Any]) -> AnyParameter | None:
         """The parameter that JSON data stands for; None if it stands for none."""
         match data:
             case ["map", index]:
                 return MapParameter(index)
+            case ["grid", axis]:
+                return GridParameter(axis)
             case ["ptr", i]:
                 return Parameter(Leaf("ptr", i), "Q")
             case ["size" | "stride", i, axis, width] if width in _INTEGER:
@@ -92,6 +98,17 @@ class MapParameter:
 
     index: int
     form = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GridParameter:
+    """A parameter of a persistent kernel: the extent of the grid of programs along `axis`."""
+
+    axis: int
+    form = "I"
+
+
+AnyParameter = Parameter | MapParameter | GridParameter
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,10 +167,11 @@ class Recipe:
     shared: int
     pdl: bool
     arguments: tuple[Kind, ...]
-    params: tuple[Parameter | MapParameter, ...]
+    params: tuple[AnyParameter, ...]
     maps: tuple[MapRecipe, ...]
     guards: tuple[Guard, ...]
     written: frozenset[int] = frozenset()  # the numbers of the arguments that the kernel writes
+    persistent: bool = False
 
     @staticmethod
     def of(data: dict[str, Any]) -> Recipe:
@@ -164,7 +182,7 @@ class Recipe:
                         bool(data.get("pdl")), kinds, tuple(_parameter(name, param) for param in data["params"]),
                         tuple(map(MapRecipe.of, data.get("maps") or ())),
                         tuple(_guard(fact, held, kinds) for fact, held in data.get("guards") or ()),
-                        frozenset(data.get("written") or ()))
+                        frozenset(data.get("written") or ()), bool(data.get("persistent")))
         recipe._check()
         return recipe
 
@@ -224,6 +242,9 @@ class Recipe:
         for axis, extent, (_limit, size) in zip("xyz", (x, y, z), self.grid_limits):
             if extent % size:
                 raise LaunchError(f"{self.name}: grid.{axis} is {extent}, not a multiple of the cluster's {size}")
+        if self.persistent and x * y * z > PROGRAMS_LIMIT:
+            raise LaunchError(f"{self.name}: the grid {(x, y, z)} has {x * y * z} programs, and CTAs that run several "
+                              f"of them count {PROGRAMS_LIMIT} at most: give persistent=False")
         return x != 0 and y != 0 and z != 0
 
 
@@ -232,7 +253,7 @@ def _guard(fact: Fact, held: bool, kinds: tuple[Kind, ...]) -> Guard:
     return Guard(fact, test, held, leaves(test))
 
 
-def _parameter(kernel: str, data: Sequence[Any]) -> Parameter | MapParameter:
+def _parameter(kernel: str, data: Sequence[Any]) -> AnyParameter:
     made = Parameter.of(data)
     if made is None:
         raise LaunchError(f"{kernel}: {data!r} is not a parameter of a recipe")

@@ -16,7 +16,16 @@ from .device_array import DeviceArray
 from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, integer_limits, scalar_bytes
 from .facts import ArrayKind
 from .launch_expressions import Expression, Leaf, python_text
-from .recipe import CONFIG, MapParameter, MapRecipe, Parameter, Recipe, normal_grid
+from .recipe import (
+    CONFIG,
+    PROGRAMS_LIMIT,
+    GridParameter,
+    MapParameter,
+    MapRecipe,
+    Parameter,
+    Recipe,
+    normal_grid,
+)
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 _SCALARS = (int, float, bool, type(None), str)
@@ -56,7 +65,7 @@ def write(launcher):
     frames = _Frames(recipe)
     attributes = ctypes.addressof(launcher.attributes) if launcher.attribute_count else 0
     source = "\n".join([*_read(recipe, "torch" in sys.modules), *_pick_stream(len(recipe.arrays)),
-                        *_fill(recipe, attributes, launcher.attribute_count), ""])
+                        *_fill(recipe, attributes, launcher.attribute_count, launcher.link.multiprocessors), ""])
     names = _names(launcher, frames)
     exec(compile(source, f"<launch {recipe.name}>", "exec"), names)
     return source, names["launch"]
@@ -89,10 +98,11 @@ def _pick_stream(arrays: int) -> list[str]:
             "    elif stream.__class__ is not int: stream = stream_handle(stream)"]
 
 
-def _fill(recipe: Recipe, attributes: int, attribute_count: int) -> list[str]:
+def _fill(recipe: Recipe, attributes: int, attribute_count: int, multiprocessors: int) -> list[str]:
     """Code that fills a frame with the configuration, the parameters and the tensor maps, and calls the driver."""
-    values = [*recipe.config(("gx", "gy", "gz"), "stream", attributes, attribute_count),
-              *(_value(param) for param in recipe.params if isinstance(param, Parameter))]
+    grid = (f"min(gx * gy * gz, {multiprocessors})", 1, 1) if recipe.persistent else ("gx", "gy", "gz")
+    values = [*recipe.config(grid, "stream", attributes, attribute_count),
+              *(_value(param) for param in recipe.params if not isinstance(param, MapParameter))]
     text = ["    try: frame = pool.pop()",
             "    except IndexError: frame = make_frame()",
             "    raw, start, config, params, maps = frame",
@@ -191,7 +201,8 @@ def _read_scalar(i: int, dtype: str) -> list[str]:
 def _read_grid(recipe: Recipe) -> list[str]:
     axes = list(zip(("gx", "gy", "gz"), recipe.grid_limits))
     fits = [*(f"0 < {g} < {limit + 1}" for g, (limit, _) in axes),
-            *(f"{g} % {multiple} == 0" for g, (_, multiple) in axes if multiple > 1)]
+            *(f"{g} % {multiple} == 0" for g, (_, multiple) in axes if multiple > 1),
+            *([f"gx * gy * gz <= {PROGRAMS_LIMIT}"] if recipe.persistent else [])]
     return ["    gx, gy, gz = grid if grid.__class__ is tuple and len(grid) == 3 else normal_grid(grid)",
             f"    if not ({' and '.join(fits)}) and not check_grid(gx, gy, gz): return True"]
 
@@ -207,7 +218,9 @@ def _name(leaf: Leaf) -> str:
     return f"{letter}{leaf.argument}" + ("" if leaf.axis is None else f"_{leaf.axis}")
 
 
-def _value(param: Parameter) -> str:
+def _value(param: Parameter | GridParameter) -> str:
+    if isinstance(param, GridParameter):
+        return ("gx", "gy", "gz")[param.axis]
     text = python_of(param.value)
     return f"scalar_bytes({text}, {param.dtype!r})" if param.is_raw else text
 

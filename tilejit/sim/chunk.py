@@ -58,6 +58,22 @@ class Steps:
                      + (f"\n{place.render()}" if place else ""))
 
 
+class Launched:
+    """What a launch runs: the grid of `programs`, by a grid of `ctas`, which is the same unless CTAs take several in
+    turn."""
+
+    def __init__(self, ctas: tuple[int, int, int], programs: tuple[int, int, int]):
+        self.ctas, self.programs = ctas, programs
+        self.taken = ctas[0]  # programs that a CTA has begun with or taken, as it asks for another
+
+    def take(self, asking: np.ndarray) -> np.ndarray:
+        """The next program's number for each of the CTAs that ask, (B, 1)."""
+        asking = asking.astype(np.int32)
+        numbers = self.taken + np.cumsum(asking, axis=0, dtype=np.int32) - asking
+        self.taken += int(asking.sum())
+        return numbers
+
+
 class Chunk(Flight, Verdicts):
     """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is the CTA of cluster rank `rank` in
     cluster i of the chunk."""
@@ -65,11 +81,11 @@ class Chunk(Flight, Verdicts):
     SERIALS = count(1)
     FIBER = Fiber
 
-    def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
-                 rng: np.random.Generator, patient: bool, checks: bool, steps: Steps):
+    def __init__(self, program: Program, launched: Launched, cluster, which: range, env: dict, arguments: list,
+                 report: Report, rng: np.random.Generator, patient: bool, checks: bool, steps: Steps):
         self.program, self.graph, self.report, self.checks = program, program.graph, report, checks
         self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
-        self.grid, self.cluster, self.arguments = grid, cluster, arguments
+        self.launched, self.grid, self.cluster, self.arguments = launched, launched.ctas, cluster, arguments
         self.address_space = AddressSpace(arguments, checks)
         self.rng, self.patient, self.steps = rng, patient, steps
         self.serial = next(self.SERIALS)   # unique in this process

@@ -14,7 +14,7 @@ from ..ir.builder import element_type
 from ..ir.graph import Graph
 from ..types import Buffer
 from .blas import one_blas_thread
-from .chunk import Chunk, Steps
+from .chunk import Chunk, Launched, Steps
 from .global_races import GlobalShadow
 from .memory import GlobalMemory
 from .program import Program
@@ -28,6 +28,9 @@ SHARED_BYTES = 1 << 28     # limit on the bytes of shared memory of a chunk
 # elements of the largest tile over all CTAs of the chunk, if these are more than TOGETHER CTAs
 TILE_ELEMENTS = 1 << 22
 TOGETHER = 264             # CTAs that run concurrently if memory allows, so that they may wait for each other
+# How many CTAs a launch of a persistent kernel starts. None: one for each program, so that programs that race do so in
+# CTAs of their own.
+RESIDENT: int | None = None
 
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
@@ -50,6 +53,9 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
     cluster = graph.launch.cluster or (1, 1, 1)
     if any(n % c for n, c in zip(grid, cluster)):
         raise LaunchError(f"the grid {grid} is no multiple of the cluster {cluster}")
+    programs = grid
+    if graph.persistent:
+        grid = (min(int(np.prod(programs)), RESIDENT or int(np.prod(programs))), 1, 1)
     program = Program(graph)
     report = Report(max_findings)
     env, arguments = bind_arguments(graph, args, program, checks, all_threads=watch is not None, known=known)
@@ -64,9 +70,9 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
     if timeline:
         report.recording = Recording(graph.name, grid)
         make = partial(TimedChunk, recording=report.recording)
-    clocks = None
+    clocks, launched = None, Launched(grid, programs)
     for first in range(0, clusters, size):
-        chunk = make(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
+        chunk = make(program, launched, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks, steps=steps)
         chunk.global_clocks = clocks
         with np.errstate(all="ignore"), one_blas_thread():  # as on a GPU, arithmetic raises no exceptions

@@ -74,7 +74,7 @@ class Machine:
         self.low, self.high = fiber.low, fiber.high
         self.batch = len(fiber.rows)          # B
         self.threads = fiber.high - fiber.low  # T
-        self.grid = self.sim.grid
+        self.grid = self.sim.launched.programs
         self.target = self.sim.graph.target
         self.report = self.sim.report
         self.checks = self.sim.checks
@@ -104,7 +104,7 @@ class Machine:
     def program_id(self, axis: int) -> np.ndarray:
         """The CTA's index in the grid along an axis, (B, 1); (1, 1) if the grid has extent 1 there."""
         ids = self.sim.program_ids[axis][self.rows].reshape(-1, 1)
-        return ids[:1] if self.grid[axis] == 1 else ids
+        return ids[:1] if self.sim.grid[axis] == 1 else ids
 
     def cluster_id(self, axis: int) -> np.ndarray:
         """The index of the CTA's cluster in the grid along an axis, (B, 1) or (1, 1)."""

@@ -53,7 +53,7 @@ _XYZ = "xyz"
 program_id = _id("program_id", "The index of this CTA in the grid along `axis`.", Uniformity.CTA,
                  lambda m, axis: m.program_id(axis), lambda e, axis: e.sreg(f"ctaid.{_XYZ[axis]}"), by_axis=True)
 num_programs = _id("num_programs", "The number of CTAs in the grid along `axis`.", Uniformity.GRID,
-                   lambda m, axis: np.full((1, 1), m.grid[axis]), lambda e, axis: e.sreg(f"nctaid.{_XYZ[axis]}"),
+                   lambda m, axis: np.full((1, 1), m.grid[axis]), lambda e, axis: e.grid_extent(axis),
                    by_axis=True)
 cluster_id = _id("cluster_id", "The index of this CTA's cluster in the grid along `axis`.", Uniformity.CLUSTER,
                  lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True,

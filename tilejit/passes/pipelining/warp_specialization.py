@@ -39,11 +39,14 @@ from ...ir.graph import (
     written_values,
 )
 from ...ops.language.operators import compare
+from ...ops.language.programs import load_for_program, take_program
 from ...ops.memory.ordered import ordered_load
 from ...ops.memory.packed import AS_BYTES
 from ...ops.memory.shared import sync
+from ...ops.moves.copy_async import copy_async_
 from ...ops.structure.ring_release import arrivals, ring_release
 from ...ops.sync import barriers as bars
+from ...ops.sync.pipeline import flip_phase
 from ...ops.sync.proxies import accessed_by_threads
 from ...ops.tmem.slots import met_in, reads_late
 from ..analysis.context import Context
@@ -55,8 +58,9 @@ from ..analysis.program_slices import (
     live_values,
     without_dead_code,
 )
-from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder
+from ..analysis.staging import VIEWS, StagedLoop, StagedLoopFinder, copied_bytes
 from ..products.products_in_flight import with_deferred_wait
+from .persistent_programs import ProgramNumbers
 from .pipeline_writer import (
     PipelineWriter,
     bounded_slot,
@@ -100,7 +104,7 @@ def specialize_warps(context: Context, found: StagedLoopFinder, rotations: dict[
     rotated = {loop: rotations[loop] for loop, why in why_not.items() if not why}
     consumer = Consumer(context, loops, rotated)
     body = consumer.block(graph.body)
-    producer = Producer(context, loops, rotated).body_of(graph.body)
+    producer = Producer(context, loops, rotated, consumer.numbers).body_of(graph.body)
     fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.traits.allocates)
     spared = unused_reads(context)
     rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)),
@@ -143,6 +147,8 @@ class Consumer(PipelineWriter):
     def __init__(self, context: Context, loops: dict[For, StagedLoop], rotations: dict[For, Rotation]):
         self.rotations = rotations
         super().__init__(context, loops)
+        graph = context.graph
+        self.numbers = ProgramNumbers(self.g, graph.launch.threads) if graph.persistent else None
 
     def allocate(self, staged: StagedLoop) -> None:
         """Make the rings and barriers of a loop; of a rotated one, for each lane."""
@@ -152,6 +158,15 @@ class Consumer(PipelineWriter):
         for lane in self.rotations[staged.loop].lanes:
             super().allocate(lane.staged)
             staged.rings |= lane.staged.rings
+
+    def call(self, call: Call) -> None:
+        if call.op is take_program and self.numbers is not None:
+            self.g.loc = call.loc
+            self.new[call.result] = self.numbers.receive(self.g, self.all(call.args)[1])
+            return
+        if call.op is load_for_program:
+            return
+        super().call(call)
 
     def arrivals(self, staged: StagedLoop) -> int:
         threads = self.context.graph.launch.threads
@@ -237,8 +252,9 @@ class Producer:
     """The thread that issues the copies of all loops: it runs the kernel's control flow,
     and of the rest only what they need."""
 
-    def __init__(self, context: Context, loops: dict[For, StagedLoop], rotations: dict[For, Rotation]):
-        self.context, self.loops = context, loops
+    def __init__(self, context: Context, loops: dict[For, StagedLoop], rotations: dict[For, Rotation],
+                 numbers: ProgramNumbers | None):
+        self.context, self.loops, self.numbers = context, loops, numbers
         # of each loop, the copies whose slots are filled and released together
         self.lanes = {loop: rotations[loop].lanes if loop in rotations else [Lane(staged, False, "trip")]
                       for loop, staged in loops.items()}
@@ -306,9 +322,25 @@ class Producer:
                     nodes += _with_blocks(copier, node, lambda b: self.slice_block(copier, b))
                 case Scope():
                     pass
+                case Call() if node.op is take_program and self.numbers is not None:
+                    with self.writer.g.block() as made:
+                        copier.values[node.result] = self.numbers.send(self.writer.g, *copier.all(node.args))
+                    nodes += made
+                case Call() if node.op is load_for_program:
+                    with self.writer.g.block() as made:
+                        self.load_for_program(node, *copier.all(node.args))
+                    nodes += made
                 case Call():
                     nodes += copier.node(node)
         return Block(tuple(nodes), copier.all(block.yields))
+
+    def load_for_program(self, call: Call, target: Operand, source: Operand, full: Operand, empty: Operand,
+                         phase: Operand) -> None:
+        """Load a tile into its slot, once that is empty."""
+        g, g.loc = self.writer.g, call.loc
+        g.call(bars.wait_op, empty, flip_phase(g, phase))
+        g.call(bars.arrive_expect_tx_op, full, Const(copied_bytes(source), int32))
+        g.append(Call(copy_async_, (target, source, full), {"options": {}, "partial": None}, (), call.loc))
 
     def loop(self, copier: Copier, staged: StagedLoop) -> list[Node]:
         """The loop with, in each trip, a wait for the slot to be empty and the copies into it.
@@ -379,7 +411,8 @@ class Producer:
                      for r in n.results}
         staged = [lane.staged for lanes in self.lanes.values() for lane in lanes]
         slots = {v for s in staged for v in (*s.rings.values(), s.full, s.empty) if v is not None}
-        return allocated | set(self.context.graph.params) | slots
+        numbers = () if self.numbers is None else self.numbers.values
+        return allocated | set(self.context.graph.params) | slots | set(numbers)
 
     def _check_reads(self, body: Block) -> None:
         """Raise CompilationError where the producer reads memory that the kernel writes."""

@@ -110,6 +110,14 @@ class _LiveRanges:
                     at = max(at, last)
             self.ends.setdefault(value, set()).add(at)
 
+    def taken_with_joins(self) -> set[Operand]:
+        """What is used for certain, with what branches yield as results of which that is true."""
+        taken, size = set(self.taken), -1
+        while size != len(taken):
+            size = len(taken)
+            taken.update(y for result, yields in self.joins if result in taken for y in yields)
+        return taken
+
     def live_after(self, value: Value, at: int) -> bool:
         """Whether a value is used after a position, on a path that leads there."""
         def lies_in_other_branch(end: int) -> bool:
@@ -149,7 +157,8 @@ class PinnedRegisters:
             for before, _ in lives.products[:i]:
                 self._coalesce(result, before)
         inners = {inner for inner, *_ in lives.carries}
-        self.unread: dict[Value, bool] = {v: v in inners for v in self.parent if v not in lives.taken}
+        taken = lives.taken_with_joins()
+        self.unread: dict[Value, bool] = {v: v in inners for v in self.parent if v not in taken}
         numbers: dict[Value, int] = {}
         self.sets: Mapping[Operand, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
 

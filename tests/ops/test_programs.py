@@ -1,0 +1,123 @@
+"""How CTAs of a persistent kernel take programs in turn: the PTX of `take_program`, run by threads in random order."""
+
+import random
+import re
+
+import pytest
+from tilejit.ops.language import programs
+from tilejit.ops.language.programs import SLOTS
+
+WORDS = 2 + 2 * SLOTS  # of the module's counters
+MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+def instructions():
+    """The instructions of `take_program` as (guard, opcode, operands), and where labels are among them."""
+    made, labels = [], {}
+    for text in re.split(r"(?<=[;:])\s+", programs._TAKE.strip("{} ")):
+        if text.endswith(":"):
+            labels[text[:-1]] = len(made)
+        elif not text.startswith(".reg"):
+            guard, opcode, rest = re.fullmatch(r"(@p )?(\S+) (.*);", text).groups()
+            made.append((guard, opcode, [part.strip() for part in re.split(r",(?![^{]*})", rest)]))
+    return made, labels
+
+
+TEXT, LABELS = instructions()
+
+
+class Thread:
+    """A producer that takes programs: each `step` runs one instruction on `memory`, which all threads share."""
+
+    def __init__(self, memory, number, total, ctas):
+        self.memory, self.at, self.taken = memory, 0, []
+        self.inputs = {"$1": 0, "$2": total, "$3": ctas, "%gridid": number}
+        self.registers, self.ended = {}, False
+
+    def value(self, x):
+        if x.startswith("["):
+            base, _, offset = x.strip("[]").partition("+")
+            return self.value(base) + int(offset or 0)
+        return self.inputs[x] if x in self.inputs else self.registers[x] if x in self.registers else int(x, 0)
+
+    def read(self, place, bits):
+        at = place // 4
+        return self.memory[at] | (self.memory[at + 1] << 32 if bits == 64 else 0)
+
+    def write(self, place, value, bits):
+        for n in range(bits // 32):
+            self.memory[place // 4 + n] = value >> 32 * n & MASK32
+
+    def step(self):
+        if self.at == len(TEXT):
+            self.taken.append(self.registers["$0"])
+            self.ended, self.at = self.registers["$0"] >= self.inputs["$2"], 0
+            return
+        guard, opcode, operands = TEXT[self.at]
+        self.at += 1
+        if guard and not self.registers["p"]:
+            return
+        name, kind = opcode.split(".")[0], opcode.split(".")[-1]
+        bits = 64 if kind.endswith("64") else 32
+        if name == "bra":
+            self.at = LABELS[operands[0]]
+        elif name == "st":
+            self.write(self.value(operands[0]), self.value(operands[1]), bits)
+        elif operands[0].startswith("{"):
+            for n, register in enumerate(operands[0].strip("{}").split(",")):
+                self.registers[register.strip()] = self.value(operands[1]) >> 32 * n & MASK32
+        else:
+            self.registers[operands[0]] = self.result(name, opcode, operands[1:], bits)
+
+    def result(self, name, opcode, operands, bits):
+        if operands[0].startswith("{"):
+            low, high = (self.value(x.strip()) for x in operands[0].strip("{}").split(","))
+            return low | high << 32
+        x, *others = map(self.value, operands)
+        if name == "ld":
+            return self.read(x, bits)
+        if name == "atom":
+            old = self.read(x, bits)
+            compared = ".cas." in opcode
+            new = others[-1] if compared and old == others[0] else old if compared else old + others[0]
+            self.write(x, new & (MASK64 if bits == 64 else MASK32), bits)
+            return old
+        if name == "mad":
+            return x * others[0] + others[1]
+        if name == "setp":
+            return {"eq": x == others[0], "ne": x != others[0], "lt": x < others[0]}[opcode.split(".")[1]] if others else 0
+        return {"mov": lambda: x, "add": lambda: x + others[0] & (MASK64 if bits == 64 else MASK32),
+                "and": lambda: x & others[0], "or": lambda: x | others[0]}[name]()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_program_is_taken_once_by_launches_that_run_at_the_same_time(seed):
+    """Their numbers share slots. Afterwards the counters are as they were before, so the next launches count from 0."""
+    rng, memory = random.Random(seed), [0] * WORDS
+    shapes = [(1 + SLOTS, 7, 3), (1 + 2 * SLOTS, 5, 4), (1, 9, 2), (2, 6, 5), (2 + SLOTS, 4, 4), (1 + 5 * SLOTS, 40, 8)]
+    waiting = [shapes[rng.randrange(len(shapes))] for _ in range(4)] + shapes
+    running = {}
+    while waiting or running:
+        if waiting and (len(running) < 5 and rng.random() < 0.02 or not running):
+            number, total, ctas = waiting.pop()
+            if number not in running:
+                running[number] = total, ctas, [Thread(memory, number, total, ctas) for _ in range(ctas)]
+            else:
+                waiting.insert(0, (number, total, ctas))
+        for number, (total, ctas, threads) in list(running.items()):
+            for thread in threads:
+                if not thread.ended and rng.random() < 0.5:
+                    thread.step()
+            if all(thread.ended for thread in threads):
+                taken = sorted(p for thread in threads for p in thread.taken if p < total)
+                assert taken == list(range(ctas, total))
+                del running[number]
+    assert memory == [0] * WORDS
+
+
+def test_the_order_in_which_one_cta_takes_programs_is_that_of_their_numbers():
+    memory = [0] * WORDS
+    thread = Thread(memory, 3, 6, 1)
+    while not thread.ended:
+        thread.step()
+    assert thread.taken == [1, 2, 3, 4, 5, 6]
