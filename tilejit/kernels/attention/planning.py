@@ -77,6 +77,9 @@ def _choose_config(problem: Attention, config: Config | None, target: str, proce
         if config.roles and request.block is not None:
             config = replace(config, bm=request.block[0], bn=request.block[1], turns=request.block[0] > 64)
     check_kind(config)
+    if config.in_order and problem.scores.float8:
+        raise LaunchError("blocks in order are for 16 bits, whose probabilities become an operand in pieces: "
+                          f"config.in_order must be False, since q is of {request.q.dtype}")
     by_sequences = alone or config.splits > 1 or lengths and not config.roles
     if by_sequences and config.roles:
         raise LaunchError("keys in pages, keys that CTAs share, and rows of over 256 columns need a kernel without "

@@ -107,10 +107,11 @@ def softmax_step(s, most, total, factor, HIDES: tile.constexpr, SHIFT: tile.cons
                  CHAINED: tile.constexpr = False):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
-    no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax. `CHAINED`: powers are
-    added to the sums one after the other, from what was summed before times its factor on. Otherwise ptxas computes
-    that factor behind all powers, and all that it multiplies comes after them; a chain brings it forward, and the
-    multiplications stand between the powers."""
+    no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax.
+
+    `CHAINED`: powers are added to the sums one after the other, from what was summed before times its factor on.
+    Otherwise ptxas computes that factor behind all powers, and all that it multiplies comes after them; a chain brings
+    it forward, and the multiplications stand between the powers."""
     largest, top, by = next_maxima(s, most, factor, HIDES)
     p = powers_of(s, top, factor, SHIFT)
     PARTS: tile.constexpr = total.shape[1]
