@@ -23,7 +23,8 @@ SLOTS = 256  # more than a GPU runs grids at once (128; CUDA C++ Programming Gui
 # free one is 0. A launch's own slot follows from its number. If another launch is still there, it counts in the next
 # free one. CTAs agree on the slot under the lock, which is only held for as long as that takes. Each CTA asks until no
 # program is left, so a launch asks as often as it has programs, and the last time frees its slot. A launch that starts
-# a CTA for each program does not count.
+# a CTA for each program does not count. Two instances of one CUDA graph pass the same number, but they write the same
+# arrays, so they do not run at the same time.
 # $0: the result, $1: the module's counters, $2: the launch's number, $3: its programs, $4: its CTAs.
 _TAKE = f"""{{ .reg .pred p; .reg .b32 l, h, n, i, d, r; .reg .b64 s, a, o, w;
 mov.u32 r, $4;
