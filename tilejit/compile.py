@@ -335,8 +335,9 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
     if launch.jitter is not None:
         return
     if launch.spills is not None and spill_bytes > launch.spills:
-        raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, "
-                               f"and spills={launch.spills} allows no more; use smaller tiles or more warps", graph.loc)
+        cure = ", or persistent=False, which takes a few registers less" if graph.persistent else ""
+        raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows "
+                               f"no more; use smaller tiles or more warps{cure}", graph.loc)
     if launch.max_registers is not None and registers > launch.max_registers:
         raise CompilationError(f"the kernel uses {registers} registers a thread, "
                                f"more than max_registers={launch.max_registers} allows", graph.loc)

@@ -6,6 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.compile import check_budgets
+from tilejit.errors import CompilationError
+from tilejit.ir.graph import Block, Graph, Launch
 from tilejit.sim import launch
 
 from tests.gpu import in_child, needs_gpu, needs_module
@@ -161,6 +164,12 @@ def test_the_kernel_without_what_tells_them_apart_is_persistent():
 
 
 @pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
+def test_a_kernel_that_spills_learns_of_the_registers_that_programs_in_turn_take():
+    graph = Graph("k", (), Block(), Launch(spills=0), "sm_90a", None, persistent=True)
+    with pytest.raises(CompilationError, match="spills 8 bytes .*or persistent=False, which takes a few registers less"):
+        check_budgets(graph, 168, 8)
+
+
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=90)
