@@ -97,16 +97,15 @@ def test_the_last_tiles_are_shorter_where_all_processors_then_end_earlier(batche
     assert found == tall and end >= batches * heads * rows / (64 * 132)  # no earlier than if all rows were shared out evenly
 
 
-def test_three_consumers_take_many_keys_and_no_users_functions(monkeypatch):
-    """From as many keys on as the model says, if tiles of 192 rows do not leave more processors idle."""
-    monkeypatch.setattr(model, "IN_ORDER", (4096, 8192))
+def test_three_consumers_take_few_keys_in_order_and_no_users_functions():
+    """If tiles of 192 rows do not leave more processors idle."""
     def in_order(shape, **options):
         return model.choose(problem_of(shape, **options), "sm_90a", True, True, 132).in_order
-    long = (1, 16, 16384, 128)
-    assert in_order(long) and in_order(long, causal=True) and in_order((4, 16, 4096, 128))
-    assert not in_order((16, 16, 1024, 128)) and not in_order((4, 16, 4096, 128), causal=True) and not in_order((1, 1, 26880, 128))
-    assert not in_order((1, 16, 16384, 64)) and not in_order(long, score=alibi, extras=1) and not in_order(long, softcap=True)
-    assert not in_order(long, window=(100, 0))
+    narrow, wide = (16, 32, 1024, 64), (16, 16, 1024, 128)
+    assert in_order(narrow) and in_order(narrow, causal=True) and in_order(wide) and not in_order(wide, causal=True)
+    assert not in_order((4, 32, 4096, 64)) and not in_order((4, 16, 4096, 128)) and not in_order((16, 8, 1024, 256))
+    assert not in_order((33, 4, 128, 128)) and in_order((33, 4, 192, 128))
+    assert not in_order(narrow, score=alibi, extras=1) and not in_order(wide, softcap=True) and not in_order(narrow, window=(100, 0))
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
@@ -309,10 +308,10 @@ def test_no_loop_over_blocks_on_hopper_spills(d, options):
     assert (bodies := loops(made)) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
 
 
-def test_sums_in_chains_leave_no_rescaling_behind_the_powers(monkeypatch):
+def test_sums_in_chains_leave_no_rescaling_behind_the_powers():
     """ptxas then computes its factor first. The results are right."""
-    monkeypatch.setattr(planning, "CHAINED", (128,))
-    tried(*inputs(1, 2, 1, 200, 300, 128), replace(TWO, warps=8), causal=True)
+    assert model.chains_sums(problem_of((1, 2, 300, 128))) and not model.chains_sums(problem_of((1, 2, 300, 128), causal=True))
+    tried(*inputs(1, 2, 1, 200, 300, 128), replace(TWO, warps=8))
     body = min(loops(compiled(128, config=TWO)), key=len)
     last = max(i for i, text in enumerate(body) if "MUFU.EX2" in text)
     assert len(body) <= 450 and count(body, "FMUL") >= 64 and count(body[last:], "FMUL") <= 8

@@ -95,16 +95,17 @@ def test_a_graph_transposes_the_values_that_it_finds():
 def test_packed_sequences_of_float8_do_not_reach_each_other_on_the_gpu():
     import torch
     from tilejit import kernels
-    lengths, (arrays, _) = [700, 0, 63, 1237], drawn(1, 4, 2, 2000, 2000, 128)
-    q, k, v = (x[0] for x in arrays)
+    lengths, (arrays, factors) = [700, 0, 63, 1237], drawn(1, 4, 2, 2000, 2000, 128)
+    (q, k, v), factors = (x[0] for x in arrays), [f[0] for f in factors]
     nan = torch.full((), float("nan"), device="cuda").to(v.dtype)
     k[:, 700:763, 3], v[:, 700:763, 5] = nan, nan
-    out, lse = kernels.attention(q, k, v, causal=True, lse=True, lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32))
+    out, lse = kernels.attention(q, k, v, causal=True, lse=True, lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32),
+                                 **dict(zip(("q_scale", "k_scale", "v_scale"), factors)))
     assert bool(out[:, 700:763].isnan().all())
     for first, n in ((0, 700), (763, 1237)):
         own = slice(first, first + n)
         for h in range(4):
-            near(out[h, own], lse[h, own], q[h, own], k[h // 2, own], v[h // 2, own], [torch.ones(())] * 3, True)
+            near(out[h, own], lse[h, own], q[h, own], k[h // 2, own], v[h // 2, own], [f[h * len(f) // 4] for f in factors], True)
 
 
 @needs_gpu("sm_90a")

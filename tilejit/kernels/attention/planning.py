@@ -15,14 +15,13 @@ from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .float8 import KEYS
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import choose, choose_sequences, few_rows, heads_at_once, heads_in_tile, tall_tiles
+from .model import chains_sums, choose, choose_sequences, few_rows, heads_at_once, heads_in_tile, tall_tiles
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
 
 ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: once in a tile, or by a user's function
 PIECES = 4     # in which the product of the values is started where consumers take one block after the other
-CHAINED: tuple[int, ...] = ()  # the columns with which powers are added to the sums one after the other
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 
@@ -142,7 +141,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     two_heights = config.in_order and config.bm == 192 and not (scores.has_bounds or scores.listed)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
                            ahead=config.ahead and not held, in_order=config.in_order,
-                           chained=problem.d in CHAINED,
+                           chained=chains_sums(problem),
                            pieces=pieces if config.bn % (16 * pieces) == 0 else 1,
                            two_heights=two_heights and not _has_lengths(problem.request),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
