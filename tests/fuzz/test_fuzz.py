@@ -16,6 +16,7 @@ import pytest
 import tilejit as tile
 from fuzz_memory import SHARED
 from fuzz_program import Program, compare
+from fuzz_turns import Turns
 from fuzz_variants import ALL, used
 from kernel_fuzz import generate
 
@@ -51,6 +52,18 @@ def test_every_way_of_copying_and_multiplying_is_in_two_percent_of_the_kernels()
     assert set(counts) == ALL
     rare = {name: count for name, count in counts.items() if count < 0.02 * len(DRAWN)}
     assert not rare
+
+
+def test_ctas_run_several_programs_in_two_percent_of_the_kernels(monkeypatch):
+    """Of these, one in three is simulated with a CTA for each program, one with a single CTA, and one with two."""
+    monkeypatch.setattr("tilejit.toolchain.assembler.start_assembler", later)
+    made = [program for program in drawn() if Turns.drawn_for(program.seed)]
+    assert len(made) >= 0.02 * len(DRAWN)
+    for turn in range(3):
+        program = next(program for program in made if program.seed % 3 == turn)
+        records = program.compiled_kernel().compile(**program.arguments(), **program.outputs(), target="sm_90a").persistence
+        assert [record.persistent for record in records] == [True], program.source
+        assert not program.differences(program.simulate()), program.source
 
 
 def test_what_a_kernel_is_drawn_to_use_is_in_its_records_and_its_code(monkeypatch):
