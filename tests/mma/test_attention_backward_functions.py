@@ -27,11 +27,15 @@ def steeper(s, batch, head, rows, columns, weights):
 
 
 @tile.jit
-def halved(s, batch, head, rows, columns):
-    """Of every other head, by a branch."""
+def branching(s, batch, head, rows, columns):
+    """Other factors by branches behind a function, and powers of 0 and of 0.5."""
+    s = 5.0 * tile.tanh(s / 5.0)
+    power = tile.where(columns % 2 == 0, 0.0, 0.5) ** (1.0 + s * s)
     if head % 2 == 0:
-        return s * 0.5
-    return s + 1.0
+        if batch == 0:
+            return s * 0.5 + power
+        return s * 2.0 + power
+    return s + power
 
 
 @tile.jit
@@ -62,6 +66,19 @@ def by_weights(rows):
         return np.where(np.arange(s.shape[-1]) % 5 == 0, -np.inf, np.where(s > 0, s / each, 2 * np.tanh(s / 2)))
     return dict(score=steeper, arguments=(weights,), change=change,
                 derivative=lambda s: np.where(s > 0, 1 / each, 1 - np.tanh(s / 2) ** 2))
+
+
+def by_branches(keys):
+    factor, base = np.array([[0.5, 1], [2, 1]])[:, :, None, None], np.where(np.arange(keys) % 2 == 0, 0, 0.5)
+
+    def change(s):
+        t = 5 * np.tanh(s / 5)
+        return t * factor + base ** (1 + t * t)
+
+    def derivative(s):
+        t = 5 * np.tanh(s / 5)
+        return (1 - (t / 5) ** 2) * (factor + base ** (1 + t * t) * np.log(0.5) * 2 * t)
+    return dict(score=branching, change=change, derivative=derivative)
 
 
 def of_table(rows, keys):
@@ -154,8 +171,7 @@ def no_lists():
 CASES = {  # the kernels of the first are assembled for every target
     "alibi_queries": ("sm_80", partial(called, NARROW, config=SMALL, deterministic=True, causal=True, **by_alibi(NARROW))),
     "no_numbers": ("sm_80", partial(called, NARROW, config=SMALL, **by_weights(70))),
-    "branches": ("sm_80", partial(called, NARROW, config=SMALL, score=halved, change=lambda s: np.stack([s[:, 0] * 0.5, s[:, 1] + 1], 1),
-                                  derivative=lambda s: np.array([0.5, 1.0])[:, None, None])),
+    "branches": ("sm_80", partial(called, NARROW, config=SMALL, **by_branches(100))),
     "packed": ("sm_80", packed_sequences),
     "hidden_blocks": ("sm_80", hidden_blocks),
     "alibi_roles": ("sm_90a", partial(called, shaped(1, 4, 2, 150, 200), causal=True, **by_alibi(shaped(1, 4, 2, 150, 200)))),

@@ -101,7 +101,7 @@ def compiled(kernel=weighted, warps=8, **options):
 
 def test_the_launch_passes_the_extents_of_the_grid_and_explain_says_so():
     made = compiled()
-    assert made.recipe["persistent"] and [p for p in made.recipe["params"] if p[0] in ("grid", "launch")]
+    assert made.recipe["persistent"] and [p for p in made.recipe["params"] if p[0] == "grid"]
     assert made.persistence[0].persistent and "\n  persistent: one CTA on each multiprocessor" in made.explain()
     assert made.ptx.count("tilejit_programs[") == 1 and " persistent, sm_90a}" in made.graph
 
@@ -159,17 +159,31 @@ def test_what_tells_ctas_from_programs_leaves_one_program_to_each(why):
     assert "persistent" not in made.recipe and made.persistence[0].how.startswith(why)
 
 
+def test_a_tile_whose_place_the_producer_cannot_compute_ahead_leaves_one_program_to_each():
+    """It stands where the kernel itself writes; as the others load it, the kernel compiles with one program to each CTA."""
+    made = compiled(tile.jit(source="""def kernel(Q, K, V, OUT, SEEN):
+    m = tile.load(SEEN[0, 0, tile.program_id(0)])
+    tile.assume(m >= 0)
+    q, acc = tile.load(Q[0, 0, m:m + 128, 0:64]), tile.zeros((128, 64))
+    for n in tile.pipelined(range(0, 512, 64), stages=2, warp_specialize=True):
+        acc = tile.dot(q, tile.load(K[0, 0, n:n + 64, 0:64]).T, acc)
+    tile.store(SEEN[0, 0, tile.program_id(0)], m + 1)
+    tile.store(OUT[0, 0, m:m + 128, 0:64], acc)
+"""))
+    assert "persistent" not in made.recipe and made.persistence[0].how.startswith("in a loop over programs, the producer, which runs ahead")
+
+
 def test_the_kernel_without_what_tells_them_apart_is_persistent():
     assert compiled(told_apart("", "", False)).recipe["persistent"]
 
 
-@pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
 def test_a_kernel_that_spills_learns_of_the_registers_that_programs_in_turn_take():
     graph = Graph("k", (), Block(), Launch(spills=0), "sm_90a", None, persistent=True)
     with pytest.raises(CompilationError, match="spills 8 bytes .*or persistent=False, which takes a few registers less"):
         check_budgets(graph, 168, 8)
 
 
+@pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=90)

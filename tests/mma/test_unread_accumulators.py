@@ -25,8 +25,8 @@ TAIL = """    sx = tile.alloc((64, 16), tile.float16, layout=tile.auto)
 """
 WAYS = {"a loop of one trip": ("for i in range(1):", "tile.full((64, 64), -2, tile.float32)"),
         "a loop of some trips": ("for i in range(1 + zero):", "tile.full((64, 64), -2, tile.float32)"),
-        "a while loop": ("while zero < 1:\n        zero = zero + 1", "tile.full((64, 64), -2, tile.float32)"),
-        "a branch": ("if zero == 0:", "tile.full((64, 64), -2, tile.float32)")}
+        "a while loop": ("while zero < 1:\n        zero = zero + 1", "tile.full((64, 64), -2, tile.float32)")}
+BRANCH = "if zero == 0:", "tile.full((64, 64), -2, tile.float32)"
 WRITES = re.compile(r"(mov\.f32|lop3\.b32) acc0_\d+, %\w+")
 
 
@@ -57,10 +57,18 @@ def test_what_overwrites_an_accumulator_that_it_has_read_is_a_plain_move(way):
     assert set(WRITES.findall(code.ptx)) == {"mov.f32"}
 
 
+def test_a_branch_that_overwrites_an_accumulator_needs_plain_moves_only():
+    """The other branch passes it on, so the product stays as it is."""
+    code = kernel(*BRANCH).compile(*arguments(), target="sm_90a")
+    assert set(WRITES.findall(code.ptx)) == {"mov.f32"}
+    products = re.findall(r"HGMMA\.64x(\d+)x16", code.sass())
+    assert products.count("64") == 4 and products.count("8") == 0
+
+
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 def test_an_unread_accumulator_is_overwritten_on_the_gpu():
-    for way in WAYS.values():
+    for way in (*WAYS.values(), BRANCH):
         for n in (0, 64, 192):
             a, b, x, out, beside, *rest = arguments(n)
             kernel(*way)[(1,)](a, b, x, out, beside, *rest, backend="cuda")

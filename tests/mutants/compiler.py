@@ -35,7 +35,8 @@ COPIED = ("tilejit", "tests", "docs", "tutorials", "pyproject.toml", "README.md"
 
 @dataclass(frozen=True)
 class Run:
-    """The run of a mutant's tests. `outcome` is "caught", "missed" or "slow"; `said` names the test that failed."""
+    """The run of a mutant's tests. `outcome` is "caught", "missed", "slow", or "broken" if pytest itself failed, such as for a
+    module that cannot be imported; `said` names the test that failed."""
 
     mutant: Mutant
     all_cases: bool
@@ -91,10 +92,11 @@ def pytest_in_copy(mutant: Mutant | None, all_cases: bool, limit: float, argumen
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
                 return "slow", ""
-    if process.returncode == 0:
+    if process.returncode in (0, 5):  # 5: no test is left
         return "missed", ""
-    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", output, re.M)
-    return "caught", (failed or output.strip().splitlines()[-1:] or [""])[0]
+    last = (output.strip().splitlines() or [""])[-1]
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?(?:\[.*?\])?)(?: - .*)?$", output, re.M)
+    return ("caught", failed[0]) if process.returncode in (1, 2) and failed else ("broken", last)
 
 
 def run(mutant: Mutant, tests: str, all_cases: bool, limit: float) -> Run:
@@ -151,7 +153,7 @@ def summary_lines(done: Sequence[Run]) -> list[str]:
     lines = []
     for mode in sorted({r.all_cases for r in done}):
         ran = [r for r in done if r.all_cases == mode]
-        counts = ", ".join(f"{sum(r.outcome == o for r in ran)} {o}" for o in ("caught", "missed", "slow"))
+        counts = ", ".join(f"{sum(r.outcome == o for r in ran)} {o}" for o in ("caught", "missed", "slow", "broken"))
         lines.append(f"{'all cases, of the others' if mode else 'chosen cases'}: {counts}, of {len(ran)} mutants in "
                      f"{len({r.mutant.file(ROOT) for r in ran})} files")
     lines += [f"only all cases catch {r.mutant.file(ROOT).relative_to(ROOT)}: {r.mutant.old[:60]!r}"

@@ -17,8 +17,8 @@ for module in pkgutil.walk_packages(tilejit.ops.__path__, "tilejit.ops."):
 ALL = [declared for declared in OPS.values() if (declared.place[0] or "tilejit.").startswith("tilejit.")]
 RULES = [field.name for field in dataclasses.fields(Rules)]
 
-# Ops that a pass replaces before kernels run: by the ops of a product, the waits of copies, fences, a ring's cursor.
-REPLACED = ["dot", "hand_over", "pipeline_slot", "token_wait"]
+# Ops that a pass replaces before kernels run: by the ops of a product, the producer's copy, the waits of copies, fences, a ring's cursor.
+REPLACED = ["dot", "hand_over", "load_for_program", "pipeline_slot", "token_wait"]
 
 
 def names(ops) -> list[str]:

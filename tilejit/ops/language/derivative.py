@@ -103,10 +103,18 @@ def _absolute(t: _Terms, call: Call, d: Slopes) -> Slope | None:
 
 
 def _power(t: _Terms, call: Call, d: Slopes) -> Slope | None:
+    """By the exponent 0 where 0 is raised to one that is not negative, by the base 0 where the exponent is 0: there,
+    the products are of 0 and an infinity."""
     x, y = map(t.widen, call.args)
-    lower = binary(t.g, "**", x, t.of("-", y, 1.0)) if d[0] is not None else None
-    by_exponent = None if d[1] is None else t.product(t.product(call.result, t.function("log", x)), d[1])
-    return t.sum(t.product(t.product(d[0], y), lower), by_exponent)
+    by_base = by_exponent = None
+    if d[0] is not None:
+        by_base = t.product(t.product(d[0], y), binary(t.g, "**", x, t.of("-", y, 1.0)))
+        by_base = t.select_slope(compare(t.g, "==", call.args[1], 0.0), None, by_base)
+    if d[1] is not None:
+        by_exponent = t.product(t.product(call.result, t.function("log", x)), d[1])
+        rising = t.select_slope(compare(t.g, ">=", call.args[1], 0.0), None, by_exponent)
+        by_exponent = t.select_slope(compare(t.g, "==", call.args[0], 0.0), rising, by_exponent)
+    return t.sum(by_base, by_exponent)
 
 
 def _of_lengths(t: _Terms, call: Call, d: Slopes) -> Slope | None:
@@ -196,14 +204,15 @@ class _Tangents:
         self.without: dict[Operand, Node] = {}
 
     def follow(self, nodes: list[Node], start: int) -> None:
-        """Find the slopes of what nodes from `start` on compute, in the block that is open, whose nodes they are."""
-        for n in range(start, len(nodes)):
-            node = nodes[n]
+        """Find the slopes of what nodes from `start` on compute, in the block that is open, whose nodes they are. A
+        slope is computed right behind its value, since a branch may read it."""
+        rest = nodes[start:]
+        del nodes[start:]
+        for node in rest:
             with self.g.at_location(None if isinstance(node, Scope) else node.loc):
+                nodes.append(self._branches(node) if isinstance(node, If) else node)
                 if isinstance(node, Call):
                     self._call(node)
-                elif isinstance(node, If):
-                    nodes[n] = self._branches(node)
                 elif isinstance(node, (For, While)):
                     self._loop(node)
 

@@ -19,6 +19,7 @@ from ...ir.op import Op
 from ...ops.language import ids
 from ...ops.language.addressed import array_, array_of, number_behind
 from ...ops.language.pointwise import assumed
+from ...ops.language.programs import program_at
 from ...ops.language.sizes import size_of
 from ...ops.memory import packed
 from ...ops.structure.ring import ring_slot
@@ -442,7 +443,7 @@ class IntegerAnalysis:
             return 0, IDS[op](self.graph.launch.threads) - 1
         if op is ids.cta_rank:
             return 0, prod(self.graph.launch.cluster or (1,)) - 1
-        if op in (ids.program_id, ids.cluster_id, ids.relative_thread_id):
+        if op in (ids.program_id, program_at, ids.cluster_id, ids.relative_thread_id):
             return 0, None
         if op is ids.num_programs or (op is size_of and call.attrs["sym"].kind == "size"):
             return int(op is ids.num_programs), None

@@ -54,7 +54,7 @@ from ..analysis.writing import Writer
 from .program_tiles import ProgramTile, find_program_tiles
 
 WARPS = 8, 12  # of consumers: with the producer's registers, these CTAs have a multiprocessor to themselves
-SLOTS = 2      # of programs' numbers: the producer is at most that far ahead
+SLOTS = 1      # of programs' numbers: as far ahead is the producer at most, so that no CTA has several to itself
 OF_CTAS = ids.cta_rank, ids.cluster_id
 ORDER_NOTHING = dot_, load_, store_, pipeline_slot, assumed
 
@@ -240,10 +240,11 @@ class ProgramNumbers:
         return as_value(g.call(region, self.buffer, slot, extents=(1,), kept=()))
 
     def send(self, g: Writer, programs: Operand, turn: Operand) -> Value:
-        """Take the next program, and hand its number over. Returns it."""
-        program = as_value(g.call(take_program, programs, turn))
+        """Take the next program, once the consumers have begun with the last one, and hand its number over. Returns
+        it."""
         slot, phase = self._slot(g, turn)
         g.call(bars.wait_op, g.call(bars.mbarrier_at, self.empty, slot, peer=False), flip_phase(g, phase))
+        program = as_value(g.call(take_program, programs, turn))
         g.call(store_, self._place(g, slot), program, None, cache=None, each_thread=False)
         g.call(bars.arrive_op, g.call(bars.mbarrier_at, self.full, slot, peer=False), Const(1, int32))
         return program

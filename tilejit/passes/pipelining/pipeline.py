@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...errors import CompilationError
 from ...ir.builder import Facts
 from ...ir.graph import For, Graph, walk
 from ..analysis.access_patterns import PatternMismatch
@@ -29,17 +30,41 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
     if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
         return graph
     context, found = find_staged_loops(graph, facts)
-    specialized = found.warp_specialized
-    if graph.persistence:
-        graph, context, found = with_programs_in_turn(graph, facts, context, found, specialized)
+    if not graph.persistence:
+        return write_loops(context, found)
+    record, = graph.persistence
+    why = "" if record.persistent else record.how
+    if not why and not found.warp_specialized:
+        why = "its copies have no producer"
+    if not why:
+        try:
+            return write_programs_in_turn(graph, facts)
+        except PatternMismatch as mismatch:
+            why = str(mismatch)
+        except CompilationError as error:  # such as of a tile whose place the producer cannot compute ahead
+            why = f"in a loop over programs, {error.message}"
+    context, found = find_staged_loops(replace(graph, persistence=(persistence_record(why),)), facts)
+    return write_loops(context, found)
+
+
+def write_programs_in_turn(graph: Graph, facts: Facts) -> Graph:
+    """The graph with its body in a loop over programs. PatternMismatch or CompilationError says why it cannot be."""
+    context, found = find_staged_loops(loop_over_programs(graph, facts), facts)
+    if not found.warp_specialized:
+        raise PatternMismatch("in a loop over programs, its copies would have no producer")
+    return write_loops(context, found)
+
+
+def write_loops(context: Context, found: StagedLoopFinder) -> Graph:
+    """The graph with its pipelined loops written out."""
     rotations = {loop: r for loop, staged in found.loops.items() if (r := Rotation(context, staged)).chained}
-    if specialized:
+    if found.warp_specialized:
         made = specialize_warps(context, found, rotations)
     else:
-        graph = replace(graph, rotations=tuple(r.record(r.why_not(context.registers)) for r in rotations.values()))
+        records = tuple(r.record(r.why_not(context.registers)) for r in rotations.values())
         writer = PipelineWriter(context, found.loops)
-        body = writer.block(graph.body)
-        made = replace(graph, body=writer.g.with_hoisted(body))
+        body = writer.block(context.graph.body)
+        made = replace(context.graph, rotations=records, body=writer.g.with_hoisted(body))
     missed = (w for loop, staged in found.loops.items()
               for w in missed_copy_warnings(context, loop, found.loops, staged.groups))
     return replace(made, warnings=(*made.warnings, *missed))
@@ -51,23 +76,3 @@ def find_staged_loops(graph: Graph, facts: Facts) -> tuple[Context, StagedLoopFi
     found.block(graph.body)
     found.check_uses()
     return context, found
-
-
-def with_programs_in_turn(graph: Graph, facts: Facts, context: Context, found: StagedLoopFinder,
-                          specialized: bool) -> tuple[Graph, Context, StagedLoopFinder]:
-    """The graph with a loop over programs, if it may have one, or with a record that says why not."""
-    record, = graph.persistence
-    why = "" if record.persistent else record.how
-    if not why and not specialized:
-        why = "its copies have no producer"
-    if not why:
-        try:
-            looped = loop_over_programs(graph, facts)
-            inside = find_staged_loops(looped, facts)
-        except PatternMismatch as mismatch:
-            why = str(mismatch)
-        else:
-            if inside[1].warp_specialized:
-                return looped, *inside
-            why = "in a loop over programs, its copies would have no producer"
-    return replace(graph, persistence=(persistence_record(why),)), context, found
