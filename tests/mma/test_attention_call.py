@@ -263,8 +263,8 @@ def compiled(d=128, rows=4096, target="sm_90a", config=None, **options):
                                                            spills=1 << 20, target=target)
 
 
-def loops(made):
-    """The instructions of each loop with products: from the target of a backward branch to the branch. The waits that
+def loops(made, product="HGMMA"):
+    """The instructions of each loop with products (QGMMA of float8): from the target of a backward branch to the branch. The waits that
     stand behind all other code branch back without a condition."""
     code, labels = [], {}
     for line in made.sass().splitlines():
@@ -276,7 +276,7 @@ def loops(made):
             if (name := re.match(r"@\S+ BRA.*?(\.L_x_\w+)", text)) and labels[name[1]] < i]
     kept = []
     for _, first, last in sorted(back):
-        if all(last < a or b < first for a, b in kept) and count(code[first:last], "HGMMA"):
+        if all(last < a or b < first for a, b in kept) and count(code[first:last], product):
             kept.append((first, last))
     return [code[first:last + 1] for first, last in kept]
 

@@ -1,6 +1,5 @@
 """`kernels.attention` of float8 on the simulator, compared with float64: options, factors, kernels and targets; what it becomes."""
 
-import re
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +14,7 @@ from tilejit.kernels.attention.problem import Request
 from tilejit.runtime.arrays import ArrayView, row_major
 
 from tests.mma.attention_cases import BF16, inputs, reference
-from tests.mma.test_attention_call import alibi, count, same_document
+from tests.mma.test_attention_call import alibi, count, loops, same_document
 
 E4M3 = ml_dtypes.float8_e4m3fn
 PIPELINED = Config(roles=False, bm=64, bn=64)
@@ -218,27 +217,10 @@ def compiled(d=128, rows=4096, **options):
                                  tile.ArraySpec((1,), "uint32"), 16, (0.1, 1.0, factor, factor, factor), 0, 0, 0.0, *extra, target="sm_90a", **launch.constants)
 
 
-def loops(made):
-    """The instructions of each loop with products, of which the code has no other inside."""
-    code, labels = [], {}
-    for line in made.sass().splitlines():
-        if found := re.match(r"\s*(\.L_x_\w+):", line):
-            labels[found[1]] = len(code)
-        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
-            code.append(found[1].strip())
-    back = [(i - labels[name[1]], labels[name[1]], i) for i, text in enumerate(code)
-            if (name := re.match(r"@\S+ BRA.*?(\.L_x_\w+)", text)) and labels[name[1]] < i]
-    kept = []
-    for _, first, last in sorted(back):
-        if all(last < a or b < first for a, b in kept) and count(code[first:last], "QGMMA"):
-            kept.append((first, last))
-    return [code[first:last + 1] for first, last in kept]
-
-
 def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many():
     """Probabilities become an operand by a conversion of two, and one permutation of four; nothing is spilled."""
     made, most, powers = compiled(128), 616, 98
-    bodies = loops(made)
+    bodies = loops(made, "QGMMA")
     assert " phi i16 " in made.llvm_ir and " phi i8 " not in made.llvm_ir
     assert len(bodies) == 2 and all(count(body, "STL") == count(body, "LDL") == count(body, "R2UR") == 0 for body in bodies)
     body, scores = min(bodies, key=len), (powers - 2)
@@ -248,4 +230,4 @@ def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many():
 @pytest.mark.parametrize("d, options", [(128, dict(score=alibi, extras=1)), (256, dict(causal=True))],
                          ids=lambda x: "-".join(x) if isinstance(x, dict) else x)
 def test_no_loop_over_blocks_on_hopper_spills(d, options):
-    assert (bodies := loops(compiled(d, **options))) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
+    assert (bodies := loops(compiled(d, **options), "QGMMA")) and all(count(body, "STL") == count(body, "LDL") == 0 for body in bodies)
