@@ -216,6 +216,18 @@ def test_programs_run_once_on_the_gpu_in_launches_at_the_same_time_and_in_a_grap
     for _ in range(3):
         graph.replay()
     checked()
+    beside = torch.cuda.CUDAGraph()  # its launches are branches, which run at the same time
+    with torch.cuda.graph(beside):
+        first = torch.cuda.current_stream()
+        for stream, result in zip(streams, results):
+            stream.wait_stream(first)
+            with torch.cuda.stream(stream):
+                weighted[8, 20, 4](q, k, v, *result, **constants)
+        for stream in streams:
+            first.wait_stream(stream)
+    for _ in range(30):
+        beside.replay()
+    checked()
     for n in range(8 * 20):  # few programs: a CTA for each
         weighted[8, 1, 1](q[:1, n % 20:n % 20 + 1], k[:1, n % 20:n % 20 + 1], v[:1, n % 20:n % 20 + 1],
                           results[0][0][:1, n % 20:n % 20 + 1], results[0][1][:1, n % 20:n % 20 + 1], **constants)
