@@ -1,8 +1,11 @@
-"""Truth values whose bits are read as a float: the assembler must not take 1 for 1.0."""
+"""Truth values as numbers: the assembler must not take 1 for 1.0, nor LLVM -1 for 1."""
+
+import re
 
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.toolchain.llvm import selected_signs
 
 from tests.gpu import in_child, needs_gpu
 
@@ -115,3 +118,61 @@ def test_a_gpu_shifts_truth_values_by_their_64_bits_or_more_to_zero():
         o = np.ones(32, np.int64)
         shifted_by(amount)[1,](np.arange(32, dtype=np.int32), o, 64, backend="cuda", num_warps=1)
         assert not o.any(), amount
+
+
+# truth values of a comparison, of two, of a loaded bool, and of the elements of columns
+SIGNS = ["v > 3", "(v > 3) & (w > 1)", "tile.cast(w, tile.bool_)",
+         "tile.reshape(tile.broadcast_to(tile.all(tile.reshape(v, (4, 8)) > 0, axis=0), (4, 8)), (32,))"]
+
+
+def signs(integer: str, kind: str):
+    """Stores each truth value, negated as an integer, in a dtype: cast at once, and through float32."""
+    lines = ["v, w = tile.load(x[0, 0:32]), tile.load(x[1, 0:32])"]
+    for n, truth in enumerate(SIGNS):
+        lines += [f"i = -tile.cast({truth}, tile.{integer})", f"tile.store(o[{n}, 0, 0:32], tile.cast(i, tile.{kind}))",
+                  f"tile.store(o[{n}, 1, 0:32], tile.cast(tile.cast(i, tile.float32), tile.{kind}))"]
+    return tile.jit(source="def k(x, o):\n" + "".join(f"    {line}\n" for line in lines))
+
+
+def sign_arrays(kind: str):
+    import ml_dtypes
+    v, w = np.arange(32) % 8, np.arange(32) // 8 % 3
+    want = np.stack([v > 3, (v > 3) & (w > 1), w != 0, v > 0])
+    o = np.zeros((len(SIGNS), 2, 32), getattr(ml_dtypes, kind, None) or kind)
+    return np.stack([v, w]).astype(np.int32), o, np.where(want, -1.0, 0.0)
+
+
+@pytest.mark.parametrize("integer", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32", "float64", "float8_e5m2"])
+def test_a_negated_truth_value_is_minus_one_in_any_float(integer, kind):
+    x, o, want = sign_arrays(kind)
+    signs(integer, kind)[1,](x, o)
+    for cast in range(2):
+        np.testing.assert_array_equal(o[:, cast].astype(float), want)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("integer", ["int8", "int16", "int32", "int64"])
+def test_no_select_of_one_becomes_a_signed_bfloat16(integer, target):
+    """See `toolchain.llvm.selected_signs`."""
+    x, o, _ = sign_arrays("bfloat16")
+    ptx = signs(integer, "bfloat16").compile(x, o, target=target, num_warps=1).ptx
+    for register in re.findall(r"selp\.\w+\s+(%\w+), 1, 0,", ptx):
+        assert not re.search(rf"cvt\.rn\.bf16\.s\d+\s+%\w+, {register};", ptx)
+
+
+def test_vectors_of_signs_are_selected_too():
+    text = "%a = sitofp <2 x i1> %b to <2 x bfloat>\n%c = sitofp i1 %d to bfloat\n%e = sitofp i1 %d to float"
+    assert selected_signs(text) == ("%a = select <2 x i1> %b, <2 x bfloat> splat (bfloat 0xRBF80), <2 x bfloat> zeroinitializer\n"
+                                    "%c = select i1 %d, bfloat 0xRBF80, bfloat 0xR0000\n%e = sitofp i1 %d to float")
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_a_gpu_makes_minus_one_of_negated_truth_values():
+    for kind in ("bfloat16", "float16", "float32", "float64", "float8_e5m2"):
+        for integer in ("int8", "int16", "int32", "int64"):
+            x, o, want = sign_arrays(kind)
+            signs(integer, kind)[1,](x, o, backend="cuda", num_warps=1)
+            for cast in range(2):
+                np.testing.assert_array_equal(o[:, cast].astype(float), want, err_msg=f"{kind} {integer}")

@@ -147,15 +147,38 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
             _link(module, functions, layout, context)
         _verify(module)
         _optimize(module, machine, passes, bool(functions))
+        if "bfloat" not in ir or "sitofp" not in ir:
+            return module
+        text = str(module)
+        selected = selected_signs(text)
+        if selected == text:
+            return module
+        mended = _parse(selected, context, _TRIPLE, layout)
     except BaseException:
         module.close()
         raise
-    return module
+    module.close()
+    return mended
 
 
 def emit_ptx(module, target: str) -> str:
     """PTX of a module, which cannot be used afterwards."""
     return kept_negations(_machine(target)[0].emit_assembly(module))
+
+
+_SIGN_TO_BFLOAT = re.compile(r"\bsitofp i1 (\S+) to bfloat\b")
+_SIGNS_TO_BFLOATS = re.compile(r"\bsitofp <(\d+) x i1> (\S+) to <\d+ x bfloat>")
+
+
+def selected_signs(ir: str) -> str:
+    """Optimized IR text that makes -1.0 or 0.0 of a signed truth value in bfloat16 by a select.
+
+    The passes shorten ``float(-int(p))`` to ``sitofp i1``, which is -1.0 where `p` holds. For bfloat16 from sm_90 on,
+    the backend of LLVM 22 emits ``selp.b32 1, 0`` and ``cvt.rn.bf16.s32`` for it, unless `p` is a comparison: 1.0, a
+    wrong number on the H200. It emits -1 for all other types.
+    """
+    ir = _SIGN_TO_BFLOAT.sub(r"select i1 \1, bfloat 0xRBF80, bfloat 0xR0000", ir)
+    return _SIGNS_TO_BFLOATS.sub(r"select <\1 x i1> \2, <\1 x bfloat> splat (bfloat 0xRBF80), <\1 x bfloat> zeroinitializer", ir)
 
 
 _SIGNED_EXTREME = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
