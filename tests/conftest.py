@@ -36,7 +36,7 @@ from tests import chosen_cases, frozen_digests
 from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
-from tests.gpu import note_failure
+from tests.gpu import note_failure, note_passed, passed_before
 from tests.quick_tier import FILES, is_quick
 
 KERNELS = pytest.StashKey[Kernels]()
@@ -95,6 +95,7 @@ def pytest_collection_finish(session):
 
 def pytest_runtest_logreport(report):
     note_failure(report)
+    note_passed(report)
 
 
 # -- every kernel is lowered by some test ----------------------------------------------------------------------------------
@@ -106,12 +107,18 @@ def pytest_collection_modifyitems(config, items):
     chosen_cases.fewer_examples(items)
     if not chosen_cases.all_cases() and not any("[" in str(argument) for argument in config.args):
         gone = chosen_cases.left_out(items)
-        config.hook.pytest_deselected(items=[item for item in items if item in gone])
-        items[:] = [item for item in items if item not in gone]
+        leave_out(config, items, gone)
+    if passed := passed_before():
+        leave_out(config, items, {item for item in items if item.nodeid in passed})
     if os.environ.get("TILEJIT_JITTER", "").strip():
         for item in items:
             if item.get_closest_marker("unperturbed"):
                 item.add_marker(pytest.mark.skip(reason="measures times or looks at the machine code, and TILEJIT_JITTER is set"))
+
+
+def leave_out(config, items, gone) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item in gone])
+    items[:] = [item for item in items if item not in gone]
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -178,7 +185,8 @@ def of_everything(config) -> bool:
 def narrowed(config) -> bool:
     """Whether options leave out some of the tests that the arguments name."""
     options = config.option
-    return bool(options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False) or options.ignore or options.ignore_glob)
+    return bool(options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False) or options.ignore or options.ignore_glob
+                or passed_before())
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -108,6 +108,20 @@ def note_failure(report: pytest.TestReport) -> None:
             file.write(f"== {report.nodeid} ({report.when}, {report.duration:.0f} s)\n{report.longreprtext[-4000:]}\n\n")
 
 
+def note_passed(report: pytest.TestReport) -> None:
+    """Append the name of a test that passed to the file that TILEJIT_PASSED names."""
+    path = os.environ.get("TILEJIT_PASSED")
+    if path and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(path, "a") as file:
+            file.write(f"{report.nodeid}\n")
+
+
+def passed_before() -> set[str]:
+    """The tests in the file that TILEJIT_PASSED names, which a run leaves out, so that it goes on where one was cut off."""
+    path = Path(os.environ.get("TILEJIT_PASSED") or os.devnull)
+    return set(path.read_text().splitlines()) if path.exists() else set()
+
+
 def in_child(timeout: float = 60.0):
     """Decorator: the test's body is run by `run_child`. Its arguments (from parametrize) must be JSON-serializable."""
     def decorate(function):

@@ -119,6 +119,16 @@ def test_a_failing_test_and_the_end_of_its_child_s_output_are_in_a_file_at_once(
     assert noted.startswith("== test_failing.py::test_one (call, ") and noted.count("== ") == 1 and "ValueError: said by the child" in noted
 
 
+def test_tests_that_passed_before_are_left_out(tmp_path):
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    environment |= {"TILEJIT_FAILURES": str(tmp_path / "failed.txt"), "TILEJIT_PASSED": str(tmp_path / "passed.txt")}
+    for said in ("1 failed, 1 passed", "1 failed, 1 deselected"):
+        assert said in subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+    assert (tmp_path / "passed.txt").read_text() == "test_failing.py::test_other\n"
+
+
 def test_the_kernel_that_racecheck_misreads_has_no_race():
     x = np.arange(8 * 128, dtype=np.int32).reshape(8, 128)
     for seed in range(4):

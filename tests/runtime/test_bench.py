@@ -260,6 +260,7 @@ def test_an_array_that_is_read_and_written_counts_twice_and_calls_without_kernel
     assert launches_seen.get() is None
 
 
+@pytest.mark.unsanitized
 @pytest.mark.unperturbed
 @needs_gpu()
 @in_child(timeout=120)

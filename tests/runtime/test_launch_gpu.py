@@ -300,6 +300,7 @@ def test_errors_of_the_driver_have_their_names():
 
 @needs_gpu()
 @pytest.mark.unsanitized
+@pytest.mark.unperturbed  # it leaves its process without the GPU, and all seeds run in one
 @in_child(timeout=120)
 def test_an_illegal_access_is_reported_as_such():
     from tilejit.errors import LaunchError

@@ -1,0 +1,107 @@
+"""Runs all checks that need a GPU side by side, on all GPUs of the machine:
+
+    python -m tests.gpu_checks --log gpu-checks --seconds 3600
+
+- the tests, plainly and under 20 jitter seeds (with one in 40 cases of long lists)
+- the tests under memcheck, racecheck and synccheck (`tests/sanitizer.py`)
+- 20,000 random kernels (`tests/fuzz/run.py`)
+
+Nearly all the time is the compiler's: all of it takes 120,000 CPU seconds, on 64 cores half an hour. After `--seconds`,
+what still runs is cut off. The next call with the same `--log` leaves out the tests that passed, so a run can be
+spread over several calls; delete the folder after a change of the code. The run fails if a test failed or a kernel
+differs; `LOG/NAME-failed.txt` has the ends of the outputs. It needs compute-sanitizer (of the CUDA toolkit).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One of the checks. `share`: of all processes, in percent, so that the streams end at about the same time."""
+
+    name: str
+    share: int
+    command: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def streams(seed: int) -> list[Stream]:
+    """The checks by name; `{log}`, `{processes}` and `{seconds}` in a command are filled in."""
+    pytest = "-m pytest tests -p no:cacheprovider -m gpu -n {processes}"
+    tool = "tests/sanitizer.py --tool {} --log {{log}}/{} -- -p no:cacheprovider -n {{processes}}"
+    random = "tests/fuzz/run.py --count 20000 --seed {} --processes {{processes}} --seconds {{seconds}} --log {{log}}/random.log"
+    jitter = {"TILEJIT_JITTER": "1", "TILEJIT_JITTER_SEEDS": "20", "TILEJIT_EVERY": "40", "TILEJIT_SLOWER": "3"}
+    return [Stream("plain", 10, pytest, {"TILEJIT_SLOWER": "3"}), Stream("jitter", 32, pytest, jitter),
+            *(Stream(name, share, tool.format(name, name)) for name, share in (("memcheck", 16), ("racecheck", 16), ("synccheck", 8))),
+            Stream("random", 18, random.format(seed))]
+
+
+def start(stream: Stream, number: int, gpus: int, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """Start a stream on one of the GPUs, the random kernels on all."""
+    log = options.log.resolve()
+    processes = max(2 * options.cores * stream.share // 100, 1)  # two for each core: those of tests wait for the GPU, too
+    command = stream.command.format(log=log, processes=processes, seconds=options.seconds)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+                   "TILEJIT_FAILURES": str(log / f"{stream.name}-failed.txt"), "TILEJIT_PASSED": str(log / f"{stream.name}-passed.txt"),
+                   **stream.environment}
+    if stream.name not in ("random", "plain"):  # plainly, there are tests of several GPUs
+        environment["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
+    output = open(log / f"{stream.name}.txt", "ab")
+    return subprocess.Popen([sys.executable, *command.split()], cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
+
+
+def count(path: Path, start: str = "") -> int:
+    return sum(line.startswith(start) for line in path.read_text(errors="replace").splitlines()) if path.exists() else 0
+
+
+def summary(stream: Stream, status: int | None, log: Path) -> str:
+    """A line for a stream: how it ended, and how many of its tests have passed and failed."""
+    state = "cut off" if status is None else "passed" if status in (0, 5) else f"ended with {status}"  # 5: no test was left
+    if stream.name == "random":
+        lines = (log / "random.log").read_text().splitlines() if (log / "random.log").exists() else []
+        return f"random: {state}; {next((line for line in lines if ' kernels in ' in line), 'no summary')}"
+    failed = max(count(log / f"{stream.name}-failed.txt", "== "), count(log / stream.name / f"{stream.name}-failed.txt", "== "))
+    return f"{stream.name}: {state}; {count(log / f'{stream.name}-passed.txt')} tests passed, {failed} failed"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", type=Path, default=Path("gpu-checks"), help="folder for reports and for what has passed")
+    parser.add_argument("--seconds", type=float, default=3600, help="after which everything is cut off")
+    parser.add_argument("--seed", type=int, default=int(time.time()) * 1000, help="of the first random kernel; by default the time")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="processor cores to use")
+    parser.add_argument("--only", nargs="*", default=[], help="names of streams")
+    options = parser.parse_args(arguments)
+    from tests.gpu import gpu_targets
+    gpus = len(gpu_targets())
+    if not gpus:
+        sys.exit("there is no GPU here")
+    options.log.mkdir(parents=True, exist_ok=True)
+    chosen = [stream for stream in streams(options.seed) if not options.only or stream.name in options.only]
+    running = [(stream, start(stream, number, gpus, options)) for number, stream in enumerate(chosen)]
+    end = time.monotonic() + options.seconds
+    while time.monotonic() < end and any(process.poll() is None for _, process in running):
+        time.sleep(1)
+    ended = [process.poll() for _, process in running]
+    for _, process in running:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    for (stream, _), status in zip(running, ended):
+        print(summary(stream, status, options.log))
+    return int(any(status not in (0, 5) for status in ended))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""The command that runs all checks on GPUs, without one: streams of small programs in place of the checks."""
+
+
+import pytest
+
+from tests import gpu_checks
+from tests.gpu_checks import ROOT, Stream, main, streams
+
+SAYS = "-c print(__import__('os').environ['CUDA_VISIBLE_DEVICES'])"
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """Runs the streams that it is given on two GPUs. Returns the exit status and the lines printed."""
+    monkeypatch.setattr("tests.gpu.gpu_targets", lambda: ("sm_90a", "sm_90a"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def ran(*made, seconds=30):
+        monkeypatch.setattr(gpu_checks, "streams", lambda seed: list(made))
+        status = main(["--log", str(tmp_path), "--seconds", str(seconds)])
+        return status, capsys.readouterr().out.splitlines()
+    return ran
+
+
+def test_streams_run_side_by_side_each_on_its_gpu(run, tmp_path):
+    status, lines = run(Stream("jitter", 50, SAYS), Stream("memcheck", 50, SAYS))
+    assert status == 0 and lines == ["jitter: passed; 0 tests passed, 0 failed", "memcheck: passed; 0 tests passed, 0 failed"]
+    assert [(tmp_path / f"{name}.txt").read_text() for name in ("jitter", "memcheck")] == ["0\n", "1\n"]
+
+
+def test_a_stream_that_fails_or_takes_too_long_fails_the_run(run, tmp_path):
+    (tmp_path / "jitter-failed.txt").write_text("== a (call, 1 s)\n== b (call, 1 s)\n")
+    (tmp_path / "jitter-passed.txt").write_text("c\n")
+    status, lines = run(Stream("jitter", 50, "-c raise(SystemExit(1))"))
+    assert status == 1 and lines == ["jitter: ended with 1; 1 tests passed, 2 failed"]
+    status, lines = run(Stream("random", 50, "-c __import__('time').sleep(60)"), seconds=1)
+    assert status == 1 and lines == ["random: cut off; no summary"]
+
+
+def test_the_commands_are_of_programs_that_exist():
+    for stream in streams(seed=5):
+        program, *rest = stream.command.format(log="log", processes=3, seconds=10).split()
+        assert program == "-m" and rest[0] == "pytest" or (ROOT / program).is_file()
+        assert "3" in rest and "{" not in stream.command.format(log="", processes=1, seconds=1)
+    assert sum(stream.share for stream in streams(0)) == 100
+
+
+def test_without_a_gpu_it_says_so(monkeypatch):
+    monkeypatch.setattr("tests.gpu.gpu_targets", lambda: ())
+    with pytest.raises(SystemExit, match="there is no GPU here"):
+        main([])
