@@ -7,9 +7,9 @@
     python tests/bench/attention.py --float8      the forward of float8 with factors of each head, and plainly in bfloat16
 
 The forward and the backward have 16k tokens and 2048 / D heads; the backward alone is timed, with 2.5 times the operations of
-the forward. Rounds are interleaved; a measurement is a burst of launches in a CUDA graph. Prints TFLOP/s (causal counted
-half), or for decoding GB/s and the part of a copy's, then the median over rounds of each peer's time divided by ours, and
-at the end the geometric mean over cells of the better peer's.
+the forward. Rounds are interleaved, in random orders; a measurement is a burst of launches in a CUDA graph. Prints TFLOP/s
+(causal counted half), or for decoding GB/s and the part of a copy's, then the median over rounds of each peer's time divided
+by ours, and at the end the geometric mean over cells of the better peer's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from attention_kernels import alibi, same_document
 from tilejit import kernels
+from timing import orders
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -196,8 +197,9 @@ def timed(found: dict[str, Callable[[], Any]], rounds: int, burst_ms: float = 15
                 call()
         graphs[name] = graph, times
     took: dict[str, list[float]] = {name: [] for name in found}
-    for turn in range(rounds + 1):
-        for name, (graph, times) in graphs.items():
+    for turn, order in enumerate(orders(graphs, rounds + 1)):
+        for name in order:
+            graph, times = graphs[name]
             a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             a.record()
             graph.replay()

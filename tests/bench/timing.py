@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import statistics
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -12,16 +14,24 @@ def flush_buffer() -> torch.Tensor:
     return torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
 
 
+def orders(names: Iterable[str], count: int) -> Iterator[list[str]]:
+    """`count` random orders of the names, the same in every run. A card at its power limit may run faster behind a kernel
+    that takes less power, so in a fixed order one call would always have that advantage."""
+    draw, all_names = random.Random(0), list(names)
+    for _ in range(count):
+        yield draw.sample(all_names, len(all_names))
+
+
 def rounds(candidates: dict, repeats: int = 9, inner: int = 20) -> dict[str, float]:
     """Median seconds per call of each candidate, over `repeats` alternating rounds of `inner` calls: in one CUDA graph if the
     candidate can be captured, else in a loop."""
     runs = {name: _prepared(call, inner) for name, call in candidates.items()}
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repeats):
-        for name, run in runs.items():
+    for order in orders(runs, repeats):
+        for name in order:
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            run()
+            runs[name]()
             end.record()
             end.synchronize()
             times[name].append(begin.elapsed_time(end) / 1e3 / inner)
