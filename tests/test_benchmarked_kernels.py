@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tilejit as tile
 from tilejit import kernels
 
@@ -42,3 +43,13 @@ def test_the_functions_of_attention_s_benchmark_change_scores_and_hide_keys():
     assert np.allclose(kernels.attention(q, k, v, score=attention_kernels.alibi, arguments=(slopes,)), plain, atol=1e-2)
     assert np.allclose(kernels.attention(q, k, v, mask=attention_kernels.same_document, arguments=(ids,)), plain, atol=1e-2)
     assert isinstance(attention_kernels.alibi, tile.Kernel)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_attention_that_users_write_is_right(causal):
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((2, 256, 64)).astype(np.float16) for _ in range(3))
+    out, want = np.empty_like(q), kernels.attention(q, k, v, causal=causal)
+    config = attention_kernels.simple_configs(causal)[1]
+    attention_kernels.simple_attention.simulate((2, 2), q, k, v, out, 1.442695 / 8, CAUSAL=causal, D=64, **config).raise_first()
+    assert np.allclose(out, want, atol=1e-2)

@@ -5,6 +5,7 @@
     python tests/bench/attention.py --packed      sequences of 64 to 8192 rows, drawn evenly, one after the other
     python tests/bench/attention.py --scores      ALiBi and documents, by functions
     python tests/bench/attention.py --float8      the forward of float8 with factors of each head, and plainly in bfloat16
+    python tests/bench/attention.py --simple      the kernel that users write, tuned over 18 configurations, and the package's
 
 The forward and the backward have 16k tokens and 2048 / D heads; the backward alone is timed, with 2.5 times the operations of
 the forward. Rounds are interleaved, in random orders; a measurement is a burst of launches in a CUDA graph. Prints TFLOP/s
@@ -22,9 +23,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import tilejit as tile
 import torch
 import torch.nn.functional as F
-from attention_kernels import alibi, same_document
+from attention_kernels import alibi, same_document, simple_attention, simple_configs
 from tilejit import kernels
 from timing import orders
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -178,6 +180,21 @@ def float8(options: argparse.Namespace) -> Iterator[Cell]:
         yield Cell(title, calls, flops, same={"plain": plain}, most=0.08)
 
 
+def simple(options: argparse.Namespace) -> Iterator[Cell]:
+    """The peer's time is `kernels.attention`'s."""
+    for title, batch, heads, rows, d, causal, flops in shapes(options):
+        q, k, v = (randn(batch * heads, rows, d) for _ in range(3))
+        out, tuned = torch.empty_like(q), tile.autotune(simple_configs(causal))(simple_attention)
+        grid = lambda meta, rows=rows, heads=batch * heads: (tile.cdiv(rows, meta["BM"]), heads)
+        scale = math.log2(math.e) / math.sqrt(d)
+        arguments = dict(CAUSAL=causal, D=d, **tuned.config(grid, q, k, v, out, scale, CAUSAL=causal, D=d))
+        ours = functools.partial(simple_attention[grid(arguments)], q, k, v, out, scale, **arguments)
+        library = functools.partial(kernels.attention, q, k, v, causal=causal)
+        chosen = " ".join(f"{name}={value}" for name, value in arguments.items() if name not in ("CAUSAL", "D"))
+        yield Cell(f"{title} ({chosen})", {"ours": lambda ours=ours, out=out: (ours(), out)[1], "library": library}, flops,
+                   same={"library": library})
+
+
 def timed(found: dict[str, Callable[[], Any]], rounds: int, burst_ms: float = 15.0) -> dict[str, list[float]]:
     """Milliseconds of each function in each round, interleaved."""
     graphs = {}
@@ -233,7 +250,7 @@ def main() -> None:
     parser.add_argument("--d", type=int, nargs="*", default=[64, 128, 256])
     parser.add_argument("--rows", type=int, nargs="*", default=[1024, 4096, 16384])
     parser.add_argument("--deterministic", action="store_true", help="dQ in a fixed order, with --backward")
-    for mode in (backward, decode, packed, scores, float8):
+    for mode in (backward, decode, packed, scores, float8, simple):
         parser.add_argument(f"--{mode.__name__}", action="store_const", const=mode, dest="mode", default=forward)
     options, cells = parser.parse_args(), []
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "cuDNN", torch.backends.cudnn.version(),
