@@ -136,7 +136,7 @@ def paged(page, by_rows, lengths, kv_heads=2, d=64, seed=0):
     return pages, table, whole
 
 
-@pytest.mark.parametrize("page, by_rows, rows, splits", [(16, True, 1, None), (64, False, 3, None), (256, True, 100, None), (48, True, 1, 3)])
+@pytest.mark.parametrize("page, by_rows, rows, splits", [(16, True, 1, None), (64, False, 3, None), (256, True, 100, None), (48, True, 1, 3), (64, True, 1, 2), (128, False, 2, 3)])
 def test_keys_in_pages_are_right(page, by_rows, rows, splits):
     """Pages of any number of keys, both orders of heads and rows, few rows and many."""
     lengths = [0, 100, 333]
@@ -213,21 +213,22 @@ def test_sequences_run_on_every_target(target, monkeypatch):
     check(kernels.attention(q, k, v, lengths=np.array([130], np.int32), block_table=table)[0], None, q[0], whole[0][0], whole[1][0])
 
 
-@pytest.mark.parametrize("kind", ["even", "padded", "packed", "paged"])
+@pytest.mark.parametrize("kind", ["even", "padded", "packed", "pages of 16", "pages of 64"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_blocks_are_loaded_ahead_without_spills(target, kind):
-    few = kind != "packed"
+    few, paged = kind != "packed", kind.startswith("pages")
     plan = SequenceConstants(bm=16 if few else 64, bn=64, d=128, dv=128, stages=3 if few else 2, heads=32, kv_heads=4, shared=8 if few else 1,
-                             lengths=kind != "even", packed=not few, page=16 if kind == "paged" else 0, rows_first=True, splits=4 if few else 1)
+                             lengths=kind != "even", packed=not few, page=int(kind[-2:]) if paged else 0, rows_first=True, splits=4 if few else 1)
     spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
     q, k = (spec(8, 32, 1, 128), spec(8, 4, 65536, 128)) if few else (spec(32, 5000, 128), spec(4, 5000, 128))
-    k = spec(1 << 20, 128) if kind == "paged" else k
+    k = spec(1 << 20, 4 * 128) if paged else k
     parts = (spec(4, 256, 128, dtype="float32"), spec(4, 256, dtype="float32")) if few else (q, 0)
     n = spec(8, dtype="int32")
-    made = sequences.compile(q, k, k, *parts, 0, 0 if few else n, 0 if kind == "even" else n, spec(8, 4096, dtype="int32") if kind == "paged" else 0,
+    made = sequences.compile(q, k, k, *parts, 0, 0 if few else n, 0 if kind == "even" else n, spec(8, 4096, dtype="int32") if paged else 0,
                              0.1, 0, 0, 0.0, 0, 0, 0, 0, PLAN=plan, num_warps=4, target=target)
     assert made.spills == 0 and not made.warnings
-    assert {c.variant for c in made.copies} == {"tma" if kind == "even" and target == "sm_90a" else "ldgsts"}
+    whole, cut = ("tma" if target == "sm_90a" else "ldgsts"), "ldgsts"  # threads load blocks in which sequences may end
+    assert {c.variant for c in made.copies} == {"even": {whole}, "pages of 64": {whole, cut}}.get(kind, {cut})
 
 
 def test_the_loop_over_whole_blocks_of_packed_sequences_is_that_of_a_batch():

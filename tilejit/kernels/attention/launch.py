@@ -123,8 +123,11 @@ class Launch:
 
 
 def page_rows(x, rows_first: bool):
-    """Pages [pages, heads, rows, columns] as a matrix of the rows of all heads of all pages, in their order."""
-    return (swap_axes(x, -2, -3) if rows_first else x).reshape((-1, x.shape[-1]))
+    """Pages [pages, heads, rows, columns] as a matrix of the rows of all heads of all pages, in their order. Where the
+    heads of a key lie beside each other, its lines are the rows with all their heads."""
+    if rows_first:
+        return swap_axes(x, -2, -3).reshape((-1, x.shape[-3] * x.shape[-1]))
+    return x.reshape((-1, x.shape[-1]))
 
 
 def ordered_by_rows(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -50,44 +50,53 @@ def search(t, row_lengths, key_lengths, rows, keys, BM: tile.constexpr, SHARED: 
 
 
 @tile.jit
-def block(X, held, place, i, PLAN: tile.constexpr, FIRST: tile.constexpr, STOP: tile.constexpr):
-    """Columns FIRST to STOP of block `i` of the rows of a sequence in X, which is K or V; zeros beyond its last row."""
-    head = held.head
-    columns = FIRST + tile.arange(STOP - FIRST)[None, :]
-    BN: tile.constexpr = PLAN.bn
-    if PLAN.page:
-        at = i * BN + tile.arange(BN)
-        page = tile.load(held.pages[place.batch, at // PLAN.page], mask=at < place.keys, other=0)
-        # X is a matrix of all rows of all pages
-        if PLAN.rows_first:
-            line = (page * PLAN.page + at % PLAN.page) * PLAN.kv_heads + head
-        else:
-            line = (page * PLAN.kv_heads + head) * PLAN.page + at % PLAN.page
-        return tile.load(X[line[:, None], columns], mask=(at < place.keys)[:, None], other=0.0)
-    if PLAN.packed:
-        X = tile.window(X, (head, held.start, 0), (1, place.keys, None))
-        return tile.load(X[0, i * BN:i * BN + BN, FIRST:STOP])
-    if PLAN.lengths:
-        X = tile.window(X, (place.batch, head, 0, 0), (1, 1, place.keys, None))
-        return tile.load(X[0, 0, i * BN:i * BN + BN, FIRST:STOP])
-    return tile.load(part(X, place.batch, head, i * BN, BN, STOP - FIRST, FIRST))
+def line_in_pages(held, place, at, exists, PLAN: tile.constexpr):
+    """The line of the key `at` of a sequence in the matrix of all pages."""
+    page = tile.load(held.pages[place.batch, at // PLAN.page], mask=exists, other=0)
+    if not PLAN.rows_first:
+        page = page * PLAN.kv_heads + held.head
+    return page * PLAN.page + at % PLAN.page
 
 
 @tile.jit
-def products(q, latent, held, place, i, PLAN: tile.constexpr):
+def block(X, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr, WIDTH: tile.constexpr, FIRST: tile.constexpr,
+          STOP: tile.constexpr):
+    """Columns FIRST to STOP of block `i` of the rows of a sequence in X, which is K or V with rows of WIDTH columns;
+    zeros beyond its last row. Without EDGE, the sequence has all rows of the block."""
+    head = held.head
+    if PLAN.page:  # X is a matrix: its lines are the rows of all pages, with all heads if these lie beside each other
+        column = head * WIDTH + FIRST if PLAN.rows_first else FIRST
+        if PLAN.page % PLAN.bn == 0 and not EDGE:
+            line = line_in_pages(held, place, i * PLAN.bn, None, PLAN)
+            return tile.load(X[line:line + PLAN.bn, column:column + (STOP - FIRST)])
+        at = i * PLAN.bn + tile.arange(PLAN.bn)
+        line = line_in_pages(held, place, at, at < place.keys, PLAN)
+        return tile.load(X[line[:, None], column + tile.arange(STOP - FIRST)[None, :]], mask=(at < place.keys)[:, None],
+                         other=0.0)
+    if PLAN.packed:
+        X = tile.window(X, (head, held.start, 0), (1, place.keys, None))
+        return tile.load(X[0, i * PLAN.bn:i * PLAN.bn + PLAN.bn, FIRST:STOP])
+    if PLAN.lengths:
+        X = tile.window(X, (place.batch, head, 0, 0), (1, 1, place.keys, None))
+        return tile.load(X[0, 0, i * PLAN.bn:i * PLAN.bn + PLAN.bn, FIRST:STOP])
+    return tile.load(part(X, place.batch, head, i * PLAN.bn, PLAN.bn, STOP - FIRST, FIRST))
+
+
+@tile.jit
+def products(q, latent, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
     """The scores of the rows `q` (their parts, if `latent` has the first columns of the keys already) and block `i`."""
     if not PLAN.inner:
-        return tile.dot(q, block(held.K, held, place, i, PLAN, 0, PLAN.d).T)
+        return tile.dot(q, block(held.K, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.d).T)
     s = tile.dot(q[0], latent.T)
     if PLAN.d > PLAN.dv:
-        s = tile.dot(q[1], block(held.K, held, place, i, PLAN, PLAN.dv, PLAN.d).T, s)
+        s = tile.dot(q[1], block(held.K, held, place, i, PLAN, EDGE, PLAN.d, PLAN.dv, PLAN.d).T, s)
     return s
 
 
 @tile.jit
-def values(latent, held, place, i, PLAN: tile.constexpr):
+def values(latent, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
     """Block `i` of the values, which `latent` has already if they are in the keys."""
-    return latent if PLAN.inner else block(held.V, held, place, i, PLAN, 0, PLAN.dv)
+    return latent if PLAN.inner else block(held.V, held, place, i, PLAN, EDGE, PLAN.dv, 0, PLAN.dv)
 
 
 @tile.jit
@@ -97,11 +106,11 @@ def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN:
     SCORES: tile.constexpr = PLAN.scores
     factor = factor_of(rules, SCORES)
     for i in (tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end)):
-        latent = block(held.K, held, place, i, PLAN, 0, PLAN.dv) if PLAN.inner else None
-        s = products(q, latent, held, place, i, PLAN)
+        latent = block(held.K, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.dv) if PLAN.inner else None
+        s = products(q, latent, held, place, i, PLAN, EDGE)
         s = mask_scores(s, place, i * PLAN.bn, rules, EDGE, SCORES)
         p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.may_hide_all)
-        v = values(latent, held, place, i, PLAN)
+        v = values(latent, held, place, i, PLAN, EDGE)
         acc = add_values(p, v, acc * by[:, None])
     return acc, most, total
 
