@@ -1,8 +1,8 @@
 """Runs the LLVM IR of a compiled kernel, without a GPU: to compare emitted code with the simulator.
 
 Warps run one after the other from barrier to barrier, in an order that `seed` draws, so that a missing barrier shows. The lanes
-of a warp run together; a branch on which they disagree is refused. Only the instructions are known that the tests need:
-arithmetic and comparisons, shuffles, votes, and loads, stores and atomic additions in global and shared memory.
+of a warp run together; where they disagree on a branch, either way may only compute. Only the instructions are known that the tests
+need: arithmetic and comparisons, shuffles, votes, and loads, stores and atomic additions in global and shared memory.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 import struct
 
+import ml_dtypes
 import numpy as np
 from tilejit.ops.order.sort_keys import ORDER_64
 
 LANES, SHARED = 32, 256 * 1024
 TYPES = {"i1": np.bool_, "i8": np.uint8, "i16": np.uint16, "i32": np.uint32, "i64": np.uint64, "float": np.float32,
-         "double": np.float64, "half": np.float16}
+         "double": np.float64, "half": np.float16, "bfloat": ml_dtypes.bfloat16}
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
           "shl": np.left_shift, "lshr": np.right_shift, "udiv": np.floor_divide, "urem": np.remainder, "fadd": np.add,
-          "fmul": np.multiply, "fsub": np.subtract}
+          "fmul": np.multiply, "fsub": np.subtract, "fdiv": np.true_divide}
 SIGNED = {"ashr": np.right_shift, "srem": np.fmod, "sdiv": lambda a, b: abs(a) // abs(b) * np.sign(a) * np.sign(b)}
 COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
 TYPED = r"(\{[^}]*\}|\w+) (\S+)"
@@ -92,28 +93,45 @@ class Warp:
         while label:
             instructions = self.blocks[label]
             phis = [i for i in instructions if " = phi " in i]
-            made = {}
-            for line in phis:
-                name, kind, rest = re.match(r"(\S+) = phi (\S+) (.*)", line).groups()
-                made[name] = self.value(kind, next(v for v, b in re.findall(r"\[ (\S+), %(\S+) \]", rest) if b == before))
-            self.values |= made
+            self.values |= dict(self.phi(line, before) for line in phis)
             following = None
             for line in instructions[len(phis):]:
                 if barrier := re.search(r'"bar(?:rier)?\.sync (\d+)(?:, (\d+))?;"', line):
                     yield int(barrier[1]), int(barrier[2] or 0)
                 elif line.startswith("br "):
-                    following = self.branch(line)
+                    label, following = self.branch(label, line)
                 elif line != "ret void":
                     self.execute(line)
             label, before = following, label
 
-    def branch(self, line: str) -> str:
+    def phi(self, line: str, before: str | tuple) -> tuple[str, np.ndarray]:
+        """The name and the value of a phi; `before` is the block before, or two of them and which lanes were in the first."""
+        name, kind, rest = re.match(r"(\S+) = phi (\S+) (.*)", line).groups()
+        values = {block: value for value, block in re.findall(r"\[ (\S+), %(\S+) \]", rest)}
+        if isinstance(before, str):
+            return name, self.value(kind, values[before])
+        lanes, *two = before
+        return name, np.where(lanes, *(self.value(kind, values[block]) for block in two))
+
+    def branch(self, label: str, line: str) -> tuple[str | tuple, str]:
+        """The block before the next one, and the next one. Where lanes go two ways that only compute and meet again, all lanes compute
+        both, and the phis choose."""
         if line.startswith("br label"):
-            return line.split("%")[1]
-        test, then, orelse = re.match(r"br i1 (\S+), label %(\S+), label %(\S+)", line).groups()
+            return label, line.split("%")[1]
+        test, *two = re.match(r"br i1 (\S+), label %(\S+), label %(\S+)", line).groups()
         taken = self.value("i1", test)
-        assert taken.all() or not taken.any(), f"lanes disagree at {line}"
-        return then if taken.all() else orelse
+        if taken.all() or not taken.any():
+            return label, two[0] if taken.all() else two[1]
+        ends = set()
+        for block in two:
+            *instructions, end = self.blocks[block]
+            assert end.startswith("br label") and all(re.match(r"%\S+ = (?!phi|call)|%\S+ = call \w+ @llvm.fma", i) for i in instructions), (
+                f"lanes disagree at {line}")
+            for instruction in instructions:
+                self.execute(instruction)
+            ends.add(end.split("%")[1])
+        assert len(ends) == 1, f"lanes disagree at {line}"
+        return (taken, *two), ends.pop()
 
     def value(self, kind: str, text: str) -> np.ndarray:
         text = text.rstrip(",)")
@@ -126,8 +144,8 @@ class Warp:
             return np.full(count, text == "true")
         if kind in ("float", "double"):
             return np.full(count, struct.unpack(">d", bytes.fromhex(text[2:]))[0], TYPES[kind])
-        if kind == "half":
-            return np.full(count, int(text[3:], 16), np.uint16).view(np.float16)
+        if kind in ("half", "bfloat"):
+            return np.full(count, int(text[3:], 16), np.uint16).view(TYPES[kind])
         width = np.dtype(TYPES[kind]).itemsize * 8
         return np.full(count, int(text) % (1 << width), TYPES[kind])
 
@@ -150,7 +168,9 @@ class Warp:
         if word == "select":
             test, kind, a, b = re.match(r"select i1 (\S+), (\w+) (\S+), \w+ (\S+)", text).groups()
             return np.where(self.value("i1", test), self.value(kind, a), self.value(kind, b))
-        if word in ("zext", "sext", "trunc", "bitcast", "ptrtoint"):
+        if word == "fneg":
+            return -self.value(*text.split()[1:])
+        if word in ("zext", "sext", "trunc", "bitcast", "ptrtoint", "fpext", "fptrunc"):
             return self.convert(word, text)
         if word == "extractvalue":
             name, n = re.match(r"extractvalue \{[^}]*\} (\S+), (\d+)", text).groups()
@@ -213,6 +233,9 @@ class Warp:
             if kind == "ballot":
                 return np.full(len(votes), sum(1 << n for n, v in enumerate(votes) if v), np.uint32)
             return np.full(len(votes), votes.any() if kind == "any" else votes.all())
+        if name == "llvm.fma.f32":  # exact before it is rounded but for one case in 2**40
+            a, b, c = (v.astype(np.longdouble) for v in values)
+            return (a * b + c).astype(np.float32)
         found = re.match(r"llvm\.([su])(min|max)\.", name)
         assert found, name
         a, b = values if found[1] == "u" else (v.view(f"i{v.dtype.itemsize}") for v in values)
@@ -235,6 +258,9 @@ class Warp:
             return np.zeros(len(self.thread), np.uint32)
         if found := re.fullmatch(r"(min|max)\.u\d+ \$0, \$1, \$2;", code):
             return (np.minimum if found[1] == "min" else np.maximum)(*values)
+        if found := re.fullmatch(r"cvt\.rn\.(b?)f16x2\.f32 \$0, \$1, \$2;", code):  # $1 is the upper half
+            upper, lower = (v.astype(TYPES["bfloat" if found[1] else "half"]).view(np.uint16).astype(np.uint32) for v in values)
+            return upper << 16 | lower
         if code == ORDER_64:
             return [np.minimum(*values), np.maximum(*values)]
         if code.startswith("bar.warp.sync"):

@@ -1,4 +1,4 @@
-"""Helpers for ``emit`` rules: a counted loop, and a branch for one thread."""
+"""Helpers for ``emit`` rules: counted loops, and branches."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ class Control(Component):
         close([following, after], latch)
         self.e.start(done)
         return carried
+
+    def emit_either(self, test: V, then: Callable[[], list[V]], orelse: Callable[[], list[V]]) -> list[V]:
+        """Emit a branch, and return the values of the code that ran: of `then` where the test holds, or else of
+        `orelse`."""
+        ways, done = (self.e.label("then"), self.e.label("else")), self.e.label("either")
+        self.e.branch_if(test, *ways)
+        made, ends = [], []
+        for label, code in zip(ways, (then, orelse)):
+            self.e.start(label)
+            with self.e.region_of_code():
+                made.append(code())
+            ends.append(self.e.current)
+            self.e.branch(done)
+        self.e.start(done)
+        return [self.e.ins(f"phi {a.dtype.llvm} [ {a.text}, %{ends[0]} ], [ {b.text}, %{ends[1]} ]", a.dtype)
+                for a, b in zip(*made)]
 
     def by_first_thread(self, then: Callable[[], None]) -> None:
         """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here.

@@ -97,6 +97,10 @@ class Control(Protocol):
     def emit_loop(self, start: int, stop: Any, values: list[Emitted],
                body: Callable[[Emitted, list[Emitted]], list[Emitted]]) -> list[Emitted]:
         """Emit ``for i in range(start, stop): values = body(i, values)``, not unrolled, and return the last values."""
+    def emit_either(self, test: Emitted, then: Callable[[], list[Emitted]],
+                    orelse: Callable[[], list[Emitted]]) -> list[Emitted]:
+        """Emit a branch, and return the values of the code that ran: of `then` where the test holds, or else of
+        `orelse`."""
     def by_first_thread(self, then: Callable[[], None]) -> None:
         """Run `then` in the first thread of the scope, or if `first_thread` is None, in each thread that gets here."""
 

@@ -178,7 +178,8 @@ def selected_signs(ir: str) -> str:
     wrong number on the H200. It emits -1 for all other types.
     """
     ir = _SIGN_TO_BFLOAT.sub(r"select i1 \1, bfloat 0xRBF80, bfloat 0xR0000", ir)
-    return _SIGNS_TO_BFLOATS.sub(r"select <\1 x i1> \2, <\1 x bfloat> splat (bfloat 0xRBF80), <\1 x bfloat> zeroinitializer", ir)
+    return _SIGNS_TO_BFLOATS.sub(
+        r"select <\1 x i1> \2, <\1 x bfloat> splat (bfloat 0xRBF80), <\1 x bfloat> zeroinitializer", ir)
 
 
 _SIGNED_EXTREME = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
