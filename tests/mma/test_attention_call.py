@@ -286,17 +286,24 @@ def count(body, name):
     return sum(re.sub(r"^@\S+ ", "", text).startswith(name) for text in body)
 
 
-@pytest.mark.parametrize("d, most, moved", [(64, 420, 68), (128, 450, 68), (256, 468, 44)])
+def usual(body):
+    """How many instructions of a loop run if threads skip the rescaling: the most multiplications behind a branch."""
+    ends = [i for i, text in enumerate(body) if re.match(r"@\S+ BRA", text)]
+    skipped = (next((n for n, text in enumerate(body[i + 1:]) if not text.startswith("FMUL")), 0) for i in ends)
+    return len(body) - max(skipped, default=0)
+
+
+@pytest.mark.parametrize("d, most, moved", [(64, 395, 68), (128, 393, 68), (256, 347, 44)])
 def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many(d, most, moved):
     """One multiplication and one power for each score, none for a mask, no spill in the loops, shuffles for the maxima only, and descriptors in uniform
-    registers. The maxima are found under the product of the values, not behind it."""
+    registers. The maxima are found under the product of the values, not behind it. A row's number and exponent are two selections."""
     made = compiled(d, config=TWO if d == 128 else None)
     for body in (bodies := loops(made)):
         assert count(body, "STL") == count(body, "LDL") == count(body, "R2UR") == 0 and count(body, "SHFL") == 4
         first, last = (next(i for i, text in enumerate(body) if f"WARPGROUP.DEPBAR.LE gsb0, 0x{n}" in text) for n in (1, 0))
         assert count(body[first:last], "FMNMX") >= moved - 6
     body = min(bodies, key=len)
-    assert len(body) <= most and count(body, "FFMA") <= moved and count(body, "FSEL") == 0
+    assert usual(body) <= most and count(body, "FFMA") <= moved and count(body, "FSEL") == 4
     assert len(bodies) == 2 and made.spills <= 256  # of addresses, once in a tile
 
 
@@ -314,7 +321,7 @@ def test_sums_in_chains_leave_no_rescaling_behind_the_powers():
     tried(*inputs(1, 2, 1, 200, 300, 128), replace(TWO, warps=8))
     body = min(loops(compiled(128, config=TWO)), key=len)
     last = max(i for i, text in enumerate(body) if "MUFU.EX2" in text)
-    assert len(body) <= 450 and count(body, "FMUL") >= 64 and count(body[last:], "FMUL") <= 8
+    assert usual(body) <= 393 and count(body, "FMUL") >= 64 and count(body[last:], "FMUL") <= 8
 
 
 @pytest.mark.parametrize("options", [{}, dict(causal=True, lse=True)], ids=lambda x: "-".join(x) or "full")

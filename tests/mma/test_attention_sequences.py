@@ -17,7 +17,7 @@ from tilejit.kernels.attention.tile_table import FIELDS, list_tiles
 from tilejit.runtime.arrays import ArrayView, row_major
 
 from tests.mma.attention_cases import BF16, check, inputs
-from tests.mma.test_attention_call import alibi, count, loops, tried
+from tests.mma.test_attention_call import alibi, count, loops, tried, usual
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +239,7 @@ def test_the_loop_over_whole_blocks_of_packed_sequences_is_that_of_a_batch():
     made = hopper.compile(x, x, x, x, 0, 0, tile.ArraySpec((1,), "uint32"), tile.ArraySpec((100, FIELDS), "int32"), 0.1, 0, 0, 0.0, 0, 0, 0, 0,
                           PLAN=plan, num_warps=12, spills=1 << 20, target="sm_90a")
     body = min(loops(made), key=len)
-    assert len(body) <= 455 and count(body, "STL") == count(body, "LDL") == 0 and {c.variant for c in made.copies} == {"tma"}
+    assert usual(body) <= 400 and count(body, "STL") == count(body, "LDL") == 0 and {c.variant for c in made.copies} == {"tma"}
 
 
 Q, K, N = np.ones((2, 4, 1, 64), BF16), np.ones((2, 2, 100, 64), BF16), np.array([3, 4], np.int32)

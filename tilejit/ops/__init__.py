@@ -17,4 +17,4 @@ from .ptx.meanings import barriers as _barriers, bits, copies, floats, lanes, ma
 from .reduce import combine, reduce as _reduce, reductions, scan  # noqa: F401
 from .structure import alloc, array, buffer_views, ring, subscripts  # noqa: F401
 from .sync import barriers, named_barriers, pipeline  # noqa: F401
-from .tiles import casts, division, elementwise, gather, layout_change, quotients, slicing  # noqa: F401
+from .tiles import casts, division, elementwise, gather, layout_change, quotients, rescale, slicing  # noqa: F401

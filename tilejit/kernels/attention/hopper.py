@@ -18,8 +18,10 @@ from .scores import (
     Rules,
     factor_of,
     finish,
+    late_maxima,
     mask_scores,
     next_maxima,
+    next_sums,
     powers_of,
     softmax_step,
     span_of,
@@ -28,6 +30,7 @@ from .scores import (
 from .tile_table import FIELDS, line_of
 
 SHORT_TILE = 128  # rows of the last tiles of a head where there are tiles of two heights
+SLACK = 8   # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
 
@@ -278,10 +281,16 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    powers, most, total, by = softmax_step(s, most, total, factor, EMPTY, POWERS, PLAN.chained)
+                    if EMPTY or SCORES.float8:
+                        most, top, by = next_maxima(s, most, factor, EMPTY)
+                    else:
+                        most, by = late_maxima(s, most, factor, SLACK)
+                        top = most
                     tile.mma_wait(0)
+            acc = acc * by[:, None]  # before the powers, so that their conversions stand between them
+            powers = powers_of(s, top, factor, POWERS)
+            total = next_sums(powers, total, by, PLAN.chained)
             p = as_operand(powers, dtype)
-            acc = acc * by[:, None]
     return acc, p, most, total
 
 

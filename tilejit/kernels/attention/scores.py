@@ -107,20 +107,26 @@ def softmax_step(s, most, total, factor, HIDES: tile.constexpr, SHIFT: tile.cons
                  CHAINED: tile.constexpr = False):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
-    no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax.
+    no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax."""
+    largest, top, by = next_maxima(s, most, factor, HIDES)
+    p = powers_of(s, top, factor, SHIFT)
+    return p, largest, next_sums(p, total, by, CHAINED), by
+
+
+@tile.jit
+def next_sums(p, total, by, CHAINED: tile.constexpr = False):
+    """The sums with a block of powers.
 
     `CHAINED`: powers are added to the sums one after the other, from what was summed before times its factor on.
     Otherwise ptxas computes that factor behind all powers, and all that it multiplies comes after them; a chain brings
     it forward, and the multiplications stand between the powers."""
-    largest, top, by = next_maxima(s, most, factor, HIDES)
-    p = powers_of(s, top, factor, SHIFT)
     PARTS: tile.constexpr = total.shape[1]
     if not CHAINED:  # the sum has the layout of its first operand, and `total` may begin with zeros of any
-        return p, largest, sums_in_parts(p, PARTS) + total * by[:, None], by
+        return sums_in_parts(p, PARTS) + total * by[:, None]
     total = total * by[:, None]
-    for n in tile.static_range(s.shape[1] // PARTS):
+    for n in tile.static_range(p.shape[1] // PARTS):
         total = p[:, n * PARTS:(n + 1) * PARTS] + total
-    return p, largest, total, by
+    return total
 
 
 @tile.jit
@@ -131,6 +137,17 @@ def next_maxima(s, most, factor, HIDES: tile.constexpr):
     if HIDES:
         top = tile.where(largest == -float("inf"), 0.0, largest)   # else -inf - -inf
     return largest, top, tile.exp2((most - top) * factor, fast=True)
+
+
+@tile.jit
+def late_maxima(s, most, factor, SLACK: tile.constexpr):
+    """(What is subtracted from the scores of a row, the factor of what was summed before). A row keeps what it had
+    until its maximum is more than `SLACK` powers of 2 above. So a power is at most ``2 ** SLACK``, and the factor is seldom
+    other than 1; threads skip products with factors whose exponents are chosen to be 0."""
+    largest = tile.maximum(most, tile.max(s, axis=1))
+    rise = (largest - most) * factor
+    stays = rise <= SLACK  # not after -inf or with a NaN
+    return tile.where(stays, most, largest), tile.exp2(tile.where(stays, 0.0, -rise), fast=True)
 
 
 @tile.jit
@@ -168,5 +185,5 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "lines_of", "mask_scores", "next_maxima", "powers_of",
-           "softmax_step", "span_of", "sums_in_parts"]
+__all__ = ["Place", "Rules", "factor_of", "finish", "late_maxima", "lines_of", "mask_scores", "next_maxima",
+           "next_sums", "powers_of", "softmax_step", "span_of", "sums_in_parts"]

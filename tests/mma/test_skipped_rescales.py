@@ -1,0 +1,115 @@
+"""Threads skip the rescaling of results whose factors a kernel chooses to be 1; attention keeps a row's number until its maximum is far above it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit import kernels
+from tilejit.kernels.attention.config import Config
+
+from tests.gpu import in_child, needs_gpu
+from tests.mma.attention_cases import BF16, check
+from tests.mma.test_attention_call import TWO, tried
+
+
+@tile.jit(num_warps=1)
+def rescaled(x, rises, y, limit, N: tile.constexpr, WHERE: tile.constexpr):
+    """Rows of sums, multiplied by a power for each of the rises that is over a limit."""
+    acc = tile.load(x[0:16, 0:N])
+    for i in range(rises.shape[0]):
+        rise = tile.load(rises[i, 0:16])
+        by = tile.exp2(tile.where(rise <= limit, 0.0, -rise) if WHERE else -rise)
+        acc = acc * by[:, None]
+    tile.store(y[0:16, 0:N], acc)
+
+
+def arguments(n: int = 64):
+    rng = np.random.default_rng(0)
+    rises = rng.integers(-3, 9, (6, 16)).astype(np.float32)
+    rises[2] = 1                                # no row is rescaled,
+    rises[3] = np.where(np.arange(16) == 5, 7, 0)  # one is,
+    rises[4, 3] = np.nan                        # and one becomes NaN
+    x = rng.standard_normal((16, n)).astype(np.float32)
+    x[7, 1], x[9, 2] = np.inf, -0.0
+    taken = np.where(rises <= 4, 0, -rises).sum(0)
+    return x, rises, np.zeros_like(x), np.exp2(taken)[:, None] * x
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_rescaled_where_their_factor_is_not_one(seed):
+    x, rises, y, want = arguments()
+    rescaled.simulate(1, x, rises, y, 4.0, N=64, WHERE=True, seed=seed).raise_first()
+    np.testing.assert_array_equal(y, want)
+
+
+def branches(made) -> int:
+    return made.graph.count("= rescale(")
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_only_factors_that_are_chosen_to_be_one_get_a_branch(target):
+    x, rises, y, _ = arguments()
+    chosen, plain = (rescaled.compile(x, rises, y, 4.0, N=64, WHERE=where, target=target) for where in (True, False))
+    assert branches(chosen) == 1 and branches(plain) == 0 and chosen.spills == 0
+
+
+def test_the_branch_is_around_the_products_alone():
+    """A thread has 32 elements of two rows."""
+    @tile.jit(num_warps=4)
+    def weighted(q, k, v, rises, o, limit):
+        acc = tile.zeros((64, 64))
+        for i in range(rises.shape[0]):
+            rise = tile.load(rises[i, 0:64])
+            acc = acc * tile.exp2(tile.where(rise <= limit, 0.0, -rise))[:, None]
+            acc = tile.dot(tile.load(q[0:64, 0:32]), tile.load(v[0:32, 0:64]), acc)
+        tile.store(o[0:64, 0:64], acc)
+
+    spec = tile.ArraySpec((64, 64), "float16")
+    made = weighted.compile(spec, spec, spec, tile.ArraySpec((5, 64), "float32"), tile.ArraySpec((64, 64), "float32"), 4.0, target="sm_90a")
+    assert branches(made) == 1 and made.llvm_ir.count("\nthen") == 1 and made.llvm_ir.count("fmul contract float") == 32
+
+
+CONFIGS = {64: Config(bm=192, held=False, ahead=True, width=64), 128: TWO, 256: Config(bm=128, bn=80, held=False)}
+
+
+@pytest.mark.parametrize("step", [0.5, 3.0, 9.0, -3.0, -9.0])
+@pytest.mark.parametrize("d, causal", [(64, False), (128, False), (128, True), (256, False)])
+def test_attention_is_right_however_maxima_rise(d, causal, step):
+    """The exponents of a block's scores are `step` above those of the next block, in the order of the kernel."""
+    config = CONFIGS[d]
+    rng = np.random.default_rng(int(step * 2) + d)
+    rows, keys = 200, config.bn * 5 + 7
+    q, k = (0.1 * rng.standard_normal((1, 1, n, d)) for n in (rows, keys))
+    q[..., 0], k[..., 0] = 1, -step * np.log(2) * (np.arange(keys) // config.bn) * d ** 0.5
+    v = rng.standard_normal((1, 1, keys, d))
+    tried(*(x.astype(BF16) for x in (q, k, v)), config, causal=causal)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_scores_in_a_late_block_are_taken_over(special):
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 1, n, 128)).astype(BF16) for n in (130, 700, 700))
+    q[..., 0], k[..., 0] = 1, 0
+    k[0, 0, 200, 0] = special
+    with np.errstate(invalid="ignore"):
+        got, lse = kernels.attention(q, k, v, lse=True, config=replace(TWO, turns=True))
+        check(got[:, :, :64], None, q[:, :, :64], k, v)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
+def test_a_gpu_rescales_rows_and_attends_however_maxima_rise():
+    for where in (True, False):
+        x, rises, y, want = arguments()
+        rescaled[1,](x, rises, y, 4.0 if where else 100.0, N=64, WHERE=where, backend="cuda")
+        np.testing.assert_array_equal(y, want if where else np.exp2(-rises.sum(0))[:, None] * x)
+    rng = np.random.default_rng(0)
+    for d, rows in ((64, 1000), (128, 1000), (256, 500)):
+        for step in (0.5, 3.0, 9.0, -3.0, -9.0):
+            for causal in (False, True):
+                q, k, v = (0.1 * rng.standard_normal((1, 4, rows, d)) for _ in range(3))
+                q[..., 0], k[..., 0] = 1, -step * np.log(2) * (np.arange(rows) // 128) * d ** 0.5
+                made = [x.astype(BF16) for x in (q, k, v)]
+                got, lse = kernels.attention(*map(tile.to_device, made), causal=causal, lse=True)
+                check(got.numpy(), lse.numpy(), *made, causal=causal)
