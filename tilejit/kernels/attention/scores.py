@@ -142,8 +142,8 @@ def next_maxima(s, most, factor, HIDES: tile.constexpr):
 @tile.jit
 def late_maxima(s, most, factor, SLACK: tile.constexpr):
     """(What is subtracted from the scores of a row, the factor of what was summed before). A row keeps what it had
-    until its maximum is more than `SLACK` powers of 2 above. So a power is at most ``2 ** SLACK``, and the factor is seldom
-    other than 1; threads skip products with factors whose exponents are chosen to be 0."""
+    until its maximum is more than `SLACK` powers of 2 above. So a power is at most ``2 ** SLACK``, and the factor is
+    seldom other than 1; threads skip products with factors whose exponents are chosen to be 0."""
     largest = tile.maximum(most, tile.max(s, axis=1))
     rise = (largest - most) * factor
     stays = rise <= SLACK  # not after -inf or with a NaN
