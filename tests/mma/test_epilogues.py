@@ -264,8 +264,7 @@ def test_jitter_changes_no_plan():
     kernel.compile.assert_called_once_with("x", PLAN=1, jitter=None, target="sm_90a")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("epilogue,spills", [(plus_one, False), (of_many_values, True)])
+@pytest.mark.parametrize("stream,epilogue,spills", [(False, plus_one, False), (True, of_many_values, True)])
 def test_an_epilogue_that_spills_causes_a_warning_with_the_bytes_and_a_remedy(stream, epilogue, spills):
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (2304, 2304), (4608, 2))
     launch = planned(big, big, big, epilogue, (), replace(Config.of(128, 256, epilogue=True), stream=stream))
