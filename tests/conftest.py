@@ -23,12 +23,11 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["TILEJIT_CACHE_DIR"], ignore_errors=True)
 
 # Tests start hundreds of Python processes. If no bytecode may be written beside the sources, each would compile all of
-# the package: the run keeps the bytecode in a folder of its own.
+# the package: bytecode goes to pytest's own folder, where the next run finds it.
 if sys.dont_write_bytecode and not sys.pycache_prefix:
-    sys.dont_write_bytecode, sys.pycache_prefix = False, tempfile.mkdtemp(prefix="tilejit-bytecode-")
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
-    atexit.register(shutil.rmtree, sys.pycache_prefix, ignore_errors=True)
 
 import pytest
 
