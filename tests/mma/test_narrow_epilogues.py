@@ -13,6 +13,7 @@ from tilejit.kernels.matmul.choice import LATE, PART, Config, Problem, choose
 from tilejit.kernels.matmul.constants import Epilogue
 from tilejit.kernels.matmul.narrow_epilogues import dtype_taken
 
+from tests.chosen_cases import part
 from tests.drawn import drawn
 from tests.mma.products import BF16, planned, plus_one, product
 
@@ -221,7 +222,7 @@ def test_all_columns_are_deferred_if_the_epilogue_takes_its_accumulators_in_16_b
     for narrow in (True, False):
         chosen = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=narrow), 132)
         assert (chosen.late, chosen.width) == (256 if narrow else LATE, PART // 2)
-    for shared in (True, False):
+    for shared in part((True, False), 2):
         config = replace(choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True, narrow=True), 132), stream=shared)
         launch = planned(big, big, big, narrow_biased, (bias, big), config)
         launch = launch.with_plan(waiting=tile.bfloat16, epilogue=replace(launch.plan.epilogue, extras=2))
