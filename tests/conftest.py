@@ -58,6 +58,12 @@ def every_kernel_of_the_run_assembles(kernels):
     fail_with(kernels.finish())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def versions_end_with_their_file(kernels):
+    yield
+    kernels.forget_versions()
+
+
 @pytest.fixture(autouse=True)
 def every_kernel_assembles(kernels, request, every_kernel_of_the_run_assembles):
     """Set up before a test's other fixtures and therefore torn down last, when settings that the test changed are restored."""
