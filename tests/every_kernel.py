@@ -88,6 +88,7 @@ class Kernels:
         self.claimed: set[str] = set()    # the keys in the file, as far as it was read
         self.read = 0                     # bytes of the file that were read
         self.sightings: dict[tuple, Sighting] = {}
+        self.lowered: dict[int, Kernel] = {}  # kernels with versions, by id
         self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
         self.count: Counter = Counter()  # of kernels, by target and outcome
         self.tests: dict[tuple, str] = {}  # by test function and kernel, the first case of a parametrized test
@@ -110,6 +111,7 @@ class Kernels:
 
         def lowered(kernel, bound, options, target):
             self._walk(kernel.source)
+            self.lowered[id(kernel)] = kernel
             found = lower(kernel, bound, options, target)
             if self.watching:
                 key = id(kernel), bound.key, tuple(sorted(found.facts.items())), repr(sorted(options.items()))
@@ -155,6 +157,11 @@ class Kernels:
             return module.clone()
 
         Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimize = lowered, written, inlined, optimized
+
+    def forget_versions(self) -> None:
+        """Free the versions that kernels keep. Later files hardly need them, and new graphs are made in memory that is still in caches."""
+        while self.lowered:
+            self.lowered.popitem()[1].versions.clear()
 
     def _forget_modules(self):
         while self.modules:
@@ -274,13 +281,12 @@ class Kernels:
         kernel = Candidate(f"{test}: {name}", target, emitted.llvm_ir, emitted.passes, emitted.libdevice, self._form_keys(emitted.llvm_ir, target))
         if all_cases():
             return self._made(kernel)
-        return self._cover_forms() if self.cover.add(kernel, new) else []
+        self.cover.add(kernel, new)
+        return []
 
     def _cover_forms(self) -> list[str]:
         """Of the kernels that wait, assemble some with all forms; returns the problems."""
-        waiting, chosen = len(self.cover.candidates), self.cover.choose()
-        self.count["of known forms"] += waiting - len(chosen)
-        return [problem for kernel in chosen for problem in self._made(kernel)]
+        return [problem for kernel in self.cover.choose() for problem in self._made(kernel)]
 
     def _made(self, kernel: Candidate) -> list[str]:
         """Compile a kernel to PTX and enqueue it for the assembler; returns the problems."""

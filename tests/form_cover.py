@@ -1,16 +1,17 @@
 """Chooses which of the kernels that tests lowered go through LLVM and ptxas: small ones that have all forms of instructions.
 
 The first kernel with a new form is often a large one with many, and later ones have the same forms in less code. So
-kernels wait, some dozens at a time, and of these a few are chosen that together have all the forms that are still to be
-assembled.
+kernels wait to the end of the run. As more come, only those stay that would be chosen then: a few that together have
+all the forms that are still to be assembled.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-AT_ONCE = 300  # kernels that wait at most, of 200 KB each
+AT_ONCE = 200  # kernels, of 200 KB each, that join those that stay before some leave
 
 
 @dataclass(frozen=True)
@@ -31,27 +32,41 @@ class Cover:
 
     candidates: list[Candidate] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
+    most: int = AT_ONCE  # candidates before some leave
 
-    def add(self, candidate: Candidate, new: Iterable[str]) -> bool:
-        """Let a kernel wait, some of whose forms may be new; returns whether as many wait as may."""
+    def add(self, candidate: Candidate, new: Iterable[str]) -> None:
+        """Let a kernel wait, some of whose forms may be new."""
         self.missing.update(new)
         if not self.missing.isdisjoint(candidate.keys):
             self.candidates.append(candidate)
-        return len(self.candidates) >= AT_ONCE
+        if len(self.candidates) >= self.most:
+            self.candidates = self._fewest()
+            self.most = len(self.candidates) + AT_ONCE
 
     def shown(self, keys: Iterable[str]) -> None:
         """Some forms have been assembled elsewhere."""
         self.missing.difference_update(keys)
 
     def choose(self) -> list[Candidate]:
-        """Kernels with all missing forms, greedily, the one with the least code for each form first. Of those with the same
-        code, for several targets, one follows the other. None wait after this."""
-        left, self.candidates = self.candidates, []
-        missing, self.missing = self.missing, set()
-        chosen: list[Candidate] = []
+        """Kernels with all missing forms. Of those with the same code, for several targets, one follows the other. None wait
+        after this."""
+        fewest, chosen = self._fewest(), []
+        count = Counter(key for candidate in fewest for key in candidate.keys & self.missing)
+        for candidate in sorted(fewest, key=lambda candidate: -len(candidate.llvm_ir)):
+            keys = candidate.keys & self.missing
+            if all(count[key] > 1 for key in keys):  # the others have its forms
+                count.subtract(keys)
+            else:
+                chosen.append(candidate)
+        self.candidates, self.missing = [], set()
+        return sorted(chosen, key=lambda candidate: candidate.llvm_ir)
+
+    def _fewest(self) -> list[Candidate]:
+        """Kernels with all missing forms, greedily, the one with the least code for each form first."""
+        left, missing, chosen = self.candidates, set(self.missing), []
         while missing:
             left = [candidate for candidate in left if not missing.isdisjoint(candidate.keys)]
             best = min(left, key=lambda candidate: len(candidate.llvm_ir) / len(missing & candidate.keys))
             missing -= best.keys
             chosen.append(best)
-        return sorted(chosen, key=lambda candidate: candidate.llvm_ir)
+        return chosen

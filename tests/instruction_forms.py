@@ -33,7 +33,7 @@ def forms(llvm_ir: str) -> frozenset[str]:
     made = {form for text in {(m[1], m[2]) for m in assembly} for form in statements(*text)}
     kept = [line for line in lines if line.startswith("attributes ")]
     rest = _OPERAND.sub("%", "\n".join(line for line in lines if " asm " not in line and not line.startswith("attributes ")))
-    made.update(kept, map(_short, rest.splitlines()))
+    made.update(kept, map(_short, set(rest.splitlines())))
     if "wgmma." in llvm_ir:
         made.add(order(lines))
     return frozenset(made)

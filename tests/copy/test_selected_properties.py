@@ -11,10 +11,13 @@ from tilejit.emit.emitter import emit
 from tilejit.errors import DispatchError
 from tilejit.plan import BufferSpec
 
+from tests.chosen_cases import all_cases
+
 
 def at_random(examples: int):
-    """Repeats a test, each time with another random generator."""
-    return lambda test: settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))(
+    """Repeats a test, each time with another random generator; half as often unless all cases are run."""
+    drawn = examples if all_cases() else examples // 2
+    return lambda test: settings(max_examples=drawn, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))(
         given(st.randoms(use_true_random=True))(test))
 
 

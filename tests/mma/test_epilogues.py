@@ -18,6 +18,7 @@ from tilejit.kernels.matmul.hopper.persistent import persistent
 from tilejit.kernels.matmul.hopper.stream import stream
 from tilejit.kernels.matmul.register_fit import FEW, fit_registers
 
+from tests.chosen_cases import part
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import (
@@ -232,7 +233,7 @@ def test_a_large_product_prefetches_its_residual_and_defers_columns():
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
-    for shared, late in ((True, LATE), (False, LATE), (True, LATE // 2), (True, 0)):
+    for shared, late in part(((True, LATE), (True, LATE // 2), (False, LATE), (True, 0)), 2):
         launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared, late=late))
         c = launch.plan
         assert c.ahead and (c.bm, c.bn, c.width, c.buffers, c.late) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
@@ -264,8 +265,7 @@ def test_jitter_changes_no_plan():
     kernel.compile.assert_called_once_with("x", PLAN=1, jitter=None, target="sm_90a")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("epilogue,spills", [(plus_one, False), (of_many_values, True)])
+@pytest.mark.parametrize("stream,epilogue,spills", [(False, plus_one, False), (True, of_many_values, True)])
 def test_an_epilogue_that_spills_causes_a_warning_with_the_bytes_and_a_remedy(stream, epilogue, spills):
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (2304, 2304), (4608, 2))
     launch = planned(big, big, big, epilogue, (), replace(Config.of(128, 256, epilogue=True), stream=stream))

@@ -15,6 +15,7 @@ from tilejit.kernels.grouped.choice import REGISTERS, choose_grouped
 from tilejit.kernels.matmul.choice import TILES as ALL_TILES
 from tilejit.kernels.matmul.config import Config, divisor_in_width
 
+from tests.chosen_cases import part
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, E5M2, assert_close, with_layout
 
@@ -280,12 +281,12 @@ def test_the_largest_tiles_compile_to_fast_code(shape, listed, pair):
 @pytest.mark.parametrize("shape", [t for t in ALL_TILES if t[1] in (16, 32) or t[1] % 64 == 0 and t != (192, 192)])
 def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
     """With as many stages as the model uses next to the buffers, and one loop of products. Either major of B, alone and in pairs, half
-    of these from lists and half from one array."""
+    of these from lists and half from one array; in turn, unless all cases are run."""
     config = replace(Config.of(*shape, width=divisor_in_width(shape[1], 64), least=4), kept=True)
-    for b_by_rows, pair in product((False, True), repeat=2):
-        if (b_by_rows != pair) == listed:
-            made = compiled(replace(config, pair=pair), listed, b_by_rows, spills=0)
-            assert made.ptx.count("wgmma.mma_async") == config.bk // 16
+    forms = [(b_by_rows, pair) for b_by_rows, pair in product((False, True), repeat=2) if (b_by_rows != pair) == listed]
+    for b_by_rows, pair in part(forms, 2, (shape[0] + shape[1]) // 64):
+        made = compiled(replace(config, pair=pair), listed, b_by_rows, spills=0)
+        assert made.ptx.count("wgmma.mma_async") == config.bk // 16
 
 
 @pytest.mark.parametrize("extents,shape", [(((16, 2048, 2048),) * 64, (64, 256)), (((4096, 4096, 4096),) * 8, (128, 256))])

@@ -14,6 +14,7 @@ from tilejit.kernels.matmul.choice import TILES, Config, Problem, choose
 from tilejit.kernels.matmul.config import divisor_in_width
 from tilejit.kernels.matmul.epilogue import parts_sent_since
 
+from tests.chosen_cases import part
 from tests.drawn import drawn
 from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
 from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, planned, plus_one, product, with_layout
@@ -90,10 +91,11 @@ def test_numbers_of_parts_that_are_not_multiples_of_the_buffers_overwrite_nothin
 
 @pytest.mark.parametrize("b_by_rows", [False, True])
 def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
-    """With as many stages as the model uses next to two buffers or more, and one loop of products."""
+    """With as many stages as the model uses next to two buffers or more, and one loop of products. Half of the tiles with each
+    major of B, and the largest with both."""
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
-    for bm, bn in TILES:
+    for bm, bn in dict.fromkeys((*part(TILES, 2, b_by_rows), (128, 256))):
         for shared in (False, True) if (bm, bn) == (128, 256) else (False,):
             config = replace(Config.of(bm, bn, width=divisor_in_width(bn, 64), least=4), kept=bn >= 16, stream=shared)
             launch = planned(big, big if b_by_rows else big.T, big, None, (), config)

@@ -38,7 +38,7 @@ def paired(bm, bn, dtype=BF16, **options):
     return replace(Config.of(bm, bn, itemsize=size, stored=max(size, 2), width=divisor_in_width(bn, 32)), **dict(buffers=2, pair=True) | options)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtype=st.sampled_from((BF16, np.float16, np.float32, E4M3, np.int8)),
        shape=st.sampled_from(SHAPES), stages=st.integers(1, 5), behind=st.booleans(), kept=st.booleans(), swapped=st.booleans(), order=ORDERS,
        a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 
+from tests.chosen_cases import part
 from tests.language.test_schedules import sequence
 from tests.mma.chosen_kernels import boxes, expected_order, rows_in_computed_order
 from tests.mma.test_pipelined import TARGETS
@@ -31,7 +32,7 @@ def shares(A, out, step, ORDER: tile.constexpr, ROLES: tile.constexpr):
 def test_loops_with_a_runtime_step_and_over_an_order_of_tiles_are_right(order, roles, target):
     """Each CTA's share of rows and of tiles; a step given by an argument, positive or negative, also beyond the range."""
     tiles = sequence(3, 5, order, 2)
-    for step in (1, -2, 7, 40):
+    for step in part((1, -2, 7, 40), 2, len(order) + roles):
         a = np.random.default_rng(0).standard_normal((15, 64)).astype(np.float32)
         out, want = np.zeros((4, 64), np.float32), np.zeros((4, 64), np.float32)
         shares.simulate(4, a, out, step, ORDER=order, ROLES=roles, target=target).raise_first()

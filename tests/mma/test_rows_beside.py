@@ -63,7 +63,7 @@ def test_rows_are_prefetched_with_a_tile_and_match_each_tile_s_columns(n, k, bn,
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BF16, E4M3, ml_dtypes.float8_e5m2, np.int64, np.uint32, np.int16, np.int8, np.uint8, bool])
 @pytest.mark.parametrize("late", [0, 64])
 def test_rows_of_every_dtype_can_be_prefetched(dtype, late):
-    a, b, *tiles = given((130, 328), 600, dtype)
+    a, b, *tiles = given((70, 200), 600, dtype)
     config = replace(Config.of(64, 128, stages=3), behind=False, width=64, buffers=2, late=late)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(2.0,), tiles=tiles, config=config)
     np.testing.assert_array_equal(got, expected(a, b, *tiles))

@@ -33,8 +33,10 @@ def refusals(assemble, forms, target):
 
 @pytest.mark.parametrize("target", ptx.TARGETS)
 def test_every_form_assembles_for_each_of_its_targets(assemble, target):
-    """A run takes each form for the oldest of its targets, since later ones accept what older ones do, and one form in eight for all."""
-    forms = [form for n, form in enumerate(ptx.forms(target)) if all_cases() or n % 8 == 0 or target == min(form.targets, key=ptx.TARGETS.index)]
+    """A run takes each form for the oldest of its targets, since later ones accept what older ones do, and one form in eight for all. Of
+    the products of warpgroups, which differ in their widths and types only, it takes one in three."""
+    forms = [form for n, form in enumerate(ptx.forms(target)) if all_cases() or n % 8 == 0 or target == min(form.targets, key=ptx.TARGETS.index)
+             and (n % 3 == 0 or not form.name.startswith("wgmma.mma_async"))]
     chunks = [forms[i:i + CHUNK] for i in range(0, len(forms), CHUNK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda chunk: refusals(assemble, chunk, target), chunks))

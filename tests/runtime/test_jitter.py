@@ -11,6 +11,7 @@ from tilejit.config import TARGETS
 from tilejit.emit.jitter import KINDS, MOST, PRESSURE_BYTES, add_jitter, sites
 from tilejit.toolchain.disassembler import sass
 
+from tests.chosen_cases import part
 from tests.gpu import in_child, jitter_seeds, needs_gpu
 
 MARK = re.compile(r"^\t/\* jitter \d+, (\w+) \*/ ", re.MULTILINE)
@@ -61,17 +62,18 @@ def without_marks(ptx: str) -> str:
     return "\n".join(line for line in ptx.split("\n") if not MARK.match(line))
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("kernel", [staged, summed, product, doubled])
 def test_the_ptx_has_perturbations_only_if_asked_for_and_nothing_else_differs(kernel):
     plain = compiled(kernel).ptx
     assert compiled(kernel, jitter=None).ptx == plain and "/* jitter" not in plain
-    texts = {compiled(kernel, jitter=seed).ptx for seed in SEEDS}
+    texts = {compiled(kernel, jitter=seed).ptx for seed in SEEDS[:8]}
     assert {without_marks(text) for text in texts} == {plain} and len(texts) > 5
     assert compiled(kernel, jitter=7).ptx == add_jitter(plain, 7)
 
 
 def test_every_kind_of_site_is_perturbed_under_some_seed():
-    found = {kind for kernel in (summed, product, staged) for seed in SEEDS for kind in MARK.findall(compiled(kernel, jitter=seed).ptx)}
+    found = {kind for kernel in (summed, product, staged) for seed in SEEDS for kind in MARK.findall(add_jitter(compiled(kernel).ptx, seed))}
     assert found == set(KINDS) - {"tensor"}
 
 
@@ -90,7 +92,7 @@ def test_a_kernel_has_a_limited_number_of_perturbations():
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_with_jitter_become_machine_code_on_every_target(target):
     for kernel in (staged, summed, product):
-        for seed in range(4):
+        for seed in part(range(4), 2, TARGETS.index(target)):
             assert compiled(kernel, target=target, jitter=seed).cubin
 
 
