@@ -169,6 +169,12 @@ def some(cases, least: int = 1) -> list:
     return cases[::max(min(int(os.environ.get("TILEJIT_EVERY", "1")), len(cases) // least), 1)]
 
 
+def launches(count: int) -> list[int]:
+    """The numbers of a kernel's launches, or a fiftieth of them under compute-sanitizer: to a tool one is as good as the next, and racecheck keeps
+    records of each in the host's memory."""
+    return some(range(count))[::50 if os.environ.get("TILEJIT_SANITIZER") else 1]
+
+
 def for_references() -> str:
     """The torch device on which expected results are computed: the CPU under compute-sanitizer, where a library's kernels would take minutes."""
     return "cpu" if os.environ.get("TILEJIT_SANITIZER") else "cuda"

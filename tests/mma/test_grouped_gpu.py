@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
+from tests.gpu import for_references, in_child, launches, needs_gpu, needs_module, some
 
 pytestmark = [needs_module("torch"), pytest.mark.misread_by_racecheck]  # work is passed between threads through a ring
 
@@ -162,7 +162,7 @@ def test_a_thousand_launches_of_changing_lists_are_right():
     exact = [[(x.to(for_references()).float() @ y.to(for_references()).float()).cuda() for x, y in zip(*pair)] for pair in operands]
     outs = [[torch.empty(x.shape, device="cuda") for x in one] for one in exact]
     wrong = torch.zeros((), device="cuda")
-    for i in some(range(1000)):
+    for i in launches(1000):
         which = rng.integers(len(lists))
         got = kernels.grouped_matmul(*operands[which], outs[which])
         if i % 10 == 0:
@@ -196,7 +196,7 @@ def test_two_thousand_launches_with_kept_results_are_right(pair):
                 for both, out in zip(operands, outs)]
     PLANS.clear()
     wrong = torch.zeros((), device="cuda")
-    for i in some(range(2000)):
+    for i in launches(2000):
         which = rng.integers(len(lists))
         got = kernels.grouped_matmul(*operands[which], outs[which], config=kept)
         if i % 10 == 0:

@@ -16,7 +16,7 @@ from tilejit.kernels.matmul.epilogue import parts_sent_since
 
 from tests.chosen_cases import part
 from tests.drawn import drawn
-from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
+from tests.gpu import for_references, in_child, launches, needs_gpu, needs_module, some
 from tests.mma.products import BF16, E4M3, LAYOUTS, assert_close, planned, plus_one, product, with_layout
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
@@ -237,7 +237,7 @@ def test_two_thousand_launches_with_kept_results_are_right():
     extents = [tuple(int(8 * np.ceil(x)) for x in (*rng.uniform(160, 672, 2), rng.uniform(1, 200))) for _ in range(20)]
     x, y = (v.to(for_references()).float() for v in (a, b))
     exact = {(m, n, k): (x[:m, :k] @ y[:k, :n]).to("cuda", torch.bfloat16) for m, n, k in extents}  # below 2**13: exact in float32 and in TF32
-    for i in some(range(2000)):
+    for i in launches(2000):
         m, n, k = e = extents[rng.integers(len(extents))]
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=replace(config, stream=i % 2 == 1))
         wrong += (got != exact[e]).sum()

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.gpu import for_references, in_child, needs_gpu, needs_module, some
+from tests.gpu import for_references, in_child, launches, needs_gpu, needs_module, some
 
 pytestmark = needs_module("torch")
 
@@ -171,7 +171,7 @@ def test_ten_thousand_launches_of_changing_extents_are_right():
     extents = [tuple(int(8 * math.ceil(x)) for x in rng.uniform(0, 128, 3)) for _ in range(40)]
     x, y = (v.to(for_references()).float() for v in (a, b))
     exact = {e: (x[:e[0], :e[2]] @ y[:e[2], :e[1]]).cuda() for e in extents}
-    for i in some(range(10_000)):
+    for i in launches(10_000):
         m, n, k = e = extents[rng.integers(len(extents))]
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=Config.of(64, 32, stored=4) if i % 2 else None)
         wrong += (got != exact[e]).sum()
@@ -200,7 +200,7 @@ def test_two_thousand_launches_of_the_largest_tile_with_deferred_columns_are_rig
     extents = [tuple(int(8 * math.ceil(x)) for x in (*rng.uniform(160, 336, 2), rng.uniform(0, 200))) for _ in range(30)]
     x, y = (v.to(for_references()).float() for v in (a, b))
     exact = {(m, n, k): ((x[:m, :k] @ y[:k, :n]).cuda() + beside[:m, :n]).to(torch.bfloat16) for m, n, k in extents}
-    for i in some(range(2000)):
+    for i in launches(2000):
         m, n, k = e = extents[rng.integers(len(extents))]
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], added, tiles=(beside[:m, :n],), config=replace(config, stream=i % 2 == 1))
         wrong += (got != exact[e]).sum()
@@ -324,7 +324,7 @@ def test_products_with_a_shared_last_wave_are_right():
     streams = [torch.cuda.Stream() for _ in range(3)]
     torch.cuda.synchronize()
     wrong = []
-    for i in some(range(3000)):
+    for i in launches(3000):
         m, n, k = e = extents[rng.integers(len(extents))]
         with torch.cuda.stream(streams[i % 3]):
             got = kernels.matmul(a[:m, :k], b[:k, :n], torch.full((m, n), float("nan"), device="cuda"), config=configs[rng.integers(3)])
