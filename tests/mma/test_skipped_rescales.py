@@ -10,7 +10,7 @@ from tilejit.kernels.attention.config import Config
 
 from tests.gpu import in_child, needs_gpu
 from tests.mma.attention_cases import BF16, check
-from tests.mma.test_attention_call import TWO, tried
+from tests.mma.test_attention_call import TWO, compiled, count, loops, tried
 
 
 @tile.jit(num_warps=1)
@@ -71,13 +71,16 @@ def test_the_branch_is_around_the_products_alone():
 
 
 CONFIGS = {64: Config(bm=192, held=False, ahead=True, width=64), 128: TWO, 256: Config(bm=128, bn=80, held=False)}
+GUESSING = {64: Config(bm=192, bn=96, held=False, ahead=True, width=64, guesses=True), 128: Config(held=False, width=128, guesses=True),
+            256: Config(bn=80, held=False, guesses=True)}
 
 
 @pytest.mark.parametrize("step", [0.5, 3.0, 9.0, -3.0, -9.0])
 @pytest.mark.parametrize("d, causal", [(64, False), (128, False), (128, True), (256, False)])
-def test_attention_is_right_however_maxima_rise(d, causal, step):
+@pytest.mark.parametrize("configs", [CONFIGS, GUESSING], ids=["late", "guesses"])
+def test_attention_is_right_however_maxima_rise(d, causal, step, configs):
     """The exponents of a block's scores are `step` above those of the next block, in the order of the kernel."""
-    config = CONFIGS[d]
+    config = configs[d]
     rng = np.random.default_rng(int(step * 2) + d)
     rows, keys = 200, config.bn * 5 + 7
     q, k = (0.1 * rng.standard_normal((1, 1, n, d)) for n in (rows, keys))
@@ -86,15 +89,55 @@ def test_attention_is_right_however_maxima_rise(d, causal, step):
     tried(*(x.astype(BF16) for x in (q, k, v)), config, causal=causal)
 
 
+@pytest.mark.parametrize("rise", [12.0, 12.9, 13.1, 15.0, 40.0, 200.0])
+@pytest.mark.parametrize("dtype", [BF16, np.float16])
+def test_a_guess_is_dropped_if_a_single_row_rises_too_far(rise, dtype):
+    """One key of a late block, which one row sees far above all others."""
+    rng = np.random.default_rng(2)
+    q, k, v = (0.1 * rng.standard_normal((1, 1, n, 128)) for n in (150, 500, 500))
+    q[..., 0], q[0, 0, 77, 0], k[..., 0], k[0, 0, 33, 0] = 0, 1, 0, rise * np.log(2) * 128 ** 0.5
+    tried(*(x.astype(dtype) for x in (q, k, v)), GUESSING[128])
+
+
+@pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.parametrize("options", [dict(causal=True), dict(window=(90, 20)), dict(softcap=3.0), dict(scale=-0.3), dict(sinks=True), {}],
+                         ids=lambda options: "-".join(options) or "plain")
+def test_guesses_are_right_with_every_option(d, options):
+    rng = np.random.default_rng(d)
+    q, k, v = (rng.standard_normal((2, 2, n, d)).astype(BF16) for n in (150, 333, 333))
+    if "sinks" in options:
+        options = dict(sinks=rng.standard_normal(2).astype(np.float32))
+    tried(q, k, v, GUESSING[d], **options)
+
+
+def test_guesses_are_for_the_kernel_with_roles_and_16_bits():
+    q = np.ones((1, 1, 64, 64), BF16)
+    for config in (Config(roles=False, bm=64, bn=64, guesses=True), Config(bm=192, held=False, in_order=True, ahead=True, guesses=True)):
+        with pytest.raises(tile.LaunchError, match="config.guesses is for the kernel with roles, of 16 bits"):
+            kernels.attention(q, q, q, config=config)
+
+
+@pytest.mark.parametrize("d, most", [(64, 275), (128, 360), (256, 320)])
+def test_a_guess_takes_its_powers_under_the_product_of_the_values_without_spills_in_the_loop(d, most):
+    """So many instructions run for a block whose guess is right: those before the branch to the next block."""
+    made = compiled(d, config=GUESSING[d])
+    body = next(body for body in loops(made) if count(body, "FMNMX") and count(body, "FSEL") <= 4)
+    wait = next(i for i, text in enumerate(body) if "WARPGROUP.DEPBAR.LE gsb0, 0x0" in text)
+    usual = next(i for i, text in enumerate(body) if text.startswith("BRA"))
+    assert count(body[:wait], "MUFU.EX2") >= GUESSING[d].bn // 2 and usual <= most
+    assert count(body, "STL") + count(body, "LDL") <= 4
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_special_scores_in_a_late_block_are_taken_over(special):
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 1, n, 128)).astype(BF16) for n in (130, 700, 700))
     q[..., 0], k[..., 0] = 1, 0
     k[0, 0, 200, 0] = special
-    with np.errstate(invalid="ignore"):
-        got, lse = kernels.attention(q, k, v, lse=True, config=replace(TWO, turns=True))
-        check(got[:, :, :64], None, q[:, :, :64], k, v)
+    for config in (replace(TWO, turns=True), GUESSING[128]):
+        with np.errstate(invalid="ignore"):
+            got, lse = kernels.attention(q, k, v, lse=True, config=config)
+            check(got[:, :, :64], None, q[:, :, :64], k, v)
 
 
 @needs_gpu("sm_90a")
@@ -111,5 +154,6 @@ def test_a_gpu_rescales_rows_and_attends_however_maxima_rise():
                 q, k, v = (0.1 * rng.standard_normal((1, 4, rows, d)) for _ in range(3))
                 q[..., 0], k[..., 0] = 1, -step * np.log(2) * (np.arange(rows) // 128) * d ** 0.5
                 made = [x.astype(BF16) for x in (q, k, v)]
-                got, lse = kernels.attention(*map(tile.to_device, made), causal=causal, lse=True)
-                check(got.numpy(), lse.numpy(), *made, causal=causal)
+                for config in (None, GUESSING[d]):
+                    got, lse = kernels.attention(*map(tile.to_device, made), causal=causal, lse=True, config=config)
+                    check(got.numpy(), lse.numpy(), *made, causal=causal)

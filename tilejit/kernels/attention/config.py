@@ -23,6 +23,8 @@ class Config:
       first product is issued before a tile's results are stored; `turns`: consumers issue products in turn
     - `in_order`: a consumer awaits both products of a block before the next block, so that three fit their registers;
       `ahead` then means two tiles of Q in shared memory, where results are staged too
+    - `guesses`: the powers of a block are taken with the rows' old numbers, and again if their sums are too large;
+      registers then hold the powers of two blocks
     - `width`, `buffers`: columns of the result in a staging buffer of a consumer, and the number of these buffers; with
       0 columns threads store the result
     - `splits`: CTAs that share the keys of a tile of few rows, or of a sequence"""
@@ -36,6 +38,7 @@ class Config:
     ahead: bool = False
     in_order: bool = False
     turns: bool = True
+    guesses: bool = False
     width: int = 0
     buffers: int = 1
     splits: int = 1
@@ -80,6 +83,8 @@ def check_config(config: Config, target: str, d: int, dv: int, itemsize: int = 2
     if not config.roles and (config.bm % 16 or config.bn % 16):
         raise LaunchError("products have multiples of 16 rows and columns: config.bm and config.bn must be some, not "
                           f"{config.bm} and {config.bn}")
+    if config.guesses and (not config.roles or config.in_order or itemsize == 1):
+        raise LaunchError("config.guesses is for the kernel with roles, of 16 bits, whose blocks are not in_order")
     if config.roles and config.width and (dv % config.width or config.width % 32):
         raise LaunchError(f"staging buffers share out the {dv} columns of the result evenly: config.width must be a "
                           f"multiple of 32 that divides them, not {config.width}")

@@ -76,6 +76,7 @@ class HopperConstants(AttentionConstants):
     - `ahead`: two tiles of Q are in shared memory, and results are stored under the next tile's first product
     - `in_order`: both products of a block are awaited before the next block, and the product of the values is started
       in so many `pieces` of its columns; with `ahead`, results are staged where the finished tile's rows of Q were
+    - `guesses`: powers are taken before the maxima are known
     - `chained`: the powers of a block are added to the sums one after the other, if blocks are not taken in order
     - `two_heights`: each head has tiles of `bm` rows, and then some of 128, so that all processors end together
     - `turns`: only one consumer at a time issues its products
@@ -92,6 +93,7 @@ class HopperConstants(AttentionConstants):
     ahead: bool = False
     in_order: bool = False
     pieces: int = 1
+    guesses: bool = False
     chained: bool = False
     two_heights: bool = False
     lengths: bool = False

@@ -31,6 +31,7 @@ from .tile_table import FIELDS, line_of
 
 SHORT_TILE = 128  # rows of the last tiles of a head where there are tiles of two heights
 SLACK = 8   # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15
+GUESSED = 2.0 ** 13  # up to which sums of a block's powers with a row's old number are taken; float16 holds 2**15
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
 
@@ -239,7 +240,10 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     """From the scores `s` of the last block on: the unscaled results of 64 rows without the first block, its
     probabilities, the maxima and the sums. `ends`: of the CTA's tile, the first block and one past the last.
     `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
-    block."""
+    block.
+
+    If the plan `guesses`, the powers of a block are taken with the old numbers of its rows, before the maxima are
+    known, under the product of the values. The sums say whether that was right; if not, they are taken again."""
     baton, together = barriers
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
@@ -263,6 +267,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
         else:
             begin, end = whole - 1, first - 1
         EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
+        GUESSES: tile.constexpr = PLAN.guesses and not EMPTY
         for i in range(begin, end, -1):
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
@@ -281,16 +286,28 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                     tile.mma_wait(1)
                     block_k.release()
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    if EMPTY or SCORES.float8:
+                    if GUESSES:
+                        powers = powers_of(s, most, factor)
+                        sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
+                        fits = tile.all(sums <= GUESSED)
+                    elif EMPTY or SCORES.float8:
                         most, top, by = next_maxima(s, most, factor, EMPTY)
                     else:
                         most, by = late_maxima(s, most, factor, SLACK)
                         top = most
                     tile.mma_wait(0)
-            acc = acc * by[:, None]  # before the powers, so that their conversions stand between them
-            powers = powers_of(s, top, factor, POWERS)
-            total = next_sums(powers, total, by, PLAN.chained)
-            p = as_operand(powers, dtype)
+            if GUESSES:
+                if fits:
+                    p, total = guess, sums + total
+                else:
+                    most, top, by = next_maxima(s, most, factor, True)
+                    acc = acc * by[:, None]
+                    powers = powers_of(s, top, factor)
+                    p, total = as_operand(powers, dtype), next_sums(powers, total, by)
+            else:
+                acc = acc * by[:, None]  # before the powers, so that their conversions stand between them
+                powers = powers_of(s, top, factor, POWERS)
+                p, total = as_operand(powers, dtype), next_sums(powers, total, by, PLAN.chained)
     return acc, p, most, total
 
 

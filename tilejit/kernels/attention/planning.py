@@ -141,7 +141,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     two_heights = config.in_order and config.bm == 192 and not (scores.has_bounds or scores.listed)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
                            ahead=config.ahead and not held, in_order=config.in_order,
-                           chained=chains_sums(problem),
+                           chained=chains_sums(problem), guesses=config.guesses,
                            pieces=pieces if config.bn % (16 * pieces) == 0 else 1,
                            two_heights=two_heights and not _has_lengths(problem.request),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
