@@ -10,29 +10,18 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .float8 import SHIFT, as_operand, rules_in, turned_part
-from .listed_blocks import block_at, line_of as line_of_blocks, numbers_of
+from .float8 import SHIFT, rules_in, turned_part
+from .hopper_blocks import attend, attend_in_order, blocks_of, clear_beyond, column_of, scores_of
 from .pipelined import part, put_sums
 from .scores import (
     Place,
     Rules,
     factor_of,
     finish,
-    late_maxima,
-    mask_scores,
-    next_maxima,
-    next_sums,
-    powers_of,
-    softmax_step,
-    span_of,
-    sums_in_parts,
 )
 from .tile_table import FIELDS, line_of
 
 SHORT_TILE = 128  # rows of the last tiles of a head where there are tiles of two heights
-SLACK = 8   # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15
-GUESSED = 2.0 ** 13  # up to which sums of a block's powers with a row's old number are taken; float16 holds 2**15
-PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
 
 @tile.jit
@@ -74,24 +63,6 @@ def tiles_of(Q, group, PLAN: tile.constexpr):
     if PLAN.two_heights:
         return heads, group + tile.cdiv(max(Q.shape[-2] - group * PLAN.bm, 0), SHORT_TILE), group
     return heads, tile.cdiv(Q.shape[-2], PLAN.bm), group[0] if PLAN.scores.listed else group
-
-
-@tile.jit
-def blocks_of(place, group, rules, ROWS: tile.constexpr, PLAN: tile.constexpr):
-    """What `span_of` returns, of listed blocks by their places in the list."""
-    if PLAN.scores.listed:
-        whole, some = numbers_of(group[1], line_of_blocks(group[1], place, PLAN.bm))
-        return 0, whole + some, 0, whole
-    return span_of(place.row, place, rules, ROWS, PLAN.bn, PLAN.scores)
-
-
-@tile.jit
-def column_of(i, ends, place, group, PLAN: tile.constexpr):
-    """The first column of block `i`; with listed blocks, of the `i`-th of them. `ends`: one past the last whole block,
-    and one past the last."""
-    if PLAN.scores.listed:
-        i = block_at(group[1], line_of_blocks(group[1], place, PLAN.bm), i, *ends)
-    return i * PLAN.bn
 
 
 @tile.jit
@@ -189,126 +160,12 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
 
 
 @tile.jit
-def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
-    """The scores of a tile's last block."""
-    if PLAN.turns:
-        baton.take(w)
-    s = tile.mma_async(None, q, slot.K, trans_b=True)
-    tile.mma_commit()
-    if PLAN.turns:
-        baton.pass_on(w)
-    tile.mma_wait(0)
-    return s
-
-
-@tile.jit
-def clear_beyond(slot, count, w, together, PLAN: tile.constexpr):
-    """Zero all but the first `count` rows of V in a slot. They are another sequence's, whose probabilities are 0 here,
-    and 0 times a NaN is one. All consumers call this `together`."""
-    if w == 0:
-        BN: tile.constexpr = PLAN.bn
-        beyond = (tile.arange(BN) >= count)[:, None]
-        tile.store(slot.V, tile.zeros((BN, PLAN.dv), slot.V.dtype), mask=beyond)
-        tile.fence_proxy_async()
-    together.sync()
-
-
-@tile.jit
 def clear_only_block(slot, place, ends, w, together, PLAN: tile.constexpr):
     """`clear_beyond` of the only block of a tile, if it is cut."""
     first, stop = ends
     last = place.keys - (stop - 1) * PLAN.bn
     if (stop - 1 == first) & (last < PLAN.bn):
         clear_beyond(slot, last, w, together, PLAN)
-
-
-@tile.jit
-def whole_blocks(place, ends, group, rules, PLAN: tile.constexpr):
-    """(The first block without masks, one past the last, the `ends` of `column_of`). The last block has masks, and
-    so has the one before it where sequences may end within a block."""
-    first, stop = ends
-    _, _, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
-    parts = whole_stop, stop
-    whole_stop = min(max(whole_stop, first), stop - 1)
-    if PLAN.lengths:
-        whole_stop = max(min(whole_stop, stop - 2), first)
-    return min(max(whole, first), whole_stop), whole_stop, parts
-
-
-@tile.jit
-def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr, PLAN: tile.constexpr):
-    """From the scores `s` of the last block on: the unscaled results of 64 rows without the first block, its
-    probabilities, the maxima and the sums. `ends`: of the CTA's tile, the first block and one past the last.
-    `barriers`: the consumers' turns, and the barrier of all of them, for sequences that may end within a
-    block.
-
-    If the plan `guesses`, the powers of a block are taken with the old numbers of its rows, before the maxima are
-    known, under the product of the values. The sums say whether that was right; if not, they are taken again."""
-    baton, together = barriers
-    BN: tile.constexpr = PLAN.bn
-    SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
-    POWERS: tile.constexpr = SHIFT if SCORES.float8 else 0
-    factor = factor_of(rules, SCORES)
-    first, stop = ends
-    whole, whole_stop, parts = whole_blocks(place, ends, group, rules, PLAN)
-    last = place.keys - (stop - 1) * BN  # keys of the last block
-    acc = tile.zeros((64, PLAN.dv))
-    s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES,
-                                           POWERS)
-    p = as_operand(powers, dtype)
-    for phase in tile.static_range(3 if SCORES.left else 2):
-        EDGE: tile.constexpr = phase != 1
-        if phase == 0:
-            begin, end = stop - 2, whole_stop - 1
-        elif phase == 1:
-            begin, end = whole_stop - 1, whole - 1
-        else:
-            begin, end = whole - 1, first - 1
-        EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
-        GUESSES: tile.constexpr = PLAN.guesses and not EMPTY
-        for i in range(begin, end, -1):
-            column = column_of(i, parts, place, group, PLAN)
-            with keys.consume() as block_k:
-                with values.consume() as block_v:
-                    if PLAN.lengths and not PLAN.scores.float8 and phase == 0:
-                        if (i == stop - 2) & (last < BN):
-                            clear_beyond(block_v, last, w, together, PLAN)
-                    if PLAN.turns:
-                        baton.take(w)
-                    s = tile.mma_async(None, q, block_k.K, trans_b=True)
-                    tile.mma_commit()
-                    acc = tile.mma_async(acc, p, block_v.V, trans_b=SCORES.float8)
-                    tile.mma_commit()
-                    if PLAN.turns:
-                        baton.pass_on(w)
-                    tile.mma_wait(1)
-                    block_k.release()
-                    s = mask_scores(s, place, column, rules, EDGE, SCORES)
-                    if GUESSES:
-                        powers = powers_of(s, most, factor)
-                        sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
-                        fits = tile.all(sums <= GUESSED)
-                    elif EMPTY or SCORES.float8:
-                        most, top, by = next_maxima(s, most, factor, EMPTY)
-                    else:
-                        most, by = late_maxima(s, most, factor, SLACK)
-                        top = most
-                    tile.mma_wait(0)
-            if GUESSES:
-                if fits:
-                    p, total = guess, sums + total
-                else:
-                    most, top, by = next_maxima(s, most, factor, True)
-                    acc = acc * by[:, None]
-                    powers = powers_of(s, top, factor)
-                    p, total = as_operand(powers, dtype), next_sums(powers, total, by)
-            else:
-                acc = acc * by[:, None]  # before the powers, so that their conversions stand between them
-                powers = powers_of(s, top, factor, POWERS)
-                p, total = as_operand(powers, dtype), next_sums(powers, total, by, PLAN.chained)
-    return acc, p, most, total
 
 
 @tile.jit
@@ -455,90 +312,6 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
                 block_v.release()
                 store_results(acc, most, total, own_rules, S, stage, OUT, L, here, here_row, PLAN)
                 tile.mma_wait(0)
-
-
-@tile.jit
-def own_blocks(place, ends, group, rules, PLAN: tile.constexpr):
-    """Of a consumer's rows: (the first block that they see anything of, one past the last, the first that they see
-    whole, one past the last of these, the `ends` of `column_of`). Rows behind the last see nothing."""
-    first, stop, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
-    parts = whole_stop, stop
-    first, stop = max(first, ends[0]), min(stop, ends[1])
-    stop = first if place.row >= place.rows else stop
-    whole_stop = min(max(whole_stop, first), stop)
-    return first, stop, min(max(whole, first), whole_stop), whole_stop, parts
-
-
-@tile.jit
-def clear_last(slot, place, i, stop, w, together, PLAN: tile.constexpr):
-    """`clear_beyond` of block `i` if it is the last of a tile and cut."""
-    if PLAN.lengths:
-        last = place.keys - (stop - 1) * PLAN.bn
-        if (i == stop - 1) & (last < PLAN.bn):
-            clear_beyond(slot, last, w, together, PLAN)
-
-
-@tile.jit
-def pass_over(begin, end, keys, values, barriers, w, place, stop, PLAN: tile.constexpr):
-    """Release the blocks from `begin` down to above `end`, of which a consumer's rows see nothing. `stop`: one past the
-    last block of the tile."""
-    baton, together = barriers
-    for i in range(begin, end, -1):
-        with keys.consume() as slot:
-            if PLAN.turns:
-                baton.take(w)
-                baton.pass_on(w)
-        with values.consume() as slot:
-            clear_last(slot, place, i, stop, w, together, PLAN)
-            if PLAN.turns:
-                baton.take(w)
-                baton.pass_on(w)
-
-
-@tile.jit
-def attend_in_order(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr,
-                    PLAN: tile.constexpr):
-    """The unscaled results of 64 rows, the maxima and the sums. Both products of a block are awaited before anything
-    else, so registers hold one block. `ends` and `barriers` are those of `attend`."""
-    baton, together = barriers
-    SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
-    PIECES: tile.constexpr = PLAN.pieces
-    PIECE: tile.constexpr = PLAN.bn // PIECES
-    factor = factor_of(rules, SCORES)
-    first, stop, whole, whole_stop, columns = own_blocks(place, ends, group, rules, PLAN)
-    acc, most, total = tile.zeros((64, PLAN.dv)), tile.full((64,), -float("inf")), tile.zeros((64, PARTS))
-    pass_over(ends[1] - 1, stop - 1, keys, values, barriers, w, place, ends[1], PLAN)
-    for phase in tile.static_range(3 if SCORES.left else 2):
-        EDGE: tile.constexpr = phase != 1
-        if phase == 0:
-            begin, end = stop - 1, whole_stop - 1
-        elif phase == 1:
-            begin, end = whole_stop - 1, whole - 1
-        else:
-            begin, end = whole - 1, first - 1
-        EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
-        for i in range(begin, end, -1):
-            column = column_of(i, columns, place, group, PLAN)
-            with keys.consume() as slot:
-                s = scores_of(q, slot, baton, w, PLAN)
-            s = mask_scores(s, place, column, rules, EDGE, SCORES)
-            most, top, by = next_maxima(s, most, factor, EMPTY)
-            with values.consume() as slot:  # whose wait keeps ptxas from mixing what stands before and behind it
-                clear_last(slot, place, i, ends[1], w, together, PLAN)
-                acc, total = acc * by[:, None], total * by[:, None]
-                for n in tile.static_range(PIECES):
-                    p = powers_of(s[:, n * PIECE:(n + 1) * PIECE], top, factor)
-                    total = sums_in_parts(p, PARTS) + total
-                    if PLAN.turns and n == 0:
-                        baton.take(w)
-                    acc = tile.mma_async(acc, tile.cast(p, dtype), slot.V[n * PIECE:(n + 1) * PIECE, :])
-                    tile.mma_commit()
-                if PLAN.turns:
-                    baton.pass_on(w)
-                tile.mma_wait(0)
-    pass_over(first - 1, ends[0] - 1, keys, values, barriers, w, place, ends[1], PLAN)
-    return acc, most, total
 
 
 @tile.jit
