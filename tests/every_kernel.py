@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from threading import local
+from threading import Lock, local
 from zlib import crc32
 
 import tilejit.compile
@@ -87,6 +87,7 @@ class Kernels:
         self.claims = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self.claimed: set[str] = set()    # the keys in the file, as far as it was read
         self.read = 0                     # bytes of the file that were read
+        self.one_thread = Lock()
         self.sightings: dict[tuple, Sighting] = {}
         self.lowered: dict[int, Kernel] = {}  # kernels with versions, by id
         self.walked: set[Place] = set()  # kernels and helpers whose lowering was at least begun
@@ -314,16 +315,17 @@ class Kernels:
 
     def _claim(self, *keys: str) -> list[str]:
         """Those of the keys that no process has claimed; they are this one's now."""
-        fcntl.flock(self.claims, fcntl.LOCK_EX)
-        try:
-            since = os.pread(self.claims, os.fstat(self.claims).st_size - self.read, self.read)
-            self.read += len(since)
-            self.claimed.update(since.decode().split())
-            new = [key for key in keys if key not in self.claimed]
-            os.write(self.claims, "".join(f"{key}\n" for key in new).encode())
-            return new
-        finally:
-            fcntl.flock(self.claims, fcntl.LOCK_UN)
+        with self.one_thread:  # the file's lock holds between processes
+            fcntl.flock(self.claims, fcntl.LOCK_EX)
+            try:
+                since = os.pread(self.claims, os.fstat(self.claims).st_size - self.read, self.read)
+                self.read += len(since)
+                self.claimed.update(since.decode().split())
+                new = [key for key in keys if key not in self.claimed]
+                os.write(self.claims, "".join(f"{key}\n" for key in new).encode())
+                return new
+            finally:
+                fcntl.flock(self.claims, fcntl.LOCK_UN)
 
 
 def _rejection(unknown: tuple[str, ...], target: str) -> str:

@@ -17,6 +17,8 @@ from tilejit.runtime.driver import EntryPoints
 from tilejit.runtime.launcher import Launcher, Link
 from tilejit.runtime.recipe import Recipe
 
+KEPT: list = []  # the C functions of all drivers, of which launchers have the addresses only
+
 
 def address(function) -> int:
     return ctypes.cast(function, c_void_p).value
@@ -79,7 +81,7 @@ class FakeDriver:
             driver.context = value or 0
             return 0
 
-        self.functions = launch, encode, get_context, set_context
+        KEPT.append((launch, encode, get_context, set_context))
         self.points = EntryPoints(address(launch), address(encode), 0, 0, address(get_context), address(set_context))
 
     def launcher(self, recipe: dict, device=0, **options) -> Launcher:
