@@ -8,30 +8,31 @@ import tilejit as tile
 from tilejit import kernels
 from tilejit.kernels.attention.config import Config
 
+from tests.emitted_code import run_emitted
 from tests.gpu import in_child, needs_gpu
 from tests.mma.attention_cases import BF16, check
 from tests.mma.test_attention_call import TWO, compiled, count, loops, tried
 
 
 @tile.jit(num_warps=1)
-def rescaled(x, rises, y, limit, N: tile.constexpr, WHERE: tile.constexpr):
+def rescaled(x, rises, y, limit, R: tile.constexpr, N: tile.constexpr, WHERE: tile.constexpr):
     """Rows of sums, multiplied by a power for each of the rises that is over a limit."""
-    acc = tile.load(x[0:16, 0:N])
+    acc = tile.load(x[0:R, 0:N])
     for i in range(rises.shape[0]):
-        rise = tile.load(rises[i, 0:16])
+        rise = tile.load(rises[i, 0:R])
         by = tile.exp2(tile.where(rise <= limit, 0.0, -rise) if WHERE else -rise)
         acc = acc * by[:, None]
-    tile.store(y[0:16, 0:N], acc)
+    tile.store(y[0:R, 0:N], acc)
 
 
-def arguments(n: int = 64):
+def arguments(rows: int = 16, n: int = 64):
     rng = np.random.default_rng(0)
-    rises = rng.integers(-3, 9, (6, 16)).astype(np.float32)
-    rises[2] = 1                                # no row is rescaled,
-    rises[3] = np.where(np.arange(16) == 5, 7, 0)  # one is,
-    rises[4, 3] = np.nan                        # and one becomes NaN
-    x = rng.standard_normal((16, n)).astype(np.float32)
-    x[7, 1], x[9, 2] = np.inf, -0.0
+    rises = rng.integers(-3, 9, (6, rows)).astype(np.float32)
+    rises[2] = 1                                        # no row is rescaled,
+    rises[3] = np.where(np.arange(rows) == rows - 2, 7, 0)  # one is,
+    rises[4, rows - 1] = np.nan                         # and one becomes NaN
+    x = rng.standard_normal((rows, n)).astype(np.float32)
+    x[0, 1], x[1, 2] = np.inf, -0.0
     taken = np.where(rises <= 4, 0, -rises).sum(0)
     return x, rises, np.zeros_like(x), np.exp2(taken)[:, None] * x
 
@@ -39,8 +40,27 @@ def arguments(n: int = 64):
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_are_rescaled_where_their_factor_is_not_one(seed):
     x, rises, y, want = arguments()
-    rescaled.simulate(1, x, rises, y, 4.0, N=64, WHERE=True, seed=seed).raise_first()
+    rescaled.simulate(1, x, rises, y, 4.0, R=16, N=64, WHERE=True, seed=seed).raise_first()
     np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_emitted_rows_are_rescaled_where_their_factor_is_not_one(target):
+    x, rises, y, want = arguments(4, 512)  # 16 elements of each row in a thread
+    made = rescaled_fast.compile(x, rises, y, R=4, N=512, target=target)
+    assert "\nthen" in made.llvm_ir
+    run_emitted(made, [x, rises, y], threads=32)
+    np.testing.assert_array_equal(y, want)
+
+
+@tile.jit(num_warps=1)
+def rescaled_fast(x, rises, y, R: tile.constexpr, N: tile.constexpr):
+    """`rescaled` with a limit of 4, by the instruction alone."""
+    acc = tile.load(x[0:R, 0:N])
+    for i in range(rises.shape[0]):
+        rise = tile.load(rises[i, 0:R])
+        acc = acc * tile.exp2(tile.where(rise <= 4.0, 0.0, -rise), fast=True)[:, None]
+    tile.store(y[0:R, 0:N], acc)
 
 
 def branches(made) -> int:
@@ -50,7 +70,7 @@ def branches(made) -> int:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 def test_only_factors_that_are_chosen_to_be_one_get_a_branch(target):
     x, rises, y, _ = arguments()
-    chosen, plain = (rescaled.compile(x, rises, y, 4.0, N=64, WHERE=where, target=target) for where in (True, False))
+    chosen, plain = (rescaled.compile(x, rises, y, 4.0, R=16, N=64, WHERE=where, target=target) for where in (True, False))
     assert branches(chosen) == 1 and branches(plain) == 0 and chosen.spills == 0
 
 
@@ -144,8 +164,8 @@ def test_special_scores_in_a_late_block_are_taken_over(special):
 @in_child(timeout=200)
 def test_a_gpu_rescales_rows_and_attends_however_maxima_rise():
     for where in (True, False):
-        x, rises, y, want = arguments()
-        rescaled[1,](x, rises, y, 4.0 if where else 100.0, N=64, WHERE=where, backend="cuda")
+        x, rises, y, want = arguments(4, 512)
+        rescaled[1,](x, rises, y, 4.0 if where else 100.0, R=4, N=512, WHERE=where, backend="cuda")
         np.testing.assert_array_equal(y, want if where else np.exp2(-rises.sum(0))[:, None] * x)
     rng = np.random.default_rng(0)
     for d, rows in ((64, 1000), (128, 1000), (256, 500)):

@@ -66,6 +66,9 @@ def rows_of_numbers(kind: str, rows: int = 64, columns: int = 1024):
     y = np.ldexp(rng.uniform(-2, 2, rows), rng.integers(-far, far)).astype(np.float32)
     x[:16] = np.ldexp(rng.uniform(-2, 2, (16, columns)), rng.integers(-60, 60, (16, 1)))
     y[:16] = rng.uniform(-1000, 1000, 16)
+    for sign, at in ((-1, slice(8, 12)), (1, slice(12, 16))):  # quotients beyond the normal numbers, and near their ends
+        x[at] = np.ldexp(rng.uniform(1, 2, (4, columns)), sign * rng.integers(64, 105, (4, 1)))
+        y[at] = np.ldexp(rng.uniform(1, 2, 4), -sign * rng.integers(30, 60, 4))
     y[16:32] = SPECIAL
     x[32:48, ::7] = SPECIAL[:, None]
     hard = hard_cases(2000, seed=1)
