@@ -35,8 +35,9 @@ from tests import chosen_cases, frozen_digests
 from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 from tests.frozen_digests import Digests
-from tests.gpu import note_failure, note_passed, passed_before
+from tests.gpu import note_failure, note_passed
 from tests.quick_tier import FILES, is_quick
+from tests.sanitizer import passed_before
 
 KERNELS = pytest.StashKey[Kernels]()
 WALKED = pytest.StashKey[set]()   # the locations of lowered kernels, from all processes of the run

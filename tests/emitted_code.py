@@ -236,6 +236,8 @@ class Warp:
         if name == "llvm.fma.f32":  # exact before it is rounded but for one case in 2**40
             a, b, c = (v.astype(np.longdouble) for v in values)
             return (a * b + c).astype(np.float32)
+        if name == "llvm.maximum.f32":
+            return np.maximum(*values)
         found = re.match(r"llvm\.([su])(min|max)\.", name)
         assert found, name
         a, b = values if found[1] == "u" else (v.view(f"i{v.dtype.itemsize}") for v in values)

@@ -29,6 +29,7 @@ from tilejit.jit import KERNELS
 from tests.sanitizer import under_tool
 
 ROOT = Path(__file__).resolve().parent.parent
+CALLED: set[str] = set()                  # tests whose call passed
 UNORDERED = {"entry", "global", "shared"}  # kinds of sites that order nothing among threads
 
 _CALL = """
@@ -109,17 +110,15 @@ def note_failure(report: pytest.TestReport) -> None:
 
 
 def note_passed(report: pytest.TestReport) -> None:
-    """Append the name of a test that passed to the file that TILEJIT_PASSED names."""
+    """Append the name of a test that passed, its teardown too, to the file that TILEJIT_PASSED names."""
     path = os.environ.get("TILEJIT_PASSED")
-    if path and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
+    if not path or not report.passed or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if report.when == "call":
+        CALLED.add(report.nodeid)
+    elif report.when == "teardown" and report.nodeid in CALLED:
         with open(path, "a") as file:
             file.write(f"{report.nodeid}\n")
-
-
-def passed_before() -> set[str]:
-    """The tests in the file that TILEJIT_PASSED names, which a run leaves out, so that it goes on where one was cut off."""
-    path = Path(os.environ.get("TILEJIT_PASSED") or os.devnull)
-    return set(path.read_text().splitlines()) if path.exists() else set()
 
 
 def in_child(timeout: float = 60.0):

@@ -278,7 +278,23 @@ def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
                  f"{sum(c.errors or 0 for c in ran)} errors, {time.perf_counter() - begin:.0f} s; pytest ended with {done.returncode}")
     (options.log / f"{tool}.txt").write_text("\n".join(lines) + "\n")
     print("\n".join([line for line in lines[:-1] if "FAILED" in line] + lines[-1:]))
+    keep_passed({c.test for c in ran if c.verdict})
+    if done.returncode == 5 and passed_before():  # no test was left
+        return True, ran
     return done.returncode == 0 and bool(ran) and not any(c.verdict for c in ran), ran
+
+
+def passed_before() -> set[str]:
+    """The tests in the file that TILEJIT_PASSED names, which a run leaves out, so that it goes on where one was cut off."""
+    path = Path(os.environ.get("TILEJIT_PASSED") or os.devnull)
+    return set(path.read_text().splitlines()) if path.exists() else set()
+
+
+def keep_passed(faulty: set[str]) -> None:
+    """Take the tests with a fault out of the file that TILEJIT_PASSED names, so that the next run has them again."""
+    path = os.environ.get("TILEJIT_PASSED")
+    if path and (passed := passed_before()):
+        Path(path).write_text("".join(f"{name}\n" for name in sorted(passed - faulty)))
 
 
 def main(arguments: list[str]) -> int:

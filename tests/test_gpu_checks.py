@@ -33,8 +33,26 @@ def test_a_stream_that_fails_or_takes_too_long_fails_the_run(run, tmp_path):
     (tmp_path / "jitter-passed.txt").write_text("c\n")
     status, lines = run(Stream("jitter", 50, "-c raise(SystemExit(1))"))
     assert status == 1 and lines == ["jitter: ended with 1; 1 tests passed, 2 failed"]
+    (tmp_path / "jitter-passed.txt").write_text("c\nb\n")  # failed once, and passed since
+    assert run(Stream("jitter", 50, "-c pass")) == (0, ["jitter: passed; 2 tests passed, 1 failed"])
     status, lines = run(Stream("random", 50, "-c __import__('time').sleep(60)"), seconds=1)
     assert status == 1 and lines == ["random: cut off; no summary"]
+
+
+def test_the_gpus_are_those_that_are_visible_and_folders_may_have_blanks(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert run(Stream("jitter", 50, SAYS), Stream("memcheck", 50, SAYS))[0] == 0
+    assert [(tmp_path / f"{name}.txt").read_text() for name in ("jitter", "memcheck")] == ["5\n", "7\n"]
+    says = "-c print(__import__('sys').argv[1]) {log}"
+    monkeypatch.setattr(gpu_checks, "streams", lambda seed: [Stream("jitter", 50, says)])
+    assert main(["--log", str(tmp_path / "a folder")]) == 0
+    assert (tmp_path / "a folder" / "jitter.txt").read_text() == f"{tmp_path / 'a folder'}\n"
+
+
+def test_an_unknown_stream_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--only", "plian"])
+    assert "invalid choice: 'plian'" in capsys.readouterr().err
 
 
 def test_the_commands_are_of_programs_that_exist():

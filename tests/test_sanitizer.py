@@ -129,6 +129,21 @@ def test_tests_that_passed_before_are_left_out(tmp_path):
     assert (tmp_path / "passed.txt").read_text() == "test_failing.py::test_other\n"
 
 
+def test_a_run_of_which_no_test_is_left_passes_and_faulty_tests_stay_for_the_next(tool, tmp_path, monkeypatch):
+    passed = tmp_path / "passed.txt"
+    passed.write_text("a\nb\nc\n")
+    monkeypatch.setenv("TILEJIT_PASSED", str(passed))
+    monkeypatch.setattr("tests.sanitizer.finds_what", lambda *_: True)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 5))
+    assert main(["--tool", "memcheck", "--log", str(tmp_path / "log")]) == 0
+    monkeypatch.setattr("tests.sanitizer.children", lambda log: [Child("b", 0, 0, 0), Child("c", 1, 0, 0)])
+    main(["--tool", "memcheck", "--log", str(tmp_path / "log")])
+    assert passed.read_text() == "a\nc\n"
+    passed.write_text("")
+    monkeypatch.setattr("tests.sanitizer.children", lambda log: [])
+    assert main(["--tool", "memcheck", "--log", str(tmp_path / "log")]) == 1, "nothing was selected"
+
+
 def test_the_kernel_that_racecheck_misreads_has_no_race():
     x = np.arange(8 * 128, dtype=np.int32).reshape(8, 128)
     for seed in range(4):

@@ -149,7 +149,7 @@ PASSES = (("persistent_programs", judge_persistence), ("scaled_extremes", scale_
           ("flushed_powers", flush_powers), ("box_accesses", write_boxes),
           ("loads_ahead", send_loads_ahead), ("constant_bounds", check_constant_bounds),
           ("shared_layouts", choose_shared_layouts), ("dots", write_dots), ("whole_masks", skip_whole_masks),
-          ("pipeline", write_pipelines), ("skipped_rescales", skip_rescales), ("layouts", assign_layouts),
+          ("pipeline", write_pipelines), ("layouts", assign_layouts), ("skipped_rescales", skip_rescales),
           ("register_limits", lambda graph, facts: check_registers(check_warpgroup_registers(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("proxy_fences", insert_proxy_fences),
           ("bulk_store_waits", delay_bulk_store_waits), ("mma_hazards", check_mma_hazards),

@@ -19,7 +19,7 @@ def rescaled(x, rises, y, limit, R: tile.constexpr, N: tile.constexpr, WHERE: ti
     """Rows of sums, multiplied by a power for each of the rises that is over a limit."""
     acc = tile.load(x[0:R, 0:N])
     for i in range(rises.shape[0]):
-        rise = tile.load(rises[i, 0:R])
+        rise = tile.max(tile.load(rises[i, 0:R, 0:N]), axis=1)
         by = tile.exp2(tile.where(rise <= limit, 0.0, -rise) if WHERE else -rise)
         acc = acc * by[:, None]
     tile.store(y[0:R, 0:N], acc)
@@ -34,7 +34,7 @@ def arguments(rows: int = 16, n: int = 64):
     x = rng.standard_normal((rows, n)).astype(np.float32)
     x[0, 1], x[1, 2] = np.inf, -0.0
     taken = np.where(rises <= 4, 0, -rises).sum(0)
-    return x, rises, np.zeros_like(x), np.exp2(taken)[:, None] * x
+    return x, np.repeat(rises[:, :, None], n, axis=2), np.zeros_like(x), np.exp2(taken)[:, None] * x
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -58,7 +58,7 @@ def rescaled_fast(x, rises, y, R: tile.constexpr, N: tile.constexpr):
     """`rescaled` with a limit of 4, by the instruction alone."""
     acc = tile.load(x[0:R, 0:N])
     for i in range(rises.shape[0]):
-        rise = tile.load(rises[i, 0:R])
+        rise = tile.max(tile.load(rises[i, 0:R, 0:N]), axis=1)
         acc = acc * tile.exp2(tile.where(rise <= 4.0, 0.0, -rise), fast=True)[:, None]
     tile.store(y[0:R, 0:N], acc)
 
@@ -69,24 +69,27 @@ def branches(made) -> int:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 def test_only_factors_that_are_chosen_to_be_one_get_a_branch(target):
-    x, rises, y, _ = arguments()
-    chosen, plain = (rescaled.compile(x, rises, y, 4.0, R=16, N=64, WHERE=where, target=target) for where in (True, False))
+    x, rises, y, _ = arguments(4, 512)
+    chosen, plain = (rescaled.compile(x, rises, y, 4.0, R=4, N=512, WHERE=where, target=target) for where in (True, False))
     assert branches(chosen) == 1 and branches(plain) == 0 and chosen.spills == 0
+    x, rises, y, _ = arguments()
+    assert branches(rescaled.compile(x, rises, y, 4.0, R=16, N=64, WHERE=True, target=target)) == 0, "4 elements of a row in a thread"
 
 
 def test_the_branch_is_around_the_products_alone():
     """A thread has 32 elements of two rows."""
     @tile.jit(num_warps=4)
-    def weighted(q, k, v, rises, o, limit):
+    def weighted(q, k, v, o, limit):
         acc = tile.zeros((64, 64))
-        for i in range(rises.shape[0]):
-            rise = tile.load(rises[i, 0:64])
+        for i in range(0, k.shape[0], 64):
+            s = tile.dot(tile.load(q[0:64, 0:32]), tile.load(k[i:i + 64, 0:32]).T)
+            rise = tile.max(s, axis=1)
             acc = acc * tile.exp2(tile.where(rise <= limit, 0.0, -rise))[:, None]
-            acc = tile.dot(tile.load(q[0:64, 0:32]), tile.load(v[0:32, 0:64]), acc)
+            acc = tile.dot(s.to(tile.float16), tile.load(v[i:i + 64, 0:64]), acc)
         tile.store(o[0:64, 0:64], acc)
 
     spec = tile.ArraySpec((64, 64), "float16")
-    made = weighted.compile(spec, spec, spec, tile.ArraySpec((5, 64), "float32"), tile.ArraySpec((64, 64), "float32"), 4.0, target="sm_90a")
+    made = weighted.compile(spec, spec, spec, tile.ArraySpec((64, 64), "float32"), 4.0, target="sm_90a")
     assert branches(made) == 1 and made.llvm_ir.count("\nthen") == 1 and made.llvm_ir.count("fmul contract float") == 32
 
 
@@ -160,13 +163,22 @@ def test_special_scores_in_a_late_block_are_taken_over(special):
             check(got[:, :, :64], None, q[:, :, :64], k, v)
 
 
+@pytest.mark.parametrize("config", [replace(TWO, turns=True), GUESSING[128]], ids=["late", "guesses"])
+def test_a_first_block_of_scores_of_minus_infinity_is_hidden(config):
+    """The kernel begins with the last keys."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 1, n, 128)).astype(BF16) for n in (130, 512, 512))
+    q[..., 0], k[0, 0, 384:, 0] = 1, -np.inf
+    tried(q, k, v, config)
+
+
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 def test_a_gpu_rescales_rows_and_attends_however_maxima_rise():
     for where in (True, False):
         x, rises, y, want = arguments(4, 512)
         rescaled[1,](x, rises, y, 4.0 if where else 100.0, R=4, N=512, WHERE=where, backend="cuda")
-        np.testing.assert_array_equal(y, want if where else np.exp2(-rises.sum(0))[:, None] * x)
+        np.testing.assert_array_equal(y, want if where else np.exp2(-rises[:, :, 0].sum(0))[:, None] * x)
     rng = np.random.default_rng(0)
     for d, rows in ((64, 1000), (128, 1000), (256, 500)):
         for step in (0.5, 3.0, 9.0, -3.0, -9.0):

@@ -16,7 +16,7 @@ SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -3e-42, 1.2e-38, 
 
 
 def fma(x, y, z):
-    """``x * y + z`` of float32. The product is exact, and a sum in 64 bits rounds as one in float32 but for one in 2**40."""
+    """``x * y + z`` of float32: an exact product, and a sum in 64 bits that is rounded again, which seldom matters."""
     return (x.astype(np.longdouble) * y.astype(np.longdouble) + z.astype(np.longdouble)).astype(np.float32)
 
 
@@ -101,7 +101,7 @@ def test_emitted_quotients_have_numpy_s_bits(kind):
     assert_same_bits(out, quotients(x, y))
 
 
-@pytest.mark.parametrize("kind, ways", [("float32", 3), ("float16", 3), ("float64", 1)])
+@pytest.mark.parametrize("kind, ways", [("float32", 3), ("float16", 1), ("float64", 1)])
 def test_one_branch_and_one_reciprocal_serve_a_thread_s_elements_of_a_row(kind, ways):
     """Each of 32 threads has 32 elements. Their quotients are on one side of the branch, for the rare cases; on the other is the reciprocal."""
     spec = tile.ArraySpec((4, 1024), kind)

@@ -18,7 +18,9 @@ from .scores import (
     sums_in_parts,
 )
 
-SLACK = 8   # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15
+# powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15, and sums of bfloat16 values
+# beyond 2**118 may overflow
+SLACK = 8
 GUESSED = 2.0 ** 13  # up to which sums of a block's powers with a row's old number are taken; float16 holds 2**15
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -141,8 +143,8 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, HIDES,
-                                           POWERS)
+    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, True,
+                                           POWERS)  # keys of -inf hide themselves
     p = as_operand(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase != 1

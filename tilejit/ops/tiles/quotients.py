@@ -30,11 +30,11 @@ LOW, SPAN = 127 - 60 << 23, 121 << 23
 def _(e, call, x, y):
     dtype = element_type(call.result)
     made = {}
-    if isinstance(x, list) and dtype.bits <= 32 and not e.fast_math:
+    if isinstance(x, list) and dtype == float32 and not e.fast_math:
         shared = _by_divisor(y)
         at = [i for group in shared for i in group]
         if shared:
-            made = dict(zip(at, _quotients(e, dtype, [x[i] for i in at], [y[i] for i in at])))
+            made = dict(zip(at, _quotients(e, [x[i] for i in at], [y[i] for i in at])))
     if isinstance(x, list):
         return [made[i] if i in made else div.rules.element(e, dtype, a, b) for i, (a, b) in enumerate(zip(x, y))]
     return div.rules.element(e, dtype, x, y)
@@ -48,13 +48,11 @@ def _by_divisor(y: list) -> list[list[int]]:
     return [at for text, at in found.items() if len(at) >= LEAST and text.startswith("%")]
 
 
-def _quotients(e, dtype, x: list, y: list) -> list:
-    x, y = [e.f32(v) for v in x], [e.f32(v) for v in y]
-    made = e.control.emit_either(
+def _quotients(e, x: list, y: list) -> list:
+    return e.control.emit_either(
         _are_ordinary(e, x, {v.text: v for v in y}.values()),
         lambda: _by_reciprocals(e, x, y),
         lambda: [e.ins(f"fdiv float {a.text}, {b.text}", float32) for a, b in zip(x, y)])
-    return e.cast_many(made, dtype)
 
 
 def _are_ordinary(e, x: Iterable, y: Iterable):

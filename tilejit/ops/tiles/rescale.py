@@ -6,8 +6,6 @@ from ...dtypes import bool_, float32
 from ...ir.builder import element_type
 from .elementwise import elementwise
 
-SHARED_BY = 16  # elements of each factor from which on a branch is cheaper than the products, if it skips half of them
-
 
 def _emit_product(e, dtype, x, y, z):
     return e.ins(f"fmul contract {dtype.llvm} {x.text}, {y.text}", dtype)
@@ -23,11 +21,8 @@ def _(e, call, x, y, z):
 
     def products():
         return [_emit_product(e, dtype, *values) for values in zip(x, y, z)]
-    exponents = {v.text: v for v in z}.values()
-    if dtype != float32 or len(exponents) * SHARED_BY > len(x):
-        return products()
     test = None
-    for exponent in exponents:  # earlier known than the powers
+    for exponent in {v.text: v for v in z}.values():  # earlier known than the powers
         zero = e.ins(f"fcmp oeq float {exponent.text}, {e.const(0.0, float32).text}", bool_)
         test = zero if test is None else e.ins(f"and i1 {test.text}, {zero.text}", bool_)
     return e.control.emit_either(test, lambda: x, products)

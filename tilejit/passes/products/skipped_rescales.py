@@ -11,15 +11,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...dtypes import float32
-from ...ir.builder import Facts, element_type
+from ...ir.builder import Facts, element_type, type_as
 from ...ir.graph import Block, Call, Const, For, Graph, Node, Operand, While, walk, with_blocks
 from ...ops.language.math import FUNCTIONS
+from ...ops.reduce.layout_digits import register_coordinates
 from ...ops.tiles.arrange import broadcast, reshape_
 from ...ops.tiles.elementwise import mul, select
 from ...ops.tiles.generate import splat
 from ...ops.tiles.rescale import rescale
 from ...types import Tile
 
+SHARED_BY = 16  # elements of each factor from which on a branch is cheaper than the products, if it skips half of them
 POWERS = frozenset(op for name in ("exp", "exp2") for op in FUNCTIONS[name])
 
 
@@ -45,14 +47,22 @@ def _with_branch(call: Call, made: dict[Operand, Call]) -> tuple[Call, ...]:
     t = call.result.type
     if isinstance(t, Tile) and len(t.shape) == 2 and element_type(call.result) == float32:
         for x, y in (call.args, call.args[::-1]):
-            if (steps := _from_power(y, made)) and not _from_power(x, made):
+            steps = _from_power(y, made)
+            if steps and not _from_power(x, made) and _are_shared(t, steps):
                 exponent, along = steps[0].args[0], []
                 for step in steps[1:]:  # the exponents spread as the powers are
-                    spread = replace(step.result, type=replace(step.result.type))
+                    spread = replace(step.result)
                     along.append(replace(step, args=(exponent, *step.args[1:]), results=(spread,)))
                     exponent = spread
                 return *along, replace(call, op=rescale, args=(x, y, exponent))
     return call,
+
+
+def _are_shared(t: Tile, steps: list[Call]) -> bool:
+    """Whether the elements of a thread have few factors. `steps` are those of `_from_power`."""
+    along = [d for d, n in enumerate(type_as(steps[-1].args[0], Tile).shape) if n > 1]
+    places = register_coordinates(t.layout, t.domain)
+    return len({tuple(at[d] for d in along) for at in places}) * SHARED_BY <= len(places)
 
 
 def _from_power(x: Operand, made: dict[Operand, Call]) -> list[Call]:
