@@ -103,14 +103,13 @@ def span_of(row, place, rules, ROWS: tile.constexpr, BN: tile.constexpr, SCORES:
 
 
 @tile.jit
-def softmax_step(s, most, total, factor, HIDES: tile.constexpr, SHIFT: tile.constexpr = 0,
-                 CHAINED: tile.constexpr = False):
+def softmax_step(s, most, total, factor, HIDES: tile.constexpr, SHIFT: tile.constexpr = 0):
     """Continue a softmax with a block of scores: (its powers, the new maximum, the new sum, the factor of what was
     summed before). `total` is [rows, parts], whose parts are added after the last block. `HIDES`: a row may have seen
     no column yet. The powers, and so the sums, are ``2 ** SHIFT`` times those of the softmax."""
     largest, top, by = next_maxima(s, most, factor, HIDES)
     p = powers_of(s, top, factor, SHIFT)
-    return p, largest, next_sums(p, total, by, CHAINED), by
+    return p, largest, next_sums(p, total, by), by
 
 
 @tile.jit

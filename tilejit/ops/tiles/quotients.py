@@ -28,16 +28,13 @@ LOW, SPAN = 127 - 60 << 23, 121 << 23
 
 @div.emit
 def _(e, call, x, y):
-    dtype = element_type(call.result)
-    made = {}
-    if isinstance(x, list) and dtype == float32 and not e.fast_math:
-        shared = _by_divisor(y)
-        at = [i for group in shared for i in group]
-        if shared:
-            made = dict(zip(at, _quotients(e, [x[i] for i in at], [y[i] for i in at])))
-    if isinstance(x, list):
-        return [made[i] if i in made else div.rules.element(e, dtype, a, b) for i, (a, b) in enumerate(zip(x, y))]
-    return div.rules.element(e, dtype, x, y)
+    dtype, emit_element = element_type(call.result), div.rules.element
+    if not isinstance(x, list):
+        return emit_element(e, dtype, x, y)
+    shared = _by_divisor(y) if dtype == float32 and not e.fast_math else []
+    at = [i for group in shared for i in group]
+    made = dict(zip(at, _quotients(e, [x[i] for i in at], [y[i] for i in at]))) if at else {}
+    return [made[i] if i in made else emit_element(e, dtype, a, b) for i, (a, b) in enumerate(zip(x, y))]
 
 
 def _by_divisor(y: list) -> list[list[int]]:
@@ -60,12 +57,11 @@ def _are_ordinary(e, x: Iterable, y: Iterable):
     beyond = e.const(0, int32)
     for value in x:
         beyond = beyond | (_bits(e, value) << 1) - (1 << 30)  # the highest bit is set unless the exponent is within
-    ordinary = e.ins(f"icmp sge i32 {beyond.text}, 0", bool_)
+    tests = [e.ins(f"icmp sge i32 {beyond.text}, 0", bool_)]
     for value in y:
         above = (_bits(e, value) & 0x7FFFFFFF) - LOW
-        within = e.ins(f"icmp ult i32 {above.text}, {SPAN}", bool_)
-        ordinary = e.ins(f"and i1 {ordinary.text}, {within.text}", bool_)
-    return ordinary
+        tests.append(e.ins(f"icmp ult i32 {above.text}, {SPAN}", bool_))
+    return e.all_of(tests)
 
 
 def _bits(e, value):

@@ -21,10 +21,9 @@ def _(e, call, x, y, z):
 
     def products():
         return [_emit_product(e, dtype, *values) for values in zip(x, y, z)]
-    test = None
-    for exponent in {v.text: v for v in z}.values():  # earlier known than the powers
-        zero = e.ins(f"fcmp oeq float {exponent.text}, {e.const(0.0, float32).text}", bool_)
-        test = zero if test is None else e.ins(f"and i1 {test.text}, {zero.text}", bool_)
+    zero = e.const(0.0, float32).text
+    exponents = dict.fromkeys(v.text for v in z)  # known earlier than the powers
+    test = e.all_of([e.ins(f"fcmp oeq float {exponent}, {zero}", bool_) for exponent in exponents])
     return e.control.emit_either(test, lambda: x, products)
 
 
