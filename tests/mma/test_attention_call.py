@@ -67,46 +67,6 @@ def test_results_stored_under_the_next_tile_s_product_are_right(options):
 
 
 TWO = Config(bm=128, bn=128, held=True, turns=False, width=128)  # two consumers at 128 columns
-IN_ORDER = Config(bm=192, held=False, in_order=True, ahead=True, turns=False, width=64)  # three consumers at 128 columns
-
-
-@pytest.mark.parametrize("shape, options", [((2, 2, 1, 330, 250), {}), ((1, 4, 2, 500, 300), dict(causal=True)),
-                                            ((1, 1, 1, 260, 300), dict(window=(70, 20))), ((1, 3, 1, 200, 70), dict(sinks=np.array([0.5, 90.0, -np.inf])))],
-                         ids=["full", "causal", "window", "sinks"])
-def test_consumers_that_take_one_block_after_the_other_are_right(shape, options):
-    """Blocks that only some of the consumers see, consumers without rows, rows that see no key, several tiles of a CTA."""
-    tried(*inputs(*shape, 128), IN_ORDER, **{name: x.astype(np.float32) if name == "sinks" else x for name, x in options.items()})
-
-
-def test_consumers_in_order_may_take_turns_share_one_tile_of_queries_and_store_by_threads():
-    tried(*inputs(1, 2, 1, 400, 200, 128, 64), replace(IN_ORDER, turns=True, ahead=False, width=0), causal=True)
-    tried(*inputs(1, 2, 1, 400, 200, 128, 64), IN_ORDER, causal=True)  # the results are narrower than the rows of Q where they are staged
-
-
-@pytest.mark.parametrize("tall", [1, 2, 3])
-def test_tiles_of_two_heights_cover_all_rows(tall, monkeypatch):
-    """Tall tiles alone, or some of 128 rows behind them, of which the last is cut."""
-    monkeypatch.setattr(planning, "tall_tiles", lambda problem, processors: (tall, 0.0))
-    tried(*inputs(1, 3, 1, 450 + tall, 140, 128), IN_ORDER)
-
-
-@pytest.mark.parametrize("batches, heads, rows, tall", [(16, 16, 1024, 4), (1, 16, 16384, 82), (1, 1, 100, 1), (64, 128, 4096, 22)])
-def test_the_last_tiles_are_shorter_where_all_processors_then_end_earlier(batches, heads, rows, tall):
-    problem = problem_of((batches, heads, rows, 128))
-    found, end = model.tall_tiles(problem, 132)
-    assert found == tall and end >= batches * heads * rows / (64 * 132)  # no earlier than if all rows were shared out evenly
-
-
-def test_three_consumers_take_few_keys_in_order_and_no_users_functions():
-    """If tiles of 192 rows do not leave more processors idle."""
-    def in_order(shape, **options):
-        return model.choose(problem_of(shape, **options), "sm_90a", True, True, 132).in_order
-    narrow, wide = (16, 32, 1024, 64), (16, 16, 1024, 128)
-    assert in_order(narrow) and in_order(narrow, causal=True) and in_order(wide) and not in_order(wide, causal=True)
-    assert not in_order((4, 32, 4096, 64)) and not in_order((4, 16, 4096, 128)) and not in_order((16, 8, 1024, 256))
-    assert not in_order((33, 4, 128, 128)) and in_order((33, 4, 192, 128))
-    assert not in_order(narrow, score=alibi, extras=1) and not in_order(wide, softcap=True) and not in_order(narrow, window=(100, 0))
-
 
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("batch, heads, kv_heads", [(None, 4, 1), (2, 4, 2), (3, 1, 1)])
@@ -322,16 +282,6 @@ def test_sums_in_chains_leave_no_rescaling_behind_the_powers():
     body = min(loops(compiled(128, config=TWO)), key=len)
     last = max(i for i, text in enumerate(body) if "MUFU.EX2" in text)
     assert usual(body) <= 393 and count(body, "FMUL") >= 64 and count(body[last:], "FMUL") <= 8
-
-
-@pytest.mark.parametrize("options", [{}, dict(causal=True, lse=True)], ids=lambda x: "-".join(x) or "full")
-def test_three_consumers_fit_their_registers_in_order(options):
-    """Of 160: no loop over blocks spills, and powers stand among the products of the values, which the other powers need not await."""
-    for body in (bodies := loops(compiled(128, config=IN_ORDER, **options))):
-        assert count(body, "STL") == count(body, "LDL") == count(body, "R2UR") == 0
-        last = [i for i, text in enumerate(body) if "HGMMA" in text][8:]
-        assert count(body[last[0]:last[-1]], "MUFU.EX2") >= 24
-    assert len(bodies) == 2 and len(min(bodies, key=len)) <= 475
 
 
 @pytest.mark.parametrize("d", [64, 128])

@@ -169,7 +169,6 @@ SOURCES = dict(q=(1, 4, 70, 64), k=(1, 2, 100, 64))
     (dict(q_scale=np.ones((1, 4))), "and it is float64"),
     (dict(q_scale="big"), "q_scale: str"),
     (dict(out=np.zeros(SOURCES["q"], E4M3)), "out must be bfloat16 or float16 or float32 of shape"),
-    (dict(config=Config(held=False, in_order=True)), "config.in_order must be False, since q is of float8_e4m3fn"),
     (dict(config=Config(bm=128, bn=80)), "takes rows and blocks of multiples of 32 elements of float8, and there are 64 and 80"),
 ], ids=lambda x: ",".join(x) if isinstance(x, dict) else "")
 def test_a_bad_option_is_refused_with_what_to_pass(options, words):

@@ -45,8 +45,8 @@ def test_parts_of_the_keys_are_put_together(splits):
     tried(*inputs(1, 4, 4, 40, 30), config, causal=True)
 
 
-IN_ORDER = Config(bm=192, held=False, in_order=True, ahead=True, turns=False, width=64)
 ROLES, WITHOUT = Config(bm=192, bn=64, held=False, width=64), Config(roles=False, bm=64, bn=64)
+GUESSES = Config(held=False, guesses=True, width=64)
 
 
 @tile.jit
@@ -57,7 +57,7 @@ def by_sequence(batch, head, rows, columns):
 @pytest.mark.parametrize("rows, keys, config", [
     ([70, 0, 130, 1], [70, 5, 200, 0], None), ([70, 0, 230, 1], [70, 5, 200, 0], ROLES), ([70, 0, 130, 1], [70, 5, 200, 0], WITHOUT),
     ([1], [300], None), ([0, 0], [3, 4], ROLES), ([0, 0], [3, 4], WITHOUT),
-    ([70, 0, 230, 1], [70, 5, 200, 0], IN_ORDER), ([40] * 150, [10] * 150, None), ([20] * 150, [10] * 150, None)])
+    ([70, 0, 230, 1], [70, 5, 200, 0], GUESSES), ([40] * 150, [10] * 150, None), ([20] * 150, [10] * 150, None)])
 def test_packed_sequences_are_right_one_by_one(rows, keys, config):
     """No rows, no keys, more sequences than are searched at once, few rows and many. Rows beyond the last sequence are left alone."""
     q, k, v = inputs(None, 2, 1, sum(rows) + 5, 1)[0], *inputs(None, 2, 1, 1, sum(keys) + 3)[1:]

@@ -58,7 +58,7 @@ def test_the_blocks_of_each_block_of_rows_are_listed(rows, keys, options):
 
 @pytest.mark.parametrize("batch, d, options, more", [
     (2, 64, dict(causal=True), {}), (2, 128, dict(window=(200, 30)), dict(sinks=np.array([1.0, -2.0], np.float32))), (1, 256, {}, {}),
-    (None, 64, dict(causal=True), dict(score=alibi)), (1, 128, {}, dict(config=Config(held=False, in_order=True)))])
+    (None, 64, dict(causal=True), dict(score=alibi)), (1, 128, {}, dict(config=Config(held=False, guesses=True)))])
 def test_attention_by_listed_blocks_is_right(batch, d, options, more):
     q, k, v = inputs(batch, 2, 1, 430, 400, d)
     mask = kernels.block_mask(documents, q, k, arguments=(IDS, SLOPES), **options)

@@ -135,12 +135,11 @@ def test_guesses_are_right_with_every_option(d, options):
 
 def test_guesses_are_for_the_kernel_with_roles_and_16_bits():
     q = np.ones((1, 1, 64, 64), BF16)
-    for config in (Config(roles=False, bm=64, bn=64, guesses=True), Config(bm=192, held=False, in_order=True, ahead=True, guesses=True)):
-        with pytest.raises(tile.LaunchError, match="config.guesses is for the kernel with roles, of 16 bits"):
-            kernels.attention(q, q, q, config=config)
+    with pytest.raises(tile.LaunchError, match="config.guesses is for the kernel with roles, of 16 bits"):
+        kernels.attention(q, q, q, config=Config(roles=False, bm=64, bn=64, guesses=True))
 
 
-@pytest.mark.parametrize("d, most", [(64, 275), (128, 360), (256, 320)])
+@pytest.mark.parametrize("d, most", [(64, 275), (128, 362), (256, 320)])
 def test_a_guess_takes_its_powers_under_the_product_of_the_values_without_spills_in_the_loop(d, most):
     """So many instructions run for a block whose guess is right: those before the branch to the next block."""
     made = compiled(d, config=GUESSING[d])
@@ -164,12 +163,33 @@ def test_special_scores_in_a_late_block_are_taken_over(special):
 
 
 @pytest.mark.parametrize("config", [replace(TWO, turns=True), GUESSING[128]], ids=["late", "guesses"])
-def test_a_first_block_of_scores_of_minus_infinity_is_hidden(config):
-    """The kernel begins with the last keys."""
+@pytest.mark.parametrize("first", [384, 256, 130, 0])
+def test_blocks_of_scores_of_minus_infinity_that_come_first_are_hidden(config, first):
+    """The kernel begins with the last keys. With `first` 0 rows see no key."""
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((1, 1, n, 128)).astype(BF16) for n in (130, 512, 512))
-    q[..., 0], k[0, 0, 384:, 0] = 1, -np.inf
-    tried(q, k, v, config)
+    q[..., 0], k[0, 0, first:, 0] = 1, -np.inf
+    if first:
+        tried(q, k, v, config)
+    else:
+        assert not np.asarray(kernels.attention(q, k, v, config=config), np.float32).any()
+
+
+@tile.jit
+def lowered(s, batch, head, rows, columns, value, last):
+    """Scores from a column on are a value, of row 3 all."""
+    return tile.where((columns > last) | (rows == 3), value, s)
+
+
+@pytest.mark.parametrize("value", [-np.inf, -1e9, -1e30])
+@pytest.mark.parametrize("d, config", [(64, CONFIGS[64]), (128, GUESSING[128]), (128, replace(GUESSING[128], guesses=False))], ids=["three", "guesses", "late"])
+def test_scores_that_a_function_lowers_weigh_nothing_beside_others_and_the_same_among_each_other(value, d, config):
+    rng = np.random.default_rng(4)
+    q, k, v = (rng.standard_normal((1, 1, n, d)).astype(BF16) for n in (70, 450, 450))
+    got = kernels.attention(q, k, v, score=lowered, arguments=(float(value), 200), config=config)
+    check(got[:, :, 4:], None, q[:, :, 4:], k[:, :, :201], v[:, :, :201])
+    want = 0 if value == -np.inf else v.astype(np.float32).mean(axis=2)[0, 0]
+    assert np.abs(got[0, 0, 3].astype(np.float32) - want).max() < 2e-3
 
 
 @needs_gpu("sm_90a")

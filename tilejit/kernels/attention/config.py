@@ -21,8 +21,6 @@ class Config:
     - `bm`, `bn`: rows and columns of a block of scores; `stages`: slots for blocks of K and of V
     - `held`: rows of Q stay in registers while a tile's blocks are walked; `ahead`: if they do not, the next tile's
       first product is issued before a tile's results are stored; `turns`: consumers issue products in turn
-    - `in_order`: a consumer awaits both products of a block before the next block, so that three fit their registers;
-      `ahead` then means two tiles of Q in shared memory, where results are staged too
     - `guesses`: the powers of a block are taken with the rows' old numbers, and again if their sums are too large;
       registers then hold the powers of two blocks
     - `width`, `buffers`: columns of the result in a staging buffer of a consumer, and the number of these buffers; with
@@ -36,7 +34,6 @@ class Config:
     warps: int = 4
     held: bool = True
     ahead: bool = False
-    in_order: bool = False
     turns: bool = True
     guesses: bool = False
     width: int = 0
@@ -53,8 +50,7 @@ class Config:
 
     def nbytes(self, d: int, dv: int, itemsize: int = 2) -> int:
         """The bytes of shared memory for Q, the slots of K and V, and the staging buffers."""
-        in_queries = self.in_order and self.ahead
-        staged = self.consumers * 64 * self.width * self.buffers if self.roles and not in_queries else 0
+        staged = self.consumers * 64 * self.width * self.buffers if self.roles else 0
         tiles = 2 if self.roles and self.ahead else 1
         return (self.bm * d * tiles + self.stages * self.bn * (d + dv)) * itemsize + staged * 2
 
@@ -83,8 +79,8 @@ def check_config(config: Config, target: str, d: int, dv: int, itemsize: int = 2
     if not config.roles and (config.bm % 16 or config.bn % 16):
         raise LaunchError("products have multiples of 16 rows and columns: config.bm and config.bn must be some, not "
                           f"{config.bm} and {config.bn}")
-    if config.guesses and (not config.roles or config.in_order or itemsize == 1):
-        raise LaunchError("config.guesses is for the kernel with roles, of 16 bits, whose blocks are not in_order")
+    if config.guesses and (not config.roles or itemsize == 1):
+        raise LaunchError("config.guesses is for the kernel with roles, of 16 bits")
     if config.roles and config.width and (dv % config.width or config.width % 32):
         raise LaunchError(f"staging buffers share out the {dv} columns of the result evenly: config.width must be a "
                           f"multiple of 32 that divides them, not {config.width}")

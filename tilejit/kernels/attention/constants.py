@@ -74,11 +74,8 @@ class HopperConstants(AttentionConstants):
     - `consumers`: warpgroups of 64 rows each; `regs`: registers of a thread of the producer and of a consumer
     - `held`: the rows of Q stay in registers while the blocks of a tile are walked, not in shared memory
     - `ahead`: two tiles of Q are in shared memory, and results are stored under the next tile's first product
-    - `in_order`: both products of a block are awaited before the next block, and the product of the values is started
-      in so many `pieces` of its columns; with `ahead`, results are staged where the finished tile's rows of Q were
     - `guesses`: powers are taken before the maxima are known
-    - `chained`: the powers of a block are added to the sums one after the other, if blocks are not taken in order
-    - `two_heights`: each head has tiles of `bm` rows, and then some of 128, so that all processors end together
+    - `chained`: the powers of a block are added to the sums one after the other
     - `turns`: only one consumer at a time issues its products
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
       are stored by threads
@@ -91,30 +88,15 @@ class HopperConstants(AttentionConstants):
     width: int
     buffers: int
     ahead: bool = False
-    in_order: bool = False
-    pieces: int = 1
     guesses: bool = False
     chained: bool = False
-    two_heights: bool = False
     lengths: bool = False
     packed: bool = False
 
     @property
     def fields(self) -> int:
         """How many numbers the producer hands over for a tile."""
-        if self.lengths:
-            return 7
-        return 6 if self.two_heights else 4
-
-    @property
-    def under_next(self) -> bool:
-        """Whether results are stored under the next tile's first product."""
-        return self.ahead and not self.in_order
-
-    @property
-    def in_queries(self) -> bool:
-        """Whether results are staged where the rows of Q were."""
-        return self.in_order and self.ahead and self.width > 0
+        return 7 if self.lengths else 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,14 @@
 The producer takes tiles of rows from a counter, longest first, and loads Q, and the blocks of K and V from last to
 first, so blocks with masks come first and last. A consumer issues the scores of a block before the values of the block
 before it, so its softmax runs under products; K is released before V. Two consumers issue their products in turn,
-so that the softmax of one runs under the products of the other. Three consumers whose registers do not hold two blocks
-take each block by itself, `in_order`: what one does alone runs under the products of the other two."""
+so that the softmax of one runs under the products of the other."""
 
 from __future__ import annotations
 
 import tilejit as tile
 
 from .float8 import SHIFT, rules_in, turned_part
-from .hopper_blocks import attend, attend_in_order, blocks_of, clear_beyond, column_of, scores_of
+from .hopper_blocks import attend, blocks_of, clear_beyond, column_of, scores_of
 from .pipelined import part, put_sums
 from .scores import (
     Place,
@@ -20,8 +19,6 @@ from .scores import (
     finish,
 )
 from .tile_table import FIELDS, line_of
-
-SHORT_TILE = 128  # rows of the last tiles of a head where there are tiles of two heights
 
 
 @tile.jit
@@ -34,17 +31,6 @@ def tile_of(t, heads, above, size):
 
 
 @tile.jit
-def tile_of_two_heights(t, heads, tall, above, BM: tile.constexpr):
-    """(Head, counted through all batches; first row; one past the last) of number `t`: first the `tall` tiles of BM
-    rows of each head, then its others, of `SHORT_TILE` rows."""
-    z, row, height = t // tall, t % tall * BM, BM
-    if t >= heads * tall:
-        u = t - heads * tall
-        z, row, height = u // (above - tall), tall * BM + u % (above - tall) * SHORT_TILE, SHORT_TILE
-    return z, row, row + height
-
-
-@tile.jit
 def place_of(z, row, Q, K):
     """The place of rows from `row` on of head `z`, counted through all batches."""
     heads = Q.shape[-3]
@@ -53,27 +39,20 @@ def place_of(z, row, Q, K):
 
 @tile.jit
 def tiles_of(Q, group, PLAN: tile.constexpr):
-    """(The heads that have tiles, counted through all batches; the tiles of each; how many heads are taken together,
-    or the tall tiles of each). With lengths all batches have their tiles in one table, which is passed as the
-    `group`."""
+    """(The heads that have tiles, counted through all batches; the tiles of each; how many heads are taken together).
+    With lengths all batches have their tiles in one table, which is passed as the `group`."""
     if PLAN.lengths:
         last = group.shape[0] - 1
         return Q.shape[-3], tile.load(group[last, 0]), tile.load(group[last, 1])
     heads = Q.shape[-3] * (Q.shape[0] if len(Q.shape) == 4 else 1)
-    if PLAN.two_heights:
-        return heads, group + tile.cdiv(max(Q.shape[-2] - group * PLAN.bm, 0), SHORT_TILE), group
     return heads, tile.cdiv(Q.shape[-2], PLAN.bm), group[0] if PLAN.scores.listed else group
 
 
 @tile.jit
 def tile_at(t, tiles, Q, K, group, PLAN: tile.constexpr):
     """(The place of tile `t`, its first row in the array of all, and its sequence's first key). `tiles` is what
-    `tiles_of` returns. Where tiles have two heights, the rows behind a tile do not belong to its place."""
+    `tiles_of` returns."""
     heads, above, size = tiles
-    if PLAN.two_heights:
-        z, row, stop = tile_of_two_heights(t, heads, size, above, PLAN.bm)
-        place = place_of(z, row, Q, K)
-        return Place(place.batch, place.head, row, min(stop, place.rows), place.keys), row, 0
     z, m = tile_of(t, heads, above, size)
     if PLAN.lengths:
         return line_of(group[m, 0:FIELDS], z)
@@ -89,29 +68,21 @@ def hand_over(T, t, place, row):
 
 
 @tile.jit
-def place_in(slot, Q, K, PLAN: tile.constexpr):
-    """What `hand_over` has stored in a slot."""
-    t, batch, head, first = tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
-    row, rows, keys = first, Q.shape[-2], K.shape[-2]
-    if PLAN.two_heights:
-        rows = tile.load(slot.T[5])
-    if PLAN.lengths:
-        row, rows, keys = tile.load(slot.T[4]), tile.load(slot.T[5]), tile.load(slot.T[6])
-    return t, Place(batch, head, first, rows, keys), row
-
-
-@tile.jit
 def next_tile(numbers, Q, K, PLAN: tile.constexpr):
     """What `hand_over` has stored of the next tile."""
     with numbers.consume() as slot:
-        return place_in(slot, Q, K, PLAN)
+        t, batch, head, first = tile.load(slot.T[0]), tile.load(slot.T[1]), tile.load(slot.T[2]), tile.load(slot.T[3])
+        row, rows, keys = first, Q.shape[-2], K.shape[-2]
+        if PLAN.lengths:
+            row, rows, keys = tile.load(slot.T[4]), tile.load(slot.T[5]), tile.load(slot.T[6])
+        return t, Place(batch, head, first, rows, keys), row
 
 
 @tile.jit
 def load_queries(queries, n, Q, place, row, PLAN: tile.constexpr):
     """Load the rows of Q of the producer's tile `n`."""
     rows = part(Q, place.batch, place.head, row, PLAN.bm, PLAN.d)
-    if PLAN.under_next:
+    if PLAN.ahead:
         buffers, full, empty = queries
         empty[n % 2].wait(phase=(n // 2 + 1) % 2)
         full[n % 2].arrive_expect_tx(buffers.nbytes // 2)
@@ -153,7 +124,7 @@ def load(rings, Q, K, V, counter, group, rules, tiles, PLAN: tile.constexpr):
     nowhere = Place(0, 0, 0, 0, 0)
     with numbers.produce() as slot:
         hand_over(slot.T, heads * above, nowhere, 0)
-    if PLAN.under_next:  # products that nothing uses, so that every tile has a next one
+    if PLAN.ahead:  # products that nothing uses, so that every tile has a next one
         with keys.produce() as slot:
             tile.copy_async(slot.K, part(K, 0, 0, 0, PLAN.bn, PLAN.d), mbar=slot.full)
         load_queries(queries, n, Q, nowhere, 0, PLAN)
@@ -170,21 +141,9 @@ def clear_only_block(slot, place, ends, w, together, PLAN: tile.constexpr):
 
 @tile.jit
 def put(acc, stage, OUT, place, PLAN: tile.constexpr):
-    """Store the finished results of 64 rows: by TMA through staging buffers or where the rows of Q were, or by
-    threads."""
+    """Store the finished results of 64 rows: by TMA through staging buffers, or by threads."""
     if PLAN.width == 0:
         tile.store(part(OUT, place.batch, place.head, place.row, 64, PLAN.dv), acc)
-    elif PLAN.in_queries:
-        tile.sync()  # all warps' products have read Q
-        tile.store(stage[:, 0:PLAN.dv], acc)
-        tile.fence_proxy_async()
-        tile.sync()
-        with tile.elect():
-            for c in tile.static_range(PLAN.dv // PLAN.width):
-                tile.copy_async(part(OUT, place.batch, place.head, place.row, 64, PLAN.width, c * PLAN.width),
-                                stage[:, c * PLAN.width:(c + 1) * PLAN.width])
-            tile.bulk_commit()
-            tile.bulk_wait(0, read=True)
     else:
         for c in tile.static_range(PLAN.dv // PLAN.width):
             with tile.elect():
@@ -315,46 +274,21 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
 
 
 @tile.jit
-def multiply_in_order(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
-    """Consumer `w`: one tile after the other, and one block after the other."""
-    numbers, queries, keys, values = rings
-    Q, K, V, OUT, L, S = arrays
-    t = 0
-    while t < tiles:
-        with numbers.consume() as slot:
-            t, place, row = place_in(slot, Q, K, PLAN)
-            if t < tiles:
-                first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
-                place, row = rows_of(place, row, w)
-                with queries.consume() as own:
-                    q = own.Q[w * 64:w * 64 + 64, :]
-                    acc, most, total = attend_in_order(q, keys, values, barriers, w, place, (first, stop), group, rules,
-                                                       V.dtype, PLAN)
-                    if not PLAN.in_queries:
-                        own.release()
-                    _, place, row = place_in(slot, Q, K, PLAN)  # again, so that it takes no registers meanwhile
-                    place, row = rows_of(place, row, w)
-                    if place.row < place.rows:
-                        store_results(acc, most, total, rules, S, q if PLAN.in_queries else stage, OUT, L, place, row,
-                                      PLAN)
-
-
-@tile.jit
 def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, E2, E3, PLAN: tile.constexpr):
     """``OUT = softmax(Q @ K.T * scale) @ V`` of each head, and L, the logarithms of the sums. `PLAN` is a
     `HopperConstants`; S holds the sinks. The tiles of a `group` of heads are taken together; for sequences with lengths
-    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a `BlockMask`;
-    with tiles of two heights, it is the number of tall ones of each head."""
+    of their own, it is the table of their tiles; with listed blocks, it is the group and the table of a
+    `BlockMask`."""
     BM: tile.constexpr = PLAN.bm
     NC: tile.constexpr = PLAN.consumers
     D: tile.constexpr = PLAN.d
     heads, above, size = tiles_of(Q, group, PLAN)
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:PLAN.scores.extras])
     numbers = tile.ring(2, T=((PLAN.fields,), tile.int32), consumers=NC, filled="stores")
-    if PLAN.under_next:  # no ring, since a tile's product is issued before the last one's rows are released
+    if PLAN.ahead:  # no ring, since a tile's product is issued before the last one's rows are released
         queries = tile.alloc((2, BM, D), Q.dtype, layout=tile.auto), tile.mbarrier(1, 2), tile.mbarrier(NC, 2)
     else:
-        queries = tile.ring(2 if PLAN.ahead else 1, Q=((BM, D), Q.dtype), consumers=NC)
+        queries = tile.ring(1, Q=((BM, D), Q.dtype), consumers=NC)
     keys = tile.ring(PLAN.stages, K=((PLAN.bn, D), K.dtype), consumers=NC)
     VALUES: tile.constexpr = (PLAN.dv, PLAN.bn) if PLAN.scores.float8 else (PLAN.bn, PLAN.dv)
     values = tile.ring(PLAN.stages, V=(VALUES, V.dtype), consumers=NC)
@@ -363,8 +297,7 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     SWIZZLE: tile.constexpr = min(PLAN.width * 2 & -PLAN.width * 2, 128)  # the largest that divides a row
     SHAPE: tile.constexpr = (NC, PLAN.buffers, 64, PLAN.width)
     stage = None
-    STAGED: tile.constexpr = PLAN.width and not PLAN.in_queries
-    if STAGED:
+    if PLAN.width:
         stage = tile.alloc(SHAPE, OUT.dtype, layout=tile.swizzled(OUT.dtype, SHAPE, SWIZZLE))
     with tile.warpgroup(0, regs=PLAN.regs[0]):
         with tile.elect():
@@ -372,9 +305,8 @@ def hopper(Q, K, V, OUT, L, S, counter, group, scale, left, right, cap, E0, E1, 
     with tile.each_warpgroup(range(1, 1 + NC), regs=PLAN.regs[1]) as warpgroup:
         w = warpgroup - 1
         rings, arrays = (numbers, queries, keys, values), (Q, K, V, OUT, L, S)
-        apart: tile.constexpr = multiply_ahead if PLAN.under_next else multiply
-        run: tile.constexpr = multiply_in_order if PLAN.in_order else apart
-        run(rings, arrays, stage[w] if STAGED else None, w, group, rules, heads * above, (baton, together), PLAN)
+        run: tile.constexpr = multiply_ahead if PLAN.ahead else multiply
+        run(rings, arrays, stage[w] if PLAN.width else None, w, group, rules, heads * above, (baton, together), PLAN)
         if PLAN.width:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -21,6 +21,8 @@ from .scores import (
 # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15, and sums of bfloat16 values
 # beyond 2**118 may overflow
 SLACK = 8
+# the number of a row before it has seen a column: its exponents are finite, so those of -inf are -inf and not NaN
+UNSEEN = -2.0 ** 100
 GUESSED = 2.0 ** 13  # up to which sums of a block's powers with a row's old number are taken; float16 holds 2**15
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -93,12 +95,12 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
-def take_maxima(s, most, factor, EMPTY: tile.constexpr, SCORES: tile.constexpr):
-    """What `next_maxima` returns; the maxima may be late if every row sees a column, and powers have 16 bits."""
-    if EMPTY or SCORES.float8:
-        return next_maxima(s, most, factor, EMPTY)
-    most, by = late_maxima(s, most, factor, SLACK)
-    return most, most, by
+def take_maxima(s, most, factor, LATE: tile.constexpr, HIDES: tile.constexpr):
+    """What `next_maxima` returns; `LATE`: of `late_maxima`."""
+    if LATE:
+        most, by = late_maxima(s, most, factor, SLACK)
+        return most, most, by
+    return next_maxima(s, most, factor, HIDES)
 
 
 @tile.jit
@@ -118,7 +120,7 @@ def check_guess(fits, guess, sums, s, acc, most, total, factor):
     if fits:
         total = sums + total
     else:
-        most, top, by = next_maxima(s, most, factor, True)
+        most, top, by = next_maxima(s, most, factor, False)
         acc, p, total = next_powers(s, acc, total, top, by, factor, guess.dtype, 0, False)
     return acc, p, most, total
 
@@ -143,14 +145,16 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    powers, most, total, by = softmax_step(s, tile.full((64,), -float("inf")), tile.zeros((64, PARTS)), factor, True,
-                                           POWERS)  # keys of -inf hide themselves
+    most, total = tile.full((64,), -float("inf") if SCORES.float8 else UNSEEN), tile.zeros((64, PARTS))
+    powers, most, total, by = softmax_step(s, most, total, factor, SCORES.float8, POWERS)
     p = as_operand(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase != 1
         begin, end = span_of_phase(phase, first, stop - 1, whole, whole_stop)
-        EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
-        GUESSES: tile.constexpr = PLAN.guesses and not EMPTY
+        EMPTY: tile.constexpr = SCORES.float8 and (HIDES if EDGE else SCORES.may_hide_all)  # others begin with UNSEEN
+        GUESSES: tile.constexpr = PLAN.guesses and not EDGE
+        # powers of 8 bits cannot grow, and three consumers lack registers for a mask besides
+        LATE: tile.constexpr = not (EDGE or SCORES.float8 or PLAN.consumers == 3 and SCORES.mask is not None)
         for i in range(begin, end, -1):
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
@@ -174,7 +178,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                         sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
                         fits = tile.all(sums <= GUESSED)
                     else:
-                        most, top, by = take_maxima(s, most, factor, EMPTY, SCORES)
+                        most, top, by = take_maxima(s, most, factor, LATE, EMPTY)
                     tile.mma_wait(0)
             if GUESSES:
                 acc, p, most, total = check_guess(fits, guess, sums, s, acc, most, total, factor)
@@ -183,83 +187,4 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     return acc, p, most, total
 
 
-@tile.jit
-def own_blocks(place, ends, group, rules, PLAN: tile.constexpr):
-    """Of a consumer's rows: (the first block that they see anything of, one past the last, the first that they see
-    whole, one past the last of these, the `ends` of `column_of`). Rows behind the last see nothing."""
-    first, stop, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
-    parts = whole_stop, stop
-    first, stop = max(first, ends[0]), min(stop, ends[1])
-    stop = first if place.row >= place.rows else stop
-    whole_stop = min(max(whole_stop, first), stop)
-    return first, stop, min(max(whole, first), whole_stop), whole_stop, parts
-
-
-@tile.jit
-def clear_last(slot, place, i, stop, w, together, PLAN: tile.constexpr):
-    """`clear_beyond` of block `i` if it is the last of a tile and cut."""
-    if PLAN.lengths:
-        last = place.keys - (stop - 1) * PLAN.bn
-        if (i == stop - 1) & (last < PLAN.bn):
-            clear_beyond(slot, last, w, together, PLAN)
-
-
-@tile.jit
-def pass_over(begin, end, keys, values, barriers, w, place, stop, PLAN: tile.constexpr):
-    """Release the blocks from `begin` down to above `end`, of which a consumer's rows see nothing. `stop`: one past the
-    last block of the tile."""
-    baton, together = barriers
-    for i in range(begin, end, -1):
-        with keys.consume() as slot:
-            if PLAN.turns:
-                baton.take(w)
-                baton.pass_on(w)
-        with values.consume() as slot:
-            clear_last(slot, place, i, stop, w, together, PLAN)
-            if PLAN.turns:
-                baton.take(w)
-                baton.pass_on(w)
-
-
-@tile.jit
-def attend_in_order(q, keys, values, barriers, w, place, ends, group, rules, dtype: tile.constexpr,
-                    PLAN: tile.constexpr):
-    """The unscaled results of 64 rows, the maxima and the sums. Both products of a block are awaited before anything
-    else, so registers hold one block. `ends` and `barriers` are those of `attend`."""
-    baton, together = barriers
-    SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
-    PIECES: tile.constexpr = PLAN.pieces
-    PIECE: tile.constexpr = PLAN.bn // PIECES
-    factor = factor_of(rules, SCORES)
-    first, stop, whole, whole_stop, columns = own_blocks(place, ends, group, rules, PLAN)
-    acc, most, total = tile.zeros((64, PLAN.dv)), tile.full((64,), -float("inf")), tile.zeros((64, PARTS))
-    pass_over(ends[1] - 1, stop - 1, keys, values, barriers, w, place, ends[1], PLAN)
-    for phase in tile.static_range(3 if SCORES.left else 2):
-        EDGE: tile.constexpr = phase != 1
-        begin, end = span_of_phase(phase, first, stop, whole, whole_stop)
-        EMPTY: tile.constexpr = HIDES if EDGE else SCORES.may_hide_all
-        for i in range(begin, end, -1):
-            column = column_of(i, columns, place, group, PLAN)
-            with keys.consume() as slot:
-                s = scores_of(q, slot, baton, w, PLAN)
-            s = mask_scores(s, place, column, rules, EDGE, SCORES)
-            most, top, by = next_maxima(s, most, factor, EMPTY)
-            with values.consume() as slot:  # whose wait keeps ptxas from mixing what stands before and behind it
-                clear_last(slot, place, i, ends[1], w, together, PLAN)
-                acc, total = acc * by[:, None], total * by[:, None]
-                for n in tile.static_range(PIECES):
-                    p = powers_of(s[:, n * PIECE:(n + 1) * PIECE], top, factor)
-                    total = sums_in_parts(p, PARTS) + total
-                    if PLAN.turns and n == 0:
-                        baton.take(w)
-                    acc = tile.mma_async(acc, tile.cast(p, dtype), slot.V[n * PIECE:(n + 1) * PIECE, :])
-                    tile.mma_commit()
-                if PLAN.turns:
-                    baton.pass_on(w)
-                tile.mma_wait(0)
-    pass_over(first - 1, ends[0] - 1, keys, values, barriers, w, place, ends[1], PLAN)
-    return acc, most, total
-
-
-__all__ = ["attend", "attend_in_order", "blocks_of", "clear_beyond", "column_of", "scores_of"]
+__all__ = ["attend", "blocks_of", "clear_beyond", "column_of", "scores_of"]

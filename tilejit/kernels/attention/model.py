@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import replace
 
 from .config import BARRIERS, PARTS, SHARED, Config
@@ -13,15 +12,7 @@ LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
 FEW = 32             # rows of packed sequences, on the average, below which `sequences` is for them
 SPLITS = 64          # CTAs that may share the keys of a tile
-# rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three; keys up to which
-# three consumers that take one block after the other are the fastest
-SHORT = 1024
-HALVES = ("float16", "bfloat16")  # what blocks in order are for
-LATE = 1.04          # how much later tiles of 192 rows may end than those of 128
-# the time that a block takes by the 64s of rows that its tile has, of three consumers that take one block after the
-# other; tiles of a processor from which on it does not matter how the last ones share it; most tiles that are divided
-HEIGHTS = {1: 1.5, 2: 2.1, 3: 3.0}
-TALL, MANY, SHORTER = HEIGHTS[3], 64, 10
+SHORT = 1024         # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))
 
@@ -67,6 +58,8 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     held = held and not (problem.scores.scaled or problem.scores.mask)  # which need registers
     if problem.itemsize == 1 and (problem.scores.score is not None or problem.scores.right and d == 128):
         bn = {192: 128, 96: 64}.get(bn, bn)  # with a bound at 128 columns 3 % faster, on an H200 with 16k rows
+    if d > 192 and problem.itemsize == 2 and problem.scores.right:
+        bn = 64  # 1 to 3 % faster than 80 with a bound, on an H200 with 1024 to 16384 rows
     if problem.dv % 32:
         stored = False
     elif problem.dv % max(width, 1) or width > problem.dv:
@@ -75,32 +68,24 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     rows, tiles = problem.rows_of_each, problem.batches * problem.heads * -(-problem.rows // 128)
     if rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    if _in_order(problem, processors):
-        return Config(bm=192, bn=bn, held=False, ahead=True, in_order=True, turns=False, width=64 if stored else 0)
     # with a list of blocks, or a function that changes scores, three consumers' loops do not fit in their registers
     if (d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed
             and problem.scores.score is None):
         return Config(bm=192, bn=bn, held=False, ahead=problem.scores.mask is None, width=width)
+    if d <= 128 and guesses_pay(problem):
+        return Config(bm=128, bn=bn, held=d <= 64, guesses=True, turns=d > 64 and problem.scores.right, width=width)
     return Config(bm=128, bn=bn, held=held, turns=not held or problem.scores.right or d <= 64, width=width)
 
 
-def _in_order(problem: Attention, processors: int) -> bool:
-    """Whether three consumers that take one block after the other are expected to be the fastest, where tiles of 192
-    rows do not leave more processors idle at the end. Users' functions, the softcap, and a third loop for a bound on
-    the left need registers.
+def guesses_pay(problem: Attention) -> bool:
+    """Whether powers that are taken before the maxima are known gain with two consumers of up to 128 columns: where
+    registers hold the powers of two blocks, beside what a user's function or a bound on the left needs.
 
-    Measured on an H200 with 1024 rows: 7 and 5 % faster at 64 columns, without and with a bound on the right, and 2 %
-    at 128 without one; there, 4 % slower with one, and not faster with 4096 and 16384 rows."""
-    scores, request = problem.scores, problem.request
-    if problem.d != problem.dv or request.q.dtype not in HALVES or request.key_lengths is not None:
-        return False
-    if scores.score is not None or scores.mask is not None or scores.softcap or scores.left:
-        return False
-    if problem.keys > SHORT or not (problem.d == 64 or problem.d == 128 and not scores.right):
-        return False
-    heads = problem.batches * problem.heads
-    end = -(-heads * -(-problem.rows // 128) // processors) * 2  # in 64 rows
-    return tall_tiles(problem, processors)[1] <= LATE * end
+    Measured on an H200: 2 to 8 % faster at 128 columns, with Q in shared memory; 4 % at 64 columns with 1024 rows and a
+    bound on the right. There, and at 128 columns without a bound, turns lose 1 to 3 %."""
+    scores = problem.scores
+    return (problem.itemsize == 2 and scores.score is None and scores.mask is None
+            and not (scores.softcap or scores.left or scores.listed))
 
 
 def chains_sums(problem: Attention) -> bool:
@@ -108,28 +93,6 @@ def chains_sums(problem: Attention) -> bool:
     64 columns, 2 % at 128 without a bound on the right, 2 % slower with one, 5 to 12 % slower at 256. Of float8, the
     loop at 128 columns has 17 instructions more."""
     return problem.itemsize == 2 and (problem.d == 64 or problem.d == 128 and not problem.scores.right)
-
-
-def tall_tiles(problem: Attention, processors: int) -> tuple[int, float]:
-    """(How many tiles of 192 rows each head has before those of 128, when the last processor ends), in the time that
-    a block of a tile takes for each 64 of its rows if there are 192."""
-    heads, most = problem.batches * problem.heads, -(-problem.rows // 192)
-    if heads * most > MANY * processors:
-        return most, heads * problem.rows / (64 * processors)
-    found = (_end(heads, tall, problem.rows, processors) for tall in range(most, max(most - SHORTER, 1) - 1, -1))
-    tall, end = min(zip(range(most, 0, -1), found), key=lambda choice: choice[1])
-    return tall, end
-
-
-def _end(heads: int, tall: int, rows: int, processors: int) -> float:
-    """When the last processor ends if each takes the next tile as soon as it has none."""
-    left = rows - 192 * tall
-    last = [TALL] * tall if left >= 0 else [*[TALL] * (tall - 1), HEIGHTS[-(-(left + 192) // 64)]]
-    short = [HEIGHTS[min(-(-n // 64), 2)] for n in range(left, 0, -128)]
-    ends = [0.0] * min(processors, heads * (tall + len(short)))
-    for time in (*last * heads, *short * heads):
-        heapq.heapreplace(ends, ends[0] + time)
-    return max(ends)
 
 
 def choose_sequences(problem: Attention, target: str, processors: int) -> Config:
@@ -185,4 +148,4 @@ def heads_at_once(problem: Attention) -> int:
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 
-__all__ = ["chains_sums", "choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile", "tall_tiles"]
+__all__ = ["chains_sums", "choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile"]

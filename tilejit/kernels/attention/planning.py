@@ -15,13 +15,12 @@ from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .float8 import KEYS
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import chains_sums, choose, choose_sequences, few_rows, heads_at_once, heads_in_tile, tall_tiles
+from .model import chains_sums, choose, choose_sequences, few_rows, heads_at_once, heads_in_tile
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
 
 ANY = 1 << 20  # bytes that a kernel may spill without the compiler's warning: once in a tile, or by a user's function
-PIECES = 4     # in which the product of the values is started where consumers take one block after the other
 REGISTERS = {1: (None, None), 2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of each of the consumers
 
 
@@ -58,9 +57,7 @@ def plan_launch(request: Request, config: Config | None, target: str) -> Launch:
     if request.packed:
         tiles = problem.rows // config.bm + request.sequences  # at most, since each may end with a part of a tile
     ctas = min(processors, tiles * problem.heads)
-    two_heights = isinstance(plan, HopperConstants) and plan.two_heights
-    group = tall_tiles(problem, processors)[0] if two_heights else heads_at_once(problem)
-    return Launch(shape, dtype, hopper, (ctas,), options, group=group,
+    return Launch(shape, dtype, hopper, (ctas,), options, group=heads_at_once(problem),
                   listed=(request.sequences, tiles) if _has_lengths(request) else None, **how)
 
 
@@ -76,9 +73,6 @@ def _choose_config(problem: Attention, config: Config | None, target: str, proce
         if config.roles and request.block is not None:
             config = replace(config, bm=request.block[0], bn=request.block[1], turns=request.block[0] > 64)
     check_kind(config)
-    if config.in_order and problem.scores.float8:
-        raise LaunchError("blocks in order are for 16 bits, whose probabilities become an operand in pieces: "
-                          f"config.in_order must be False, since q is of {request.q.dtype}")
     by_sequences = alone or config.splits > 1 or lengths and not config.roles
     if by_sequences and config.roles:
         raise LaunchError("keys in pages, keys that CTAs share, and rows of over 256 columns need a kernel without "
@@ -133,17 +127,9 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
                                   stages=config.stages if ahead else 1, lse=problem.request.lse)
     if not config.roles:
         return AttentionConstants(**common)
-    held = config.held and not config.in_order
-    if config.in_order and config.ahead:  # where rows of Q were
-        stored = stored and problem.dv <= problem.d and problem.out.dtype == problem.request.q.dtype
-    scores = problem.scores
-    pieces = min(PIECES, 2) if scores.left else PIECES  # the loop for that bound leaves fewer registers
-    two_heights = config.in_order and config.bm == 192 and not (scores.has_bounds or scores.listed)
-    return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers], held=held,
-                           ahead=config.ahead and not held, in_order=config.in_order,
-                           chained=chains_sums(problem), guesses=config.guesses,
-                           pieces=pieces if config.bn % (16 * pieces) == 0 else 1,
-                           two_heights=two_heights and not _has_lengths(problem.request),
+    return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers],
+                           held=config.held, ahead=config.ahead and not config.held, chained=chains_sums(problem),
+                           guesses=config.guesses,
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
                            packed=problem.request.packed)
