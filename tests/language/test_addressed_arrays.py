@@ -122,6 +122,15 @@ def test_points_windows_atomics_and_scopes_work_on_arrays_from_addresses():
     check_by_elements()
 
 
+def test_an_address_has_64_bits_though_it_is_a_small_number():
+    """The heap of a program that is not loaded at a random place begins at some."""
+    spec = tile.ArraySpec((64,), "int32")
+    small = type(tile.address_of(np.zeros(3)))(4096)
+    assert small == 4096 and by_elements.compile(small, 7, spec, spec, WIDE=True, target="sm_90a").cubin
+    with pytest.raises(tile.CompilationError, match="an address has 64 bits"):
+        by_elements.compile(4096, 7, spec, spec, WIDE=True, target="sm_90a")
+
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 @tile.jit

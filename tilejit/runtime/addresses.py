@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LaunchError
 from ..frames import hide_own_frames
 from ..lazy import Lazy
-from .arrays import ArrayView, describe
+from .arrays import Address, ArrayView, describe
 from .device_array import to_device
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def address_of(array: Any) -> int:
     view = describe(array)
     if view.device == "host" and view.size:
         _remember(array, view)
-    return view.pointer
+    return Address(view.pointer)
 
 
 @hide_own_frames

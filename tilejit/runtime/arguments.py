@@ -21,7 +21,7 @@ from ..frames import hide_own_frames
 from ..ir.builder import Facts
 from ..layout import Auto
 from ..types import Buffer, Sym
-from .arrays import ArrayView, checked_shape, describe, row_major
+from .arrays import Address, ArrayView, checked_shape, describe, row_major
 from .element_types import fits_float32
 from .facts import Kind, evaluate_fact, kind_of
 from .groups import Group, constant_fields, name_of_part, parts_of
@@ -300,7 +300,7 @@ def _runtime_value(kernel: str, name: str, value):
     if isinstance(value, ArraySpec):
         return value.in_memory()
     if isinstance(value, (bool, int, float)):
-        if not isinstance(value, bool):  # instances of subclasses become plain numbers
+        if not isinstance(value, (bool, Address)):  # instances of other subclasses become plain numbers
             value = int(value) if isinstance(value, int) else float(value)
         if isinstance(value, int) and not -2**63 <= value < 2**63:
             raise LaunchError(f"{kernel}: {name} = {shown_integer(value)} does not fit in 64 bits (int64 holds "
@@ -370,12 +370,12 @@ def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
 
 
 def scalar_dtype(value, n: int, facts: Facts) -> DType:
-    """The dtype of a Python scalar argument: bool, float32, or int32 (int64 if it does not fit)."""
+    """The dtype of a Python scalar argument: bool, float32, or int32 (int64 if it does not fit, or is an `Address`)."""
     if isinstance(value, bool):
         return bool_
     if isinstance(value, float):
         return float32
-    return int32 if facts.ask("scalar_fits32", n) else int64
+    return int32 if not isinstance(value, Address) and facts.ask("scalar_fits32", n) else int64
 
 
 def answer(fact: tuple, bound: Bound) -> bool:

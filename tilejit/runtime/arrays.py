@@ -26,6 +26,11 @@ else:
 LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as well
 
 
+class Address(int):
+    """An address of memory. As an argument of a kernel it has 64 bits even if it is a small number, as the heap's are in
+    a program that is not loaded at a random place."""
+
+
 @dataclass(slots=True)
 class ArrayView:
     """An array as a kernel sees it. `strides` are in elements; `device` is "host" or a CUDA ordinal.
