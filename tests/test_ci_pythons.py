@@ -1,4 +1,4 @@
-"""Which other Pythons CI runs the quick tests on."""
+"""Which Pythons CI runs the tests on."""
 
 import runpy
 import sys
@@ -21,3 +21,9 @@ def test_a_python_is_known_by_running_it():
     assert SCRIPT["minor_of"](sys.executable) == sys.version_info[1]
     assert SCRIPT["minor_of"]("/bin/false") is SCRIPT["minor_of"]("/no/python") is None
     assert SCRIPT["oldest_supported"]() == 10
+
+
+@pytest.mark.parametrize("programs, expected", [("a", sys.executable), ("d", sys.executable), ("b", "b"), ("ag", "g"), ("", sys.executable)])
+def test_all_tests_run_on_the_distribution_s_python_if_it_is_supported(monkeypatch, programs, expected):
+    monkeypatch.setitem(SCRIPT["first"].__globals__, "minor_of", FOUND.get)
+    assert SCRIPT["first"](list(programs), 10) == expected
