@@ -96,8 +96,8 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a child, with which it has the same import path as this process."""
-    return dict(os.environ, PYTHONPATH=os.pathsep.join([*filter(None, sys.path), os.getcwd(), str(ROOT)]))
+    """The environment of a child, with which it has the same import path as this process, and says where it crashes."""
+    return dict(os.environ, PYTHONFAULTHANDLER="1", PYTHONPATH=os.pathsep.join([*filter(None, sys.path), os.getcwd(), str(ROOT)]))
 
 
 def note_failure(report: pytest.TestReport) -> None:
