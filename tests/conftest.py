@@ -124,6 +124,8 @@ def pytest_collection_modifyitems(config, items):
         leave_out(config, items, gone)
     if passed := passed_before():
         leave_out(config, items, {item for item in items if item.nodeid in passed})
+    begin = int(len(items) * float(os.environ.get("TILEJIT_BEGIN", "0")))
+    items[:] = items[begin:] + items[:begin]  # runs side by side that share a cache do not compile the same kernels at once
     if os.environ.get("TILEJIT_JITTER", "").strip():
         for item in items:
             if item.get_closest_marker("unperturbed"):

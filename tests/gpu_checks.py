@@ -6,7 +6,7 @@
 - the tests under memcheck, racecheck and synccheck (`tests/sanitizer.py`)
 - 20,000 random kernels (`tests/fuzz/run.py`), which begin anew in each call
 
-Nearly all the time is the compiler's: all of it takes 120,000 CPU seconds, on 64 cores half an hour. After `--seconds`,
+Nearly all the time is the compiler's, so the plain tests and the tools share a cache. After `--seconds`,
 what still runs is cut off. The next call with the same `--log` leaves out the tests that passed, so a run can be
 spread over several calls; delete the folder after a change of the code. The run fails if a test failed or a kernel
 differs; `LOG/NAME-failed.txt`, of the sanitizers in `LOG/NAME/`, has the ends of the outputs. It needs
@@ -35,6 +35,7 @@ class Stream:
     share: int
     command: str
     environment: dict[str, str] = field(default_factory=dict)
+    begin: float | None = None  # of those that share a cache, the part of the tests that comes last
 
 
 def streams(seed: int) -> list[Stream]:
@@ -43,8 +44,9 @@ def streams(seed: int) -> list[Stream]:
     tool = "tests/sanitizer.py --tool {} --log {{log}}/{} -- -p no:cacheprovider -n {{processes}}"
     random = "tests/fuzz/run.py --count 20000 --seed {0} --processes {{processes}} --seconds {{seconds}} --log {{log}}/random-{0}.log"
     jitter = {"TILEJIT_JITTER": "1", "TILEJIT_JITTER_SEEDS": "20", "TILEJIT_EVERY": "40", "TILEJIT_SLOWER": "3"}
-    return [Stream("plain", 10, pytest, {"TILEJIT_SLOWER": "3"}), Stream("jitter", 32, pytest, jitter),
-            *(Stream(name, share, tool.format(name, name)) for name, share in (("memcheck", 16), ("racecheck", 16), ("synccheck", 8))),
+    tools = (("memcheck", 14, 0.25), ("racecheck", 18, 0.5), ("synccheck", 8, 0.75))
+    return [Stream("plain", 10, pytest, {"TILEJIT_SLOWER": "3"}, 0.0), Stream("jitter", 32, pytest, jitter),
+            *(Stream(name, share, tool.format(name, name), {}, begin) for name, share, begin in tools),
             Stream("random", 18, random.format(seed))]
 
 
@@ -57,6 +59,8 @@ def start(stream: Stream, number: int, gpus: list[str], options: argparse.Namesp
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
                    "TILEJIT_FAILURES": str(log / f"{stream.name}-failed.txt"), "TILEJIT_PASSED": str(log / f"{stream.name}-passed.txt"),
                    **stream.environment}
+    if stream.begin is not None:
+        environment |= {"TILEJIT_CACHE_DIR": str(log / "cache"), "TILEJIT_BEGIN": str(stream.begin)}
     if stream.name not in ("random", "plain"):  # plainly, there are tests of several GPUs
         environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
     output = open(log / f"{stream.name}.txt", "ab")
