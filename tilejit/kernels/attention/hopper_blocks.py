@@ -19,7 +19,7 @@ from .scores import (
 )
 
 # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15, and sums of bfloat16 values
-# beyond 2**118 may overflow
+# beyond 2**118 may overflow; powers of 8 bits cannot grow
 SLACK = 8
 # the number of a row before it has seen a column: its exponents are finite, so those of -inf are -inf and not NaN
 UNSEEN = -2.0 ** 100
@@ -95,12 +95,13 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
-def take_maxima(s, most, factor, LATE: tile.constexpr, HIDES: tile.constexpr):
-    """What `next_maxima` returns; `LATE`: of `late_maxima`."""
+def take_maxima(s, most, factor, LATE: tile.constexpr, SCORES: tile.constexpr):
+    """(The numbers that are subtracted from the scores of rows, the factor of what was summed before). `LATE`: rows
+    keep theirs for some rise."""
     if LATE:
-        most, by = late_maxima(s, most, factor, SLACK)
-        return most, most, by
-    return next_maxima(s, most, factor, HIDES)
+        return late_maxima(s, most, factor, 0 if SCORES.float8 else SLACK)
+    most, _, by = next_maxima(s, most, factor, False)
+    return most, by
 
 
 @tile.jit
@@ -120,8 +121,8 @@ def check_guess(fits, guess, sums, s, acc, most, total, factor):
     if fits:
         total = sums + total
     else:
-        most, top, by = next_maxima(s, most, factor, False)
-        acc, p, total = next_powers(s, acc, total, top, by, factor, guess.dtype, 0, False)
+        most, _, by = next_maxima(s, most, factor, False)
+        acc, p, total = next_powers(s, acc, total, most, by, factor, guess.dtype, 0, False)
     return acc, p, most, total
 
 
@@ -137,7 +138,6 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     baton, together = barriers
     BN: tile.constexpr = PLAN.bn
     SCORES: tile.constexpr = PLAN.scores
-    HIDES: tile.constexpr = SCORES.has_bounds or SCORES.may_hide_all or SCORES.listed or PLAN.lengths
     POWERS: tile.constexpr = SHIFT if SCORES.float8 else 0
     factor = factor_of(rules, SCORES)
     first, stop = ends
@@ -145,16 +145,15 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    most, total = tile.full((64,), -float("inf") if SCORES.float8 else UNSEEN), tile.zeros((64, PARTS))
-    powers, most, total, by = softmax_step(s, most, total, factor, SCORES.float8, POWERS)
+    most, total = tile.full((64,), UNSEEN), tile.zeros((64, PARTS))
+    powers, most, total, by = softmax_step(s, most, total, factor, False, POWERS)
     p = as_operand(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase != 1
         begin, end = span_of_phase(phase, first, stop - 1, whole, whole_stop)
-        EMPTY: tile.constexpr = SCORES.float8 and (HIDES if EDGE else SCORES.may_hide_all)  # others begin with UNSEEN
         GUESSES: tile.constexpr = PLAN.guesses and not EDGE
-        # powers of 8 bits cannot grow, and three consumers lack registers for a mask besides
-        LATE: tile.constexpr = not (EDGE or SCORES.float8 or PLAN.consumers == 3 and SCORES.mask is not None)
+        # three consumers lack the registers for a mask besides
+        LATE: tile.constexpr = not EDGE and (PLAN.consumers < 3 or SCORES.mask is None)
         for i in range(begin, end, -1):
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
@@ -178,12 +177,12 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                         sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
                         fits = tile.all(sums <= GUESSED)
                     else:
-                        most, top, by = take_maxima(s, most, factor, LATE, EMPTY)
+                        most, by = take_maxima(s, most, factor, LATE, SCORES)
                     tile.mma_wait(0)
             if GUESSES:
                 acc, p, most, total = check_guess(fits, guess, sums, s, acc, most, total, factor)
             else:
-                acc, p, total = next_powers(s, acc, total, top, by, factor, dtype, POWERS, PLAN.chained)
+                acc, p, total = next_powers(s, acc, total, most, by, factor, dtype, POWERS, PLAN.chained)
     return acc, p, most, total
 
 
