@@ -1,6 +1,6 @@
 """Where the number of a loop's iterations is said to grow or fall with a program's index in the grid, it does."""
 
-from itertools import pairwise, product
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
