@@ -144,6 +144,13 @@ def test_the_programs_that_are_known_to_have_the_most_iterations_come_first(boun
     assert longest != "last" or how.endswith("from the last program_id(0) to the first, since the last have the most iterations")
 
 
+def test_a_simulated_cta_of_its_own_runs_the_program_of_its_number(taken):
+    made = arrays(1, 2, 512, 512, 128)
+    weighted.simulate((4, 2), *made, CAUSAL=True, LAST_IS_LONGEST=True, BM=128, BN=64, D=64, STAGES=2, num_warps=8, target="sm_90a").raise_first()
+    check(made, True)
+    assert taken == list(range(8))
+
+
 def test_programs_of_several_heads_are_taken_together_at_the_end(taken, monkeypatch):
     """6 at least for 2 CTAs, so those of the last two heads: the longest of both come first."""
     made = arrays(1, 4, 512, 512, 128)

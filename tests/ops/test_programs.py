@@ -135,8 +135,11 @@ ORDERS = [ProgramOrder(axis, last) for axis in range(3) for last in (False, True
 
 
 def by_sorting(order, extents, ctas):
-    """The order of programs: slices one after the other, the last ones, with 3 programs for each CTA, as one."""
+    """The order of programs: slices one after the other, the last ones, with 3 programs for each CTA, as one; with a CTA for each
+    program, that of their numbers."""
     x, y, z = extents
+    if ctas == x * y * z:
+        return list(range(ctas))
     slices = {0: y * z, 1: z, 2: 1}[order.axis]
     together = min(-(-3 * ctas * slices // (x * y * z)), slices)
 

@@ -1,8 +1,9 @@
 """Programs of a persistent kernel, whose CTAs run several of them one after the other.
 
-The launch starts as many CTAs as fit on the GPU, in one row. CTA i begins with program i, and takes further ones in
-turn. What is a CTA's index in the grid otherwise is computed from the program's number; the extents of the grid are
-parameters. See passes/pipelining/persistent_programs.py.
+The launch starts as many CTAs as fit on the GPU, in one row. CTA i begins with the program at place i of their order,
+by default program i, and takes further ones in turn. What is a CTA's index in the grid otherwise is computed from the program's number; the extents of the grid are
+parameters. A compiler that knows which programs are long gives an order. See
+passes/pipelining/persistent_programs.py.
 """
 
 from __future__ import annotations
@@ -100,24 +101,26 @@ atom.release.gpu.global.add.u32 d, [$1+4], -1;
 done:
 mov.u32 $0, r; }}""".replace("\n", " ")
 
-# So many programs for each CTA at least are taken together at the end of the order. In a model of causal attention of 1k
-# to 16k rows on 132 CTAs, the last one then ends 0 to 6 % later than if all shared the time evenly; if one slice follows
-# the other to the end, 0 to 20 %. No other slices than these have their keys and values read at the same time.
+# So many programs for each CTA at least are taken together at the end of the order. In a model of causal attention of
+# 1k to 16k rows on 132 CTAs, the last one then ends 0 to 6 % later than if all shared the time evenly; if one slice
+# follows the other to the end, 0 to 20 %. Only these slices have all their keys and values read at the same time.
 TOGETHER = 3
 
 
 @dataclass(frozen=True)
 class ProgramOrder:
     """The order in which CTAs take programs whose length changes with their index along `axis`: from the `last` index
-    to the first, or from the first. Programs that differ in slower axes form slices. These are taken one after the
-    other, but the last ones together, so that the longest programs of all of them come first."""
+    to the first, or from the first to the last. Programs with the same indices along slower axes form a slice. Slices
+    are taken one after the other, but the last ones together, so that the longest programs of all of them come first.
+    Where each program has a CTA of its own, the order is that of their numbers."""
 
     axis: int
     last: bool
 
 
-def number_in_order(order: ProgramOrder, position: Any, extents: Sequence[Any], ctas: Any, const: Callable[[int], Any],
-                    do: Callable[[str, Any, Any], Any], select: Callable[[Any, Any, Any], Any]) -> Any:
+def number_in_order(order: ProgramOrder, position: Any, extents: Sequence[Any], ctas: Any,
+                    const: Callable[[int], Any], do: Callable[[str, Any, Any], Any],
+                    select: Callable[[Any, Any, Any], Any]) -> Any:
     """The number of the program that `ctas` take at a `position` of the order, in a grid of these `extents`. `const`
     gives a number, `do` performs an instruction of LLVM on two, and `select` chooses one by a condition."""
     x, y, z = extents
@@ -138,7 +141,8 @@ def number_in_order(order: ProgramOrder, position: Any, extents: Sequence[Any], 
     if order.last:
         index = do("sub", do("sub", extent, one), index)
     index = do("add", do("mul", do("udiv", rest, faster), extent), index)
-    return do("add", do("add", before, do("mul", index, faster)), do("urem", rest, faster))
+    number = do("add", do("add", before, do("mul", index, faster)), do("urem", rest, faster))
+    return select(do("icmp ult", ctas, do("mul", size, slices)), number, position)
 
 
 _NUMPY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "udiv": np.floor_divide, "urem": np.remainder,
@@ -223,7 +227,9 @@ def _(g, programs, turn, order):
 def _(m, call, programs, turn):
     asking = np.broadcast_to(m.active, (m.batch, 1))
     position, order = m.sim.launched.take(asking), call.attrs["order"]
-    return position if order is None else np.where(position < programs, _simulate_number(m, order, position), position)
+    if order is None:
+        return position
+    return np.where(position < programs, _simulate_number(m, order, position), position)
 
 
 @take_program.emit

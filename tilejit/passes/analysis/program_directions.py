@@ -1,4 +1,4 @@
-"""Whether integers grow or fall with a program's index in the grid, as the number of iterations of a causal loop does."""
+"""Whether integers grow or fall with a program's index in the grid, such as the iterations of a causal loop."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ProgramDirections:
             for end, sign in (loop.stop, 1), (loop.start, -1):
                 for term, factor in self.g.linear_form(end).items():
                     total[term] = total.get(term, 0) + (sign if rises(loop) else -sign) * factor
-        return agreed(map(self.of_sum, lengths.values()))
+        return combine(map(self.of_sum, lengths.values()))
 
     def of_sum(self, terms: Mapping[Any, int]) -> Direction:
         """That of the sum of terms, each times a constant; the term None is a number."""
-        return agreed(_turned(self(term), factor) for term, factor in terms.items() if term is not None and factor)
+        return combine(_times(self(term), factor) for term, factor in terms.items() if term is not None and factor)
 
     def __call__(self, operand: Operand) -> Direction:
         if not isinstance(operand, Value):
@@ -55,7 +55,7 @@ class ProgramDirections:
             return 0
         if value in self.analysis.branch_values:
             one, other = self.analysis.branch_values[value]
-            return self._chosen(self.analysis.branch_conditions[value], one, other)
+            return self._of_choice(self.analysis.branch_conditions[value], one, other)
         call = self.analysis.definitions.get(value)
         if call is None or call.op.effect not in ("pure", "reads"):
             return None
@@ -73,7 +73,7 @@ class ProgramDirections:
         x, y = (*call.args, None)[:2]
         match call.op:
             case ew.minimum | ew.maximum:
-                return agreed(map(self, call.args))
+                return combine(map(self, call.args))
             case ew.mul:
                 return self._of_product(x, y)
             case division.floordiv if self(y) == 0 and _sign(*self.analysis.bounds(y)) == 1:  # x // 0 is 0
@@ -83,25 +83,27 @@ class ProgramDirections:
             case casts.cast if element_type(x) in INDICES:
                 return self(x)
             case ew.select:
-                return self._chosen(*call.args)
+                return self._of_choice(*call.args)
         return None
 
     def _of_product(self, x: Operand, y: Operand) -> Direction:
         signs = [_sign(*self.analysis.bounds(factor)) for factor in (x, y)]
-        changes = [_turned(self(one), sign) for one, sign in zip((x, y), reversed(signs))]
-        return agreed(changes)
+        changes = [_times(self(one), sign) for one, sign in zip((x, y), reversed(signs))]
+        return combine(changes)
 
-    def _chosen(self, condition: Operand, one: Operand, other: Operand) -> Direction:
-        return agreed((self(one), self(other))) if self(condition) == 0 else None
+    def _of_choice(self, condition: Operand, one: Operand, other: Operand) -> Direction:
+        return combine((self(one), self(other))) if self(condition) == 0 else None
 
 
-def agreed(directions: Iterable[Direction]) -> Direction:
+def combine(directions: Iterable[Direction]) -> Direction:
     """That of a function that does not fall with any of its operands."""
     found = set(directions) - {0}
-    return found.pop() if len(found) == 1 else None if found else 0
+    if len(found) > 1:
+        return None
+    return found.pop() if found else 0
 
 
-def _turned(direction: Direction, sign: int | None) -> Direction:
+def _times(direction: Direction, sign: int | None) -> Direction:
     """That of an integer times another one of this sign that stays; None: a sign that is not known."""
     if direction is None or sign is None:
         return 0 if direction == 0 else None

@@ -3,9 +3,13 @@
 A kernel with roles for 8 or 12 warps takes all registers of a Hopper multiprocessor. So its CTAs follow each other,
 and each begins with a wait for its first loads, and ends with its stores, while the tensor cores idle: 1.5 us of the
 14 us that a CTA of attention takes for 8 blocks of 128 by 128. If nothing in such a kernel tells CTAs from programs,
-the launch starts one CTA for each multiprocessor, and these take the programs in turn, in the order in which the
-hardware would start their CTAs. The producer asks for a program (`take_program`) and hands its number to the
-consumers, through a slot of shared memory; its copies for that program begin at once.
+the launch starts one CTA for each multiprocessor, and these take the programs in turn. The producer asks for a program
+(`take_program`) and hands its number to the consumers, through a slot of shared memory; its copies for that program
+begin at once.
+
+The order is that in which the hardware would start the programs' CTAs. But where the number of iterations is known to
+grow or fall with an index of the program, those with the most come first, and at the end those of several slices of
+the grid together: else some CTAs would begin a long program while the others end.
 """
 
 from __future__ import annotations
@@ -75,8 +79,9 @@ def persistence_record(why: str, order: ProgramOrder | None = None) -> Persisten
     how = why or ("one CTA on each multiprocessor takes programs in turn, and the producer loads for the next one "
                   "while the others still compute")
     if order is not None:
-        index, ends = f"program_id({order.axis})", ("last", "first") if order.last else ("first", "last")
-        how += f"; programs go from the {ends[0]} {index} to the {ends[1]}, since the {ends[0]} have the most iterations"
+        most, least = ("last", "first") if order.last else ("first", "last")
+        how += (f"; programs go from the {most} program_id({order.axis}) to the {least}, since the {most} have the most "
+                "iterations")
     return PersistenceRecord(not why, how)
 
 
