@@ -1,9 +1,8 @@
 """Programs of a persistent kernel, whose CTAs run several of them one after the other.
 
-The launch starts as many CTAs as fit on the GPU, in one row. CTA i begins with the program at place i of their order,
-by default program i, and takes further ones in turn. What is a CTA's index in the grid otherwise is computed from the program's number; the extents of the grid are
-parameters. A compiler that knows which programs are long gives an order. See
-passes/pipelining/persistent_programs.py.
+The launch starts as many CTAs as fit on the GPU, in one row. CTA i begins with the program at place i of an order, by
+default that of their numbers, and takes further ones in turn. What is a CTA's index in the grid otherwise is computed
+from the program's number; the extents of the grid are parameters. See passes/pipelining/persistent_programs.py.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def persistence_record(why: str, order: ProgramOrder | None = None) -> Persisten
                   "while the others still compute")
     if order is not None:
         most, least = ("last", "first") if order.last else ("first", "last")
-        how += (f"; programs go from the {most} program_id({order.axis}) to the {least}, since the {most} have the most "
-                "iterations")
+        how += (f"; programs go from the {most} program_id({order.axis}) to the {least}, since the {most} have the "
+                "most iterations")
     return PersistenceRecord(not why, how)
 
 
