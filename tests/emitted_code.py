@@ -25,9 +25,10 @@ COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equa
 TYPED = r"(\{[^}]*\}|\w+) (\S+)"
 
 
-def run_emitted(compiled, arrays: list[np.ndarray], threads: int = 128, seed: int = 0) -> None:
-    """Run one CTA of `compiled` on C-contiguous arrays, one for each parameter of the kernel that is no constant."""
-    memory = Memory(arrays)
+def run_emitted(compiled, arrays: list[np.ndarray], threads: int = 128, seed: int = 0, grid: tuple[int, int, int] = (1, 1, 1)) -> None:
+    """Run one CTA of `compiled` on C-contiguous arrays, one for each parameter of the kernel that is no constant; it reads the extents
+    of a `grid`."""
+    memory = Memory(arrays, grid)
     parameters = [_parameter(recipe, arrays, memory) for recipe in compiled.recipe["params"]]
     blocks = _blocks(compiled.llvm_ir)
     warps = [Warp(blocks, parameters, memory, n, threads).run() for n in range(-(-threads // LANES))]
@@ -67,9 +68,10 @@ def _blocks(text: str) -> dict[str, list[str]]:
 
 
 class Memory:
-    """Global arrays at distinct 64-bit addresses, and shared memory, filled with a pattern."""
+    """Global arrays at distinct 64-bit addresses, and shared memory, filled with a pattern; the extents of the grid."""
 
-    def __init__(self, arrays):
+    def __init__(self, arrays, grid):
+        self.grid = grid
         self.views = [a.reshape(-1).view(np.uint8) for a in arrays]
         self.bases = [(n + 1) << 40 for n in range(len(arrays))]
         self.shared = np.full(SHARED, 0xA5, np.uint8)
@@ -224,8 +226,10 @@ class Warp:
             return self.assembly(text)
         name, arguments = re.match(r"call .*?@([\w.]+)\((.*)\)", text).groups()
         values = [self.value(*a.split()[-2:]) for a in arguments.split(", ")] if arguments else []
-        if name.endswith("tid.x"):
+        if name.endswith(".tid.x"):
             return self.thread
+        if ".nctaid." in name:
+            return np.full(len(self.thread), self.memory.grid["xyz".index(name[-1])], np.uint32)
         if ".shfl.sync." in name:
             return self.shuffle(name.split(".")[4], *values[1:4])
         if ".vote." in name:

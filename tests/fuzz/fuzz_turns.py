@@ -64,7 +64,7 @@ class Turns:
     def trips(self) -> tuple[str, list[int]]:
         """How many blocks a program's loop takes, as text and by program."""
         pids = range(self.ctas)
-        kind = self.r.choice(("same", "index", "none", "table"))
+        kind = self.r.choice(("same", "index", "none", "table", "growing", "falling"))
         if kind == "table":
             counts = [self.r.randint(0, 4) for _ in pids]
             name = f"a{len(self.args)}"
@@ -73,6 +73,10 @@ class Turns:
         base = self.r.choice((0, 1, 3, 5))
         if kind == "index":
             return f"({base} + pid % 3)", [base + pid % 3 for pid in pids]
+        if kind == "growing":
+            return f"(pid // 2 + {base % 3})", [pid // 2 + base % 3 for pid in pids]
+        if kind == "falling":
+            return f"(4 - (pid + {base % 3}) // 2)", [max(4 - (pid + base % 3) // 2, 0) for pid in pids]
         return (f"({base} + zero)", [base] * self.ctas) if kind == "same" else ("(pid % 2 * 3)", [pid % 2 * 3 for pid in pids])
 
     def head(self) -> tuple[str, list[int], int]:

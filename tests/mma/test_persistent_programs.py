@@ -9,6 +9,7 @@ import tilejit as tile
 from tilejit.compile import check_budgets
 from tilejit.errors import CompilationError
 from tilejit.ir.graph import Block, Graph, Launch
+from tilejit.ops.language import programs
 from tilejit.sim import launch
 
 from tests.gpu import in_child, needs_gpu, needs_module
@@ -20,10 +21,10 @@ BF16 = ml_dtypes.bfloat16
 
 @tile.jit
 def weighted(Q, K, V, OUT, SEEN, CAUSAL: tile.constexpr, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr,
-             STAGES: tile.constexpr):
+             STAGES: tile.constexpr, LAST_IS_LONGEST: tile.constexpr = False):
     """``OUT = (Q @ K.T) @ V`` of each head of each batch; SEEN gets the extents of the grid, as each program reads them."""
     i, head, batch = tile.program_id(0), tile.program_id(1), tile.program_id(2)
-    m = (tile.num_programs(0) - 1 - i) * BM
+    m = i * BM if LAST_IS_LONGEST else (tile.num_programs(0) - 1 - i) * BM
     q = tile.load(Q[batch, head, m:m + BM, 0:D])
     acc = tile.zeros((BM, D))
     rows = m + tile.arange(0, BM)
@@ -65,6 +66,7 @@ def resident(ctas, monkeypatch):
 @pytest.mark.parametrize("ctas", [1, 3, None])
 @pytest.mark.parametrize("shape,constants", [
     ((2, 2, 300, 300), dict(CAUSAL=True, BM=128, BN=64, STAGES=2, num_warps=8)),
+    ((2, 4, 300, 300), dict(CAUSAL=True, LAST_IS_LONGEST=True, BM=128, BN=64, STAGES=2, num_warps=8)),
     ((1, 3, 150, 70), dict(CAUSAL=False, BM=128, BN=128, STAGES=3, num_warps=8)),  # the producer is programs ahead
     ((1, 2, 200, 130), dict(CAUSAL=True, BM=192, BN=64, STAGES=2, num_warps=12)),
 ])
@@ -85,11 +87,77 @@ def test_programs_without_iterations_between_others_are_right(monkeypatch):
     check(made, False)
 
 
-def test_an_empty_grid_runs_nothing():
+@pytest.mark.parametrize("grid", [(1, 0), (0,), (2, 3, 0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_empty_grid_runs_nothing(grid, causal):
     made = arrays(1, 1, 128, 64, 128)
-    constants = dict(CAUSAL=False, BM=128, BN=64, D=64, STAGES=2, num_warps=8)
-    weighted.simulate((1, 0), *made, target="sm_90a", **constants).raise_first()
+    constants = dict(CAUSAL=causal, BM=128, BN=64, D=64, STAGES=2, num_warps=8)
+    weighted.simulate(grid, *made, target="sm_90a", **constants).raise_first()
     assert np.isnan(made[3]).all()
+
+
+BOUNDS = {  # of the loop in each program: the program with the most iterations, if that is known
+    "0, m + 128": "last", "m, 512": "first", "0, 512 - m": "first", "0, 512": None, "m, m + 128": None, "0, tile.program_id(1) * 64 + 64": "axis 1",
+    "0, tile.load(SEEN[0, 0, tile.program_id(0)])": None, "0, min(tile.load(SEEN[0, 0, 0]), m + 128)": "last", "tile.maximum(m - 64, 0), m + 128": None,
+    "0, m + 128 - 64 * tile.program_id(1)": "last", "0, (512 - m) * K.shape[2] // 512": "first", "0, m ^ 128": None,
+}
+
+
+def bounded(bounds):
+    return tile.jit(source=f"""def bounded(Q, K, V, OUT, SEEN):
+    m = tile.program_id(0) * 128
+    q, acc = tile.load(Q[0, 0, m:m + 128, 0:64]), tile.zeros((128, 64))
+    for n in tile.pipelined(range({bounds}, 64), stages=2, warp_specialize=True):
+        acc = tile.dot(q, tile.load(K[0, 0, n:n + 64, 0:64]).T, acc)
+    tile.store(OUT[tile.program_id(2), tile.program_id(1), m:m + 128, 0:64], acc)
+""")
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The numbers of programs that simulated CTAs run, in the order in which they ask for them."""
+    numbers, plain = [], programs.program_at.rules.simulate
+
+    def recorded(m, call, program):
+        found = [int(p) for p in np.ravel(program)]
+        numbers.extend(p for p in found if p not in numbers)
+        return plain(m, call, program)
+    monkeypatch.setattr(programs.program_at.rules, "simulate", recorded)
+    return numbers
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_the_programs_that_are_known_to_have_the_most_iterations_come_first(bounds, taken, monkeypatch):
+    """With one CTA, of the last 3 programs at least along the slower axes; where nothing is known, in the grid's order."""
+    kernel, (x, y, z) = bounded(bounds), (4, 3, 2)
+    made = arrays(z, y, 512, 512, 128)
+    made[4][:] = 512
+    with resident(1, monkeypatch):
+        kernel.simulate((x, y, z), *made, num_warps=8, target="sm_90a").raise_first()
+    assert not np.isnan(made[3]).any()
+    longest, slices = BOUNDS[bounds], [range(n, n + x) for n in range(0, x * y * z, x)]
+    expected = {None: range(x * y * z), "first": range(x * y * z), "last": [n for s in slices for n in reversed(s)],
+                "axis 1": [n for batch in (0, 3) for s in reversed(slices[batch:batch + 3]) for n in s]}[longest]
+    assert taken == list(expected)
+    how = compiled(kernel).persistence[0].how
+    assert ("; programs go" in how) == (longest is not None)
+    assert longest != "last" or how.endswith("from the last program_id(0) to the first, since the last have the most iterations")
+
+
+def test_a_simulated_cta_of_its_own_runs_the_program_of_its_number(taken):
+    made = arrays(1, 2, 512, 512, 128)
+    weighted.simulate((4, 2), *made, CAUSAL=True, LAST_IS_LONGEST=True, BM=128, BN=64, D=64, STAGES=2, num_warps=8, target="sm_90a").raise_first()
+    check(made, True)
+    assert taken == list(range(8))
+
+
+def test_programs_of_several_heads_are_taken_together_at_the_end(taken, monkeypatch):
+    """6 at least for 2 CTAs, so those of the last two heads: the longest of both come first."""
+    made = arrays(1, 4, 512, 512, 128)
+    with resident(2, monkeypatch):
+        weighted.simulate((4, 4), *made, CAUSAL=True, LAST_IS_LONGEST=True, BM=128, BN=64, D=64, STAGES=2, num_warps=8, target="sm_90a").raise_first()
+    check(made, True)
+    assert taken == [3, 2, 1, 0, 7, 6, 5, 4, 11, 15, 10, 14, 9, 13, 8, 12]
 
 
 def compiled(kernel=weighted, warps=8, **options):
@@ -204,10 +272,10 @@ def test_programs_run_once_on_the_gpu_in_launches_at_the_same_time_and_in_a_grap
         torch.cuda.synchronize()
 
     torch.cuda.synchronize()
-    for _ in range(30):
+    for n in range(30):
         for stream, result in zip(streams, results):
             with torch.cuda.stream(stream):
-                weighted[8, 20, 4](q, k, v, *result, **constants)
+                weighted[8, 20, 4](q, k, v, *result, **constants, LAST_IS_LONGEST=n % 2 == 1)
     checked()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -1,11 +1,19 @@
-"""How CTAs of a persistent kernel take programs in turn: the PTX of `take_program`, run by threads in random order."""
+"""How CTAs of a persistent kernel take programs in turn: the PTX of `take_program`, run by threads in random order; orders of
+programs."""
 
+import math
 import random
 import re
 
+import numpy as np
 import pytest
+import tilejit as tile
+from hypothesis import given, settings, strategies as st
+from tilejit.ir.builtin import builtin
 from tilejit.ops.language import programs
-from tilejit.ops.language.programs import SLOTS
+from tilejit.ops.language.programs import SLOTS, ProgramOrder, program_in_order, simulated_number
+
+from tests.emitted_code import run_emitted
 
 WORDS = 2 + 2 * SLOTS  # of the module's counters
 MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
@@ -121,3 +129,52 @@ def test_the_order_in_which_one_cta_takes_programs_is_that_of_their_numbers():
     while not thread.ended:
         thread.step()
     assert thread.taken == [1, 2, 3, 4, 5, 6]
+
+
+ORDERS = [ProgramOrder(axis, last) for axis in range(3) for last in (False, True)]
+
+
+def by_sorting(order, extents, ctas):
+    """The order of programs: slices one after the other, the last ones, with 3 programs for each CTA, as one; with a CTA for each
+    program, that of their numbers."""
+    x, y, z = extents
+    if ctas == x * y * z:
+        return list(range(ctas))
+    slices = {0: y * z, 1: z, 2: 1}[order.axis]
+    together = min(-(-3 * ctas * slices // (x * y * z)), slices)
+
+    def key(number):
+        ids = number % x, number // x % y, number // (x * y)
+        of_slice = {0: ids[1] + ids[2] * y, 1: ids[2], 2: 0}[order.axis]
+        return min(of_slice, slices - together), (-1 if order.last else 1) * ids[order.axis], number
+    return sorted(range(x * y * z), key=key)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(ORDERS), st.tuples(*[st.integers(1, 7)] * 3), st.integers(1, 400))
+def test_each_program_has_one_place_in_an_order_and_the_longest_come_first(order, extents, ctas):
+    total = math.prod(extents)
+    ctas = min(ctas, total)
+    found = simulated_number(order, np.arange(total), extents, ctas)
+    assert found.tolist() == by_sorting(order, extents, ctas)
+
+
+@builtin
+def in_order(g, position, axis, last):
+    return g.call(program_in_order, position, order=ProgramOrder(axis, last))
+
+
+@tile.jit
+def numbers(OUT, AXIS: tile.constexpr, LAST: tile.constexpr):
+    n = tile.thread_id()
+    tile.store(OUT[n], in_order(n, AXIS, LAST))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("grid", [(2, 8, 8), (8, 2, 8), (1, 128, 1), (3, 9, 5)])
+def test_emitted_code_gives_the_numbers_in_order(order, grid):
+    """There are as many CTAs as programs along x, in this kernel without roles."""
+    made = numbers.compile(tile.ArraySpec((128,), "int32"), order.axis, order.last, num_warps=4, target="sm_90a")
+    out = np.zeros(128, np.int32)
+    run_emitted(made, [out], threads=128, grid=grid)
+    assert out.tolist() == simulated_number(order, np.arange(math.prod(grid)), grid, grid[0])[:128].tolist()

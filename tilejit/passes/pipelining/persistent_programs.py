@@ -3,9 +3,13 @@
 A kernel with roles for 8 or 12 warps takes all registers of a Hopper multiprocessor. So its CTAs follow each other,
 and each begins with a wait for its first loads, and ends with its stores, while the tensor cores idle: 1.5 us of the
 14 us that a CTA of attention takes for 8 blocks of 128 by 128. If nothing in such a kernel tells CTAs from programs,
-the launch starts one CTA for each multiprocessor, and these take the programs in turn, in the order in which the
-hardware would start their CTAs. The producer asks for a program (`take_program`) and hands its number to the
-consumers, through a slot of shared memory; its copies for that program begin at once.
+the launch starts one CTA for each multiprocessor, and these take the programs in turn. The producer asks for a program
+(`take_program`) and hands its number to the consumers, through a slot of shared memory; its copies for that program
+begin at once.
+
+The order is that in which the hardware would start the programs' CTAs. But where the number of iterations is known to
+grow or fall with an index of the program, those with the most come first, and at the end those of several slices of
+the grid together: else some CTAs would begin a long program while the others end.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from ...layout import TileLayout
 from ...ops.language import ids
 from ...ops.language.operators import binary, compare
 from ...ops.language.pointwise import assumed
-from ...ops.language.programs import program_at, same_in_warps, take_program
+from ...ops.language.programs import ProgramOrder, program_at, program_in_order, same_in_warps, take_program
 from ...ops.memory.access_ops import load_, store_
 from ...ops.memory.regions import region
 from ...ops.memory.shared import alloc_shared
@@ -49,6 +53,7 @@ from ...records import PersistenceRecord
 from ...types import Buffer, Scalar, Uniformity
 from ..analysis.access_patterns import PatternMismatch
 from ..analysis.context import Context
+from ..analysis.program_directions import ProgramDirections
 from ..analysis.program_slices import Copier
 from ..analysis.writing import Writer
 from .program_tiles import ProgramTile, find_program_tiles
@@ -68,10 +73,15 @@ def judge_persistence(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, persistence=(persistence_record(why_single(graph)),))
 
 
-def persistence_record(why: str) -> PersistenceRecord:
-    """What `.explain()` tells: that CTAs run several programs, or why not."""
+def persistence_record(why: str, order: ProgramOrder | None = None) -> PersistenceRecord:
+    """What `.explain()` tells: that CTAs run several programs, in an order of their own or that of the grid, or why
+    not."""
     how = why or ("one CTA on each multiprocessor takes programs in turn, and the producer loads for the next one "
                   "while the others still compute")
+    if order is not None:
+        most, least = ("last", "first") if order.last else ("first", "last")
+        how += (f"; programs go from the {most} program_id({order.axis}) to the {least}, since the {most} have the "
+                "most iterations")
     return PersistenceRecord(not why, how)
 
 
@@ -119,6 +129,7 @@ def loop_over_programs(graph: Graph, facts: Facts) -> Graph:
     fixed = tuple(n for n in graph.body.nodes if isinstance(n, Call) and n.op.traits.allocates)
     nodes = tuple(n for n in graph.body.nodes if n not in fixed)
     cursors = _cursors(nodes)
+    order = longest_first(g, context, [n for n in nodes if isinstance(n, For) and n.pipeline])
     tiles = find_program_tiles(context, nodes)
     for tile in tiles:
         tile.allocate(g)
@@ -128,20 +139,32 @@ def loop_over_programs(graph: Graph, facts: Facts) -> Graph:
         programs = as_value(g.call(ids.num_programs, axis=0))
         for axis in (1, 2):
             programs = as_value(binary(g, "*", programs, g.call(ids.num_programs, axis=axis)))
-        first = g.call(ids.program_id, axis=0)
+        first = as_value(g.call(ids.program_id, axis=0))
+        if order is not None:
+            first = as_value(g.call(program_in_order, first, order=order))
     with g.block() as test:
         more = compare(g, "<", program, programs)
     copier = _PerCta(lambda call: (_of_program(call, program),))
     with g.block() as body:
         _write_program(g, copier, [_begun_at(node, inner) for node in nodes], tiles, turn)
-        following = g.call(take_program, programs, turn)
+        following = g.call(take_program, programs, turn, order=order)
         turns = binary(g, "+", turn, 1)
     carried = [Carry(first, program, replace(program)), Carry(Const(0, int32), turn, replace(turn)),
                *(Carry(c.init, v, replace(v)) for c, v in inner.items())]
     ends = (following, turns, *(copier(c.result) for c in cursors))
     loop = While(Block(tuple(test), (more,)), tuple(carried), Block(tuple(body), ends), graph.loc)
     fixed = tuple(n for n in fixed if n not in [tile.buffer for tile in tiles])
-    return replace(graph, persistent=True, body=g.with_hoisted(Block((*fixed, *before, loop))))
+    return replace(graph, persistent=True, persistence=(persistence_record("", order),),
+                   body=g.with_hoisted(Block((*fixed, *before, loop))))
+
+
+def longest_first(g: Writer, context: Context, loops: Sequence[For]) -> ProgramOrder | None:
+    """The order in which the programs with the most iterations come first; None if it is not known. Of several indices
+    that the number of iterations depends on, the one that varies fastest decides."""
+    for axis in range(3):
+        if direction := ProgramDirections(g, context, axis).of_iterations(loops):
+            return ProgramOrder(axis, direction > 0)
+    return None
 
 
 def _write_program(g: Writer, copier: Copier, nodes: Sequence[Node], tiles: Sequence[ProgramTile],
@@ -239,12 +262,12 @@ class ProgramNumbers:
     def _place(self, g: Writer, slot: Value) -> Value:
         return as_value(g.call(region, self.buffer, slot, extents=(1,), kept=()))
 
-    def send(self, g: Writer, programs: Operand, turn: Operand) -> Value:
-        """Take the next program, once the consumers have begun with the last one, and hand its number over. Returns
-        it."""
+    def send(self, g: Writer, order: ProgramOrder | None, programs: Operand, turn: Operand) -> Value:
+        """Take the next program in this order, once the consumers have begun with the last one, and hand its number
+        over. Returns it."""
         slot, phase = self._slot(g, turn)
         g.call(bars.wait_op, g.call(bars.mbarrier_at, self.empty, slot, peer=False), flip_phase(g, phase))
-        program = as_value(g.call(take_program, programs, turn))
+        program = as_value(g.call(take_program, programs, turn, order=order))
         g.call(store_, self._place(g, slot), program, None, cache=None, each_thread=False)
         g.call(bars.arrive_op, g.call(bars.mbarrier_at, self.full, slot, peer=False), Const(1, int32))
         return program

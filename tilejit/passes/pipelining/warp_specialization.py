@@ -324,7 +324,8 @@ class Producer:
                     pass
                 case Call() if node.op is take_program and self.numbers is not None:
                     with self.writer.g.block() as made:
-                        copier.values[node.result] = self.numbers.send(self.writer.g, *copier.all(node.args))
+                        copier.values[node.result] = self.numbers.send(self.writer.g, node.attrs["order"],
+                                                                      *copier.all(node.args))
                     nodes += made
                 case Call() if node.op is load_for_program:
                     with self.writer.g.block() as made:
