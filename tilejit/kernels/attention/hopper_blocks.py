@@ -93,12 +93,12 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
-def take_maxima(s, most, factor, EMPTY: tile.constexpr, SCORES: tile.constexpr):
-    """What `next_maxima` returns; the maxima may be late if every row sees a column, and powers have 16 bits."""
-    if EMPTY or SCORES.float8:
+def take_maxima(s, most, factor, EMPTY: tile.constexpr, EDGE: tile.constexpr, SCORES: tile.constexpr):
+    """What `next_maxima` returns; the maxima may be late if powers have 16 bits, but not in the few blocks at an edge
+    whose rows may see no column."""
+    if EMPTY and EDGE or SCORES.float8:
         return next_maxima(s, most, factor, EMPTY)
-    most, by = late_maxima(s, most, factor, SLACK)
-    return most, most, by
+    return late_maxima(s, most, factor, SLACK, EMPTY)
 
 
 @tile.jit
@@ -174,7 +174,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                         sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
                         fits = tile.all(sums <= GUESSED)
                     else:
-                        most, top, by = take_maxima(s, most, factor, EMPTY, SCORES)
+                        most, top, by = take_maxima(s, most, factor, EMPTY, EDGE, SCORES)
                     tile.mma_wait(0)
             if GUESSES:
                 acc, p, most, total = check_guess(fits, guess, sums, s, acc, most, total, factor)

@@ -139,14 +139,20 @@ def next_maxima(s, most, factor, HIDES: tile.constexpr):
 
 
 @tile.jit
-def late_maxima(s, most, factor, SLACK: tile.constexpr):
-    """(What is subtracted from the scores of a row, the factor of what was summed before). A row keeps what it had
-    until its maximum is more than `SLACK` powers of 2 above. So a power is at most ``2 ** SLACK``, and the factor is
-    seldom other than 1; threads skip products with factors whose exponents are chosen to be 0."""
+def late_maxima(s, most, factor, SLACK: tile.constexpr, HIDES: tile.constexpr):
+    """What `next_maxima` returns, but the maxima are late: a row keeps what it had until its maximum is more than
+    `SLACK` powers of 2 above. So a power is at most ``2 ** SLACK``, and the factor is seldom other than 1; threads skip
+    products with factors whose exponents are chosen to be 0."""
     largest = tile.maximum(most, tile.max(s, axis=1))
     rise = (largest - most) * factor
     stays = rise <= SLACK  # not after -inf or with a NaN
-    return tile.where(stays, most, largest), tile.exp2(tile.where(stays, 0.0, -rise), fast=True)
+    if HIDES:
+        stays = stays | (largest == -float("inf"))  # of which the rise is a NaN
+    most = tile.where(stays, most, largest)
+    top = most
+    if HIDES:
+        top = tile.where(most == -float("inf"), 0.0, most)
+    return most, top, tile.exp2(tile.where(stays, 0.0, -rise), fast=True)
 
 
 @tile.jit
