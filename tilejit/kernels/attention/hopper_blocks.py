@@ -93,10 +93,10 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
-def take_maxima(s, most, factor, EMPTY: tile.constexpr, EDGE: tile.constexpr, SCORES: tile.constexpr):
-    """What `next_maxima` returns; the maxima may be late if powers have 16 bits, but not in the few blocks at an edge
-    whose rows may see no column."""
-    if EMPTY and EDGE or SCORES.float8:
+def take_maxima(s, most, factor, EMPTY: tile.constexpr, EDGE: tile.constexpr, PLAN: tile.constexpr):
+    """What `next_maxima` returns; the maxima may be late if powers have 16 bits. Where a row may see no column, not in
+    the few blocks at an edge, and not if there are three consumers, whose registers do not hold what that takes."""
+    if EMPTY and (EDGE or PLAN.consumers > 2) or PLAN.scores.float8:
         return next_maxima(s, most, factor, EMPTY)
     return late_maxima(s, most, factor, SLACK, EMPTY)
 
@@ -174,7 +174,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                         sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
                         fits = tile.all(sums <= GUESSED)
                     else:
-                        most, top, by = take_maxima(s, most, factor, EMPTY, EDGE, SCORES)
+                        most, top, by = take_maxima(s, most, factor, EMPTY, EDGE, PLAN)
                     tile.mma_wait(0)
             if GUESSES:
                 acc, p, most, total = check_guess(fits, guess, sums, s, acc, most, total, factor)
