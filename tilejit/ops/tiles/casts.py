@@ -162,7 +162,7 @@ def _(context, call) -> SharedConversion | None:
 
 def _convert_once(e, first, apart):
     """The elements of an index tile as float32, from the `first` one."""
-    # hidden in assembly, since LLVM makes an integer addition and a conversion of the sum of a conversion and a constant
+    # in assembly, since LLVM makes a conversion plus a constant an integer addition and a conversion
     base = e.asm(f"cvt.rn.f32.s{first.dtype.bits} $0, $1;", [float32], [first], pure=True)[0]
     made = {n: e.ins(f"fadd float {base.text}, {e.const(n, float32).text}", float32) for n in dict.fromkeys(apart) if n}
     return [made.get(n, base) for n in apart]

@@ -71,7 +71,7 @@ class _Finder:
         if call.op not in KEEPS_VALUES:
             return None
         kept = self.find(call.args[0])
-        steps = None if kept is None else _rearranged(call, kept.steps)
+        steps = None if kept is None else _steps_after(call, kept.steps)
         return None if kept is None or steps is None else replace(kept, steps=steps)
 
 
@@ -88,7 +88,7 @@ def _of_arithmetic(call: Call, one: Progression, other: Progression) -> Progress
     return Progression(tuple(a + sign * b for a, b in zip(one.steps, other.steps)), low, high)
 
 
-def _rearranged(call: Call, steps: Sequence[int]) -> tuple[int, ...] | None:
+def _steps_after(call: Call, steps: Sequence[int]) -> tuple[int, ...] | None:
     """The steps of a tile once its elements are moved or repeated; None where it does not grow evenly then."""
     if call.op is arrange.transpose_:
         return tuple(steps[axis] for axis in call.attrs["axes"])
