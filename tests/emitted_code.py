@@ -172,7 +172,7 @@ class Warp:
             return np.where(self.value("i1", test), self.value(kind, a), self.value(kind, b))
         if word == "fneg":
             return -self.value(*text.split()[1:])
-        if word in ("zext", "sext", "trunc", "bitcast", "ptrtoint", "fpext", "fptrunc"):
+        if word in ("zext", "sext", "trunc", "bitcast", "ptrtoint", "fpext", "fptrunc", "sitofp"):
             return self.convert(word, text)
         if word == "extractvalue":
             name, n = re.match(r"extractvalue \{[^}]*\} (\S+), (\d+)", text).groups()
@@ -216,6 +216,8 @@ class Warp:
         x = self.value(kind, a)
         if word == "bitcast":
             return x.view(TYPES[target])
+        if word == "sitofp":
+            return x.view(f"i{x.dtype.itemsize}").astype(TYPES[target])
         if word == "sext":
             signed = x.astype(np.int8) * np.int8(-1) if kind == "i1" else x.view(f"i{x.dtype.itemsize}")
             return signed.astype(f"i{np.dtype(TYPES[target]).itemsize}").view(TYPES[target])
@@ -230,6 +232,11 @@ class Warp:
             return self.thread
         if ".nctaid." in name:
             return np.full(len(self.thread), self.memory.grid["xyz".index(name[-1])], np.uint32)
+        if name.endswith(".ctaid.x"):
+            return np.zeros(len(self.thread), np.uint32)
+        if name == "llvm.assume":
+            assert values[0].all(), "the kernel assumes what does not hold"
+            return None
         if ".shfl.sync." in name:
             return self.shuffle(name.split(".")[4], *values[1:4])
         if ".vote." in name:
@@ -267,6 +274,8 @@ class Warp:
         if found := re.fullmatch(r"cvt\.rn\.(b?)f16x2\.f32 \$0, \$1, \$2;", code):  # $1 is the upper half
             upper, lower = (v.astype(TYPES["bfloat" if found[1] else "half"]).view(np.uint16).astype(np.uint32) for v in values)
             return upper << 16 | lower
+        if found := re.fullmatch(r"cvt\.rn\.f32\.s(\d+) \$0, \$1;", code):
+            return values[0].view(f"i{int(found[1]) // 8}").astype(np.float32)
         if code == ORDER_64:
             return [np.minimum(*values), np.maximum(*values)]
         if code.startswith("ex2.approx.ftz.f32"):  # exact for whole numbers, as the instruction is

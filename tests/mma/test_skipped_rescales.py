@@ -11,7 +11,7 @@ from tilejit.kernels.attention.config import Config
 from tests.emitted_code import run_emitted
 from tests.gpu import in_child, needs_gpu
 from tests.mma.attention_cases import BF16, check
-from tests.mma.test_attention_call import TWO, compiled, count, loops, tried
+from tests.mma.test_attention_call import TWO, alibi, compiled, count, loops, tried
 
 
 @tile.jit(num_warps=1)
@@ -110,6 +110,38 @@ def test_attention_is_right_however_maxima_rise(d, causal, step, configs):
     q[..., 0], k[..., 0] = 1, -step * np.log(2) * (np.arange(keys) // config.bn) * d ** 0.5
     v = rng.standard_normal((1, 1, keys, d))
     tried(*(x.astype(BF16) for x in (q, k, v)), config, causal=causal)
+
+
+@tile.jit
+def leaning(s, batch, head, rows, columns, slopes):
+    """Scores that rise or fall from block to block. No row sees the last columns, which come first, and some see none."""
+    s = s + tile.load(slopes[head]) * (columns - rows).to(tile.float32)
+    return tile.where((columns < 300) & (rows % 7 != 3), s, -float("inf"))
+
+
+@tile.jit
+def seldom(batch, head, rows, columns):
+    return (columns < 300) & (rows % 7 != 3)
+
+
+@pytest.mark.parametrize("d, config", [(64, Config(held=False, width=64)), (128, replace(TWO, held=False, turns=True)), (256, CONFIGS[256])])
+def test_maxima_may_be_late_where_functions_hide_whole_blocks(d, config):
+    rng = np.random.default_rng(d)
+    q, k, v = (rng.standard_normal((1, 4, n, d)).astype(BF16) for n in (200, 555, 555))
+    slopes = np.array([0.02, -0.02, 0.1, -0.1], np.float32)
+    distances = np.arange(555) - np.arange(200)[:, None]
+    seen = (np.arange(555) < 300) & (np.arange(200)[:, None] % 7 != 3)
+    tried(q, k, v, config, score=leaning, arguments=(slopes,), seen=seen, change=lambda s: s + slopes[:, None, None].astype(float) * distances)
+    tried(q, k, v, config, mask=seldom, seen=seen)
+
+
+@pytest.mark.parametrize("d, most", [(64, 458), (128, 500)])
+def test_alibi_adds_distances_to_what_a_guess_takes(d, most):
+    """One conversion of a thread's distances to its first column, one addition and one product for each other, and a multiply-add a score."""
+    body = max(loops(compiled(d, score=alibi, extras=1)), key=len)
+    assert count(body, "STL") == count(body, "LDL") == 0
+    taken = body[:next(i for i, text in enumerate(body) if text.startswith("BRA"))]
+    assert count(taken, "I2F") == 1 and count(taken, "FADD") <= 64 + 33 and len(taken) <= most
 
 
 @pytest.mark.parametrize("rise", [12.0, 12.9, 13.1, 15.0, 40.0, 200.0])

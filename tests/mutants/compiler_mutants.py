@@ -127,6 +127,8 @@ MUTANTS = (
     Mutant("ops/structure", "if len(around) >= ring.stages:", "if len(around) > ring.stages:", "mma/test_ring.py"),
     Mutant("ops/tiles", "LOW, SPAN = 127 - 60 << 23, 121 << 23", "LOW, SPAN = 127 - 60 << 23, 189 << 23", "ops/test_quotients.py"),
     Mutant("passes/products", "return steps if _may_be_zero(steps[0].args[0], made) else []", "return steps", "mma/test_skipped_rescales.py"),
+    Mutant("passes/analysis", "made if made is not None and least <= made.low and made.high <= most else None", "made",
+           "ops/test_index_casts.py"),
     Mutant("ops/tiles", 'e.ins(f"fcmp oeq float {exponent},', 'e.ins(f"fcmp ole float {exponent},', "mma/test_skipped_rescales.py"),
     Mutant("ops/tiles", "if need.shape != have.shape or have.min() < 0:",
            "if need.shape != have.shape or have.min() < -1:",

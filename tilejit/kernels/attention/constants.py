@@ -7,6 +7,8 @@ from typing import Any
 
 import tilejit as tile
 
+NEAR = 1 << 23
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -18,6 +20,7 @@ class Scores:
     - `scaled`: the scale is multiplied in first, instead of into the exponent: what follows needs it, or it is not
       positive
     - `float8`: Q, K and V are, and their factors come with the scale
+    - `near`: there are at most `NEAR` rows and keys, so that float32 holds the differences of their numbers
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
     - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward,
       the rows and columns of these blocks"""
@@ -31,6 +34,7 @@ class Scores:
     scaled: bool = False
     float8: bool = False
     sinks: bool = False
+    near: bool = False
     listed: bool | tuple[int, int] = False
 
     @property
@@ -124,4 +128,4 @@ class SequenceConstants(AttentionConstants):
     lines: int = 1
 
 
-__all__ = ["AttentionConstants", "HopperConstants", "Scores", "SequenceConstants"]
+__all__ = ["NEAR", "AttentionConstants", "HopperConstants", "Scores", "SequenceConstants"]

@@ -9,7 +9,7 @@ import tilejit as tile
 from ...errors import LaunchError
 from ...runtime.arrays import ArrayView, row_major
 from ..operands import check_parameters, overlaps
-from .constants import Scores
+from .constants import NEAR, Scores
 
 DTYPES = ("bfloat16", "float16", "float8_e4m3fn")
 RESULTS = ("bfloat16", "float16", "float32")  # of float8, by default the first
@@ -259,7 +259,7 @@ def _scores(request: Request, rows: int, keys: int) -> Scores:
     scaled = request.softcap or request.score is not None or not request.positive
     return Scores(left is not None and left < keys - 1, right is not None and right < rows - 1, request.softcap,
                   request.score, request.mask, request.extras, scaled, request.q.nbytes_per_element == 1,
-                  request.sinks is not None)
+                  request.sinks is not None, request.score is not None and max(rows, keys) <= NEAR)
 
 
 def _check_function(name: str, function, extras: int) -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import tilejit as tile
 
+from .constants import NEAR
+
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
+LAST = 2 * NEAR - 4096  # a row or column that a block may begin at if all are near
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,14 @@ def lines_of(place, ROWS: tile.constexpr):
 
 
 @tile.jit
+def assume_near(row, column, SCORES: tile.constexpr):
+    """Say that a block of scores begins at a row and a column that are `near`, so that a function of the scores
+    converts the differences of its index tiles to float32 by additions."""
+    if SCORES.near:
+        tile.assume((row >= 0) & (row <= LAST) & (column >= 0) & (column <= LAST))
+
+
+@tile.jit
 def mask_scores(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.constexpr):
     """The scores `s` from `column` on, scaled if `scaled`, with -inf where a row does not see a column. Without `EDGE`
     the place alone hides no column."""
@@ -70,6 +81,7 @@ def mask_scores(s, place, column, rules, EDGE: tile.constexpr, SCORES: tile.cons
     if place.shared > 1:
         heads = heads[:, None]
     if SCORES.score is not None:
+        assume_near(place.row, column, SCORES)
         given = SCORES.score(s, place.batch, heads, rows, columns, *rules.extra)
         tile.static_assert(given is not None and given.shape == s.shape,
                            "score must return a tile of the shape of the scores")
@@ -145,7 +157,7 @@ def late_maxima(s, most, factor, SLACK: tile.constexpr):
     seldom other than 1; threads skip products with factors whose exponents are chosen to be 0."""
     largest = tile.maximum(most, tile.max(s, axis=1))
     rise = (largest - most) * factor
-    stays = rise <= SLACK  # not after -inf or with a NaN
+    stays = rise <= SLACK  # not with a NaN
     return tile.where(stays, most, largest), tile.exp2(tile.where(stays, 0.0, -rise), fast=True)
 
 
@@ -184,5 +196,5 @@ def finish(most, total, factor, sinks, heads, SCORES: tile.constexpr,
     return tile.where(total == 0.0, 0.0, 1.0 / total), (top + tile.log2(total)) * LN_2
 
 
-__all__ = ["Place", "Rules", "factor_of", "finish", "late_maxima", "lines_of", "mask_scores", "next_maxima",
-           "next_sums", "powers_of", "softmax_step", "span_of", "sums_in_parts"]
+__all__ = ["Place", "Rules", "assume_near", "factor_of", "finish", "late_maxima", "lines_of", "mask_scores",
+           "next_maxima", "next_sums", "powers_of", "softmax_step", "span_of", "sums_in_parts"]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ...dtypes import DType, integer_range, keeps
-from ...ir.builder import type_of
+from ...dtypes import DType, float32, int32, int64, integer_range, keeps
+from ...ir.builder import element_type, type_of
 from ...ir.op import op
 from ...ir.op_traits import Traits
+from ...layout import register_table
 from ...lazy import Lazy
+from ...types import Tile, layout_of
 from .elementwise import result_type
 
 ml_dtypes = Lazy("ml_dtypes")
+
+MOST = 1 << 24  # up to which float32 holds all integers
+FEWEST = 4  # different elements of a thread from which on one conversion is for all
 
 
 @op("pure", attrs=("dtype", "exact"), traits=Traits(elementwise=True, conversion=True))
@@ -130,9 +137,42 @@ def _(m, call, x):
     return cast_array(x, type_of(call.args[0]).dtype, target)
 
 
+@dataclass(frozen=True)
+class SharedConversion:
+    """How the elements of a tile of integers in a thread's registers exceed the first: `apart`, in order. float32 holds
+    all of them and all differences, so the others are the first as float32 plus constants, exactly."""
+
+    apart: tuple[int, ...]
+
+
+@cast.plan
+def _(context, call) -> SharedConversion | None:
+    """The plan of a cast of an index tile to float32. An addition takes the place of a conversion, which is as slow as
+    an exponential on some targets and half as fast as an addition on others, and of the integer addition before it."""
+    x, t = call.args[0], call.result.type
+    if not isinstance(t, Tile) or t.dtype != float32 or element_type(x) not in (int32, int64):
+        return None
+    table = register_table(layout_of(t), t.domain)
+    found = context.progression(x) if len(table) >= FEWEST else None
+    if found is None or not -MOST <= found.low <= found.high <= MOST:
+        return None
+    apart = tuple(sum(step * c for step, c in zip(found.steps, at)) for at in table)  # the first is at 0
+    return SharedConversion(apart) if len(set(apart)) >= FEWEST and max(map(abs, apart)) <= MOST else None
+
+
+def _convert_once(e, first, apart):
+    """The elements of an index tile as float32, from the `first` one."""
+    # in assembly, since LLVM makes a conversion plus a constant an integer addition and a conversion
+    base = e.asm(f"cvt.rn.f32.s{first.dtype.bits} $0, $1;", [float32], [first], pure=True)[0]
+    made = {n: e.ins(f"fadd float {base.text}, {e.const(n, float32).text}", float32) for n in dict.fromkeys(apart) if n}
+    return [made.get(n, base) for n in apart]
+
+
 @cast.emit
 def _(e, call, x):
     target = call.attrs["dtype"]
+    if call.choice is not None:
+        return _convert_once(e, x[0], call.choice.plan.apart)
     if isinstance(x, list):
         return e.cast_many(x, target)
     return e.cast(x, target)

@@ -35,6 +35,7 @@ from ...ops.structure.buffer_views import buffer_view
 from ...ops.sync.proxies import ON_ENGINES
 from ...types import ArrayId, Buffer, Points, Region, Selected, Tile, Type, domain_of, layout_of
 from .argument_analysis import ArgumentAnalysis
+from .progressions import Progression, progression
 
 PLACES = (Region, Points, Selected)
 
@@ -64,6 +65,10 @@ class Context(ArgumentAnalysis):
     def definition(self, value: Operand) -> Call:
         """The call that defines a value."""
         return self.definitions[value]
+
+    def progression(self, tile: Operand) -> Progression | None:
+        """The progression that a tile of integers is; None where none is known."""
+        return progression(self, tile)
 
     def buffer_of(self, operand: Operand) -> Operand:
         """The buffer that a region, points or selected rows are part of, also as bytes; any other operand is itself."""

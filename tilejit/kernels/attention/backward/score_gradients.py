@@ -6,7 +6,7 @@ import tilejit as tile
 
 from ....ops.language.derivative import with_derivative
 from ..listed_blocks import block_at, numbers_of
-from ..scores import LOG2_E
+from ..scores import LOG2_E, assume_near
 
 
 @tile.jit
@@ -22,6 +22,7 @@ def seen_by_mask(place, rows, columns, rules, SCORES: tile.constexpr):
 def changed_scores(s, place, column, rules, SCORES: tile.constexpr):
     """The scores after the user's function, [columns, rows] as the scores `s` are, from `column` on, and its
     derivative, which is None where it is 1."""
+    assume_near(place.row, column, SCORES)
     rows, columns = place.row + tile.arange(s.shape[1]), column + tile.arange(s.shape[0])
     given, slope = with_derivative(SCORES.score, tile.transpose(s, (1, 0)), place.batch, place.head, rows[:, None],
                                    columns[None, :], *rules.extra)
