@@ -122,6 +122,26 @@ def test_tiles_may_be_rearranged_and_padded():
     assert made.llvm_ir.count("cvt.rn.f32.s32") == 1 and "sitofp" not in made.llvm_ir
 
 
+@tile.jit
+def larger(one, other):
+    return tile.where(one[0] > other[0], one[0], other[0]), tile.where(one[0] > other[0], one[1], other[1])
+
+
+@tile.jit(num_warps=1)
+def places_of_largest(x, out):
+    """Indices that an op with two results makes, of several rows in each thread."""
+    indices = tile.broadcast_to(tile.arange(16)[None, :], (256, 16))
+    _, places = tile.reduce((tile.load(x[0:256, 0:16]), indices), 1, larger)
+    tile.store(out[0:256], places.to(tile.float32))
+
+
+def test_indices_of_an_op_with_several_results_are_converted():
+    x, out = np.random.default_rng(0).standard_normal((256, 16)).astype(np.float32), np.zeros(256, np.float32)
+    places_of_largest.simulate(1, x, out)
+    assert_same_bits(out, np.argmax(x, axis=1).astype(np.float32))
+    assert "sitofp" in places_of_largest.compile(x, out, target="sm_90a").llvm_ir
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(-2**14, 2**14), st.integers(-2**14, 2**14), st.integers(-2**31, 2**31 - 1), st.integers(0, 2**20), st.data())
 def test_any_steps_between_any_bounds_give_the_bits_of_conversions(a, b, low, width, data):

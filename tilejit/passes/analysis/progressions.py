@@ -48,15 +48,14 @@ class _Finder:
             return None
         if operand not in self.found:
             self.followed += 1
-            made = self.of_call(call) if self.followed <= FOLLOWED else None
+            made = self.of_call(call, type_as(operand, Tile).shape) if self.followed <= FOLLOWED else None
             self.followed -= 1
             least, most = integer_range(dtype)
             self.found[operand] = made if made is not None and least <= made.low and made.high <= most else None
         return self.found[operand]
 
-    def of_call(self, call: Call) -> Progression | None:
-        """The progression of a call's result, if it does not wrap."""
-        shape = type_as(call.result, Tile).shape
+    def of_call(self, call: Call, shape: tuple[int, ...]) -> Progression | None:
+        """The progression of a call's result, a tile of `shape`, if it does not wrap."""
         if call.op is generate.iota:
             return Progression((1,), call.attrs["start"], call.attrs["stop"] - 1)
         if call.op is generate.indices:
