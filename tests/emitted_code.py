@@ -75,6 +75,12 @@ class Memory:
         self.views = [a.reshape(-1).view(np.uint8) for a in arrays]
         self.bases = [(n + 1) << 40 for n in range(len(arrays))]
         self.shared = np.full(SHARED, 0xA5, np.uint8)
+        self.votes: dict[tuple, list] = {}
+
+    def conditions(self, barrier: str, thread: int) -> list:
+        """The list of a barrier's next vote of this thread, to which each warp adds its conditions."""
+        number = self.votes[barrier, thread] = self.votes.get((barrier, thread), 0) + 1
+        return self.votes.setdefault((barrier, "vote", number), [])
 
     def bytes_at(self, space: str, address: int, count: int) -> np.ndarray:
         view, at = (self.shared, address) if space == "shared" else (self.views[(address >> 40) - 1], address & (1 << 40) - 1)
@@ -100,6 +106,13 @@ class Warp:
             for line in instructions[len(phis):]:
                 if barrier := re.search(r'"bar(?:rier)?\.sync (\d+)(?:, (\d+))?;"', line):
                     yield int(barrier[1]), int(barrier[2] or 0)
+                elif vote := re.search(r'(%\S+) = .*"bar(?:rier)?\.red\.(and|or)\.pred \$0, (\d+), (\d+), \$1;".*\(i1 (\S+)\)', line):
+                    name, word, barrier, count, condition = vote.groups()
+                    conditions = self.memory.conditions(barrier, self.thread[0])
+                    conditions.append(self.value("i1", condition))
+                    yield int(barrier), int(count)
+                    values = np.concatenate(conditions)
+                    self.values[name] = np.full(len(self.thread), values.all() if word == "and" else values.any())
                 elif line.startswith("br "):
                     label, following = self.branch(label, line)
                 elif line != "ret void":

@@ -2,8 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 import tilejit as tile
+
+from tests.emitted_code import run_emitted
+from tests.gpu import in_child, needs_gpu
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
@@ -111,3 +115,57 @@ def test_a_sum_within_a_warp_uses_no_shared_memory():
 
     compiled = rows.compile(tile.ArraySpec((16, 256), "float32"), tile.ArraySpec((16,), "float32"), target="sm_90a")
     assert compiled.shared_bytes == 0 and "bar.sync" not in compiled.ptx
+
+
+@tile.jit(num_warps=8)
+def votes(x, y, N: tile.constexpr):
+    """Of all threads, and of groups of warps, whose barrier is known at run time only."""
+    for i in range(2):
+        v = tile.load(x[i, 0:N], other=1)
+        tile.store(y[i, 0], tile.all(v > 0).to(tile.int32))
+        tile.store(y[i, 1], tile.any(v > 5).to(tile.int32))
+        tile.store(y[i, 2:3], tile.all(v < 9, axis=0, keepdims=True).to(tile.int32))
+    with tile.each_warpgroup(range(2)) as group:
+        tile.store(y[group, 3], tile.all(tile.load(x[group, 0:N], other=7) > 0).to(tile.int32))
+
+
+def rows_for_votes():
+    for low, at, value in ((1, 700, 0), (1, 12, 9), (3, 0, 3), (0, 500, 6)):
+        x = np.full((2, 900), low, np.int32)
+        x[0, at] = value
+        yield x, np.stack([(x > 0).all(1), (x > 5).any(1), (x < 9).all(1), (x > 0).all(1)], axis=1).astype(np.int32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bools_of_a_scope_are_reduced_by_its_barrier(target):
+    for x, want in rows_for_votes():
+        y = np.zeros((2, 4), np.int32)
+        made = votes.compile(x, y, N=1000, target=target)
+        votes.simulate(1, x, y, N=1000, target=target).raise_first()
+        np.testing.assert_array_equal(y, want)
+    assert made.ptx.count("bar.red.and.pred") == 3 and made.ptx.count("bar.red.or.pred") == 1 and "bar.sync" not in made.ptx
+    assert made.shared_bytes == 0
+
+
+def test_emitted_votes_are_numpy_s():
+    for seed, (x, want) in enumerate(rows_for_votes()):
+        y = np.zeros((2, 4), np.int32)
+        run_emitted(of_all_threads.compile(x, y, N=1000, target="sm_90a"), [x, y], threads=256, seed=seed)
+        np.testing.assert_array_equal(y[:, :2], want[:, :2])
+
+
+@tile.jit(num_warps=8)
+def of_all_threads(x, y, N: tile.constexpr):
+    for i in range(2):
+        v = tile.load(x[i, 0:N], other=1)
+        tile.store(y[i, 0], tile.all(v > 0).to(tile.int32))
+        tile.store(y[i, 1], tile.any(v > 5).to(tile.int32))
+
+
+@needs_gpu()
+@in_child()
+def test_a_gpu_reduces_bools_of_a_scope_by_its_barrier():
+    for x, want in rows_for_votes():
+        y = tile.to_device(np.zeros((2, 4), np.int32))
+        votes[1,](tile.to_device(x), y, N=1000)
+        np.testing.assert_array_equal(y.numpy(), want)

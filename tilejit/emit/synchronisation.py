@@ -36,6 +36,20 @@ class Synchronisation(Component):
         """
         self.e.asm("barrier.sync 0;" if self.e.kernel_lane_loops else "bar.sync 0;", convergent=True)
 
+    def vote(self, word: str, condition: V) -> V:
+        """Whether a condition holds in all threads of the current scope of several warps ('and'), or in any ('or'), by
+        its barrier. PTX ISA, "barrier.red". ptxas takes the result for another one in each thread, and a branch by it
+        would put what loops count in uniform registers into ordinary ones; so each warp votes on it."""
+        cta = self.e.scope.kind == "cta"
+        apart = self.e.kernel_lane_loops if cta else self.e.lane_loops  # see `cta`
+        name = f"{'barrier' if apart else 'bar'}.red.{word}.pred"
+        ident = 0 if cta else self._scope_barrier()
+        if isinstance(ident, int):
+            text, inputs = f"{name} $0, {ident}, {self.e.threads}, $1;", [condition]
+        else:
+            text, inputs = f"{name} $0, $2, {self.e.threads}, $1;", [condition, ident]
+        return self.e.warp.redux(word, self.e.asm(text, [bool_], inputs, convergent=True)[0])
+
     def named_barrier(self, what: str, barriers, index) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
         base = self._reserve(barriers, barriers.n)

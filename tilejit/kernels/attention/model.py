@@ -12,9 +12,9 @@ LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
 FEW = 32             # rows of packed sequences, on the average, below which `sequences` is for them
 SPLITS = 64          # CTAs that may share the keys of a tile
-SHORT = 1024         # rows up to which, at 64 columns and with a bound on the right, two consumers are faster than three
+SHORT = 1024         # rows up to which two consumers are faster than three at 64 columns, with a bound on the right
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
-ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 80, False, 0))
+ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 64, False, 0))
 
 # the same for float8, whose blocks have multiples of 32 columns
 ROLES_OF_FLOAT8 = ((64, 128, True, 64), (96, 128, True, 96), (128, 192, True, 128), (192, 128, False, 64),
@@ -48,18 +48,17 @@ def choose(problem: Attention, target: str, by_tma: bool, stored: bool, processo
 def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     """The configuration of the kernel for Hopper.
 
-    Measured on an H200, 16k tokens: with Q in registers, blocks of 128 rows and columns are the best up to 128 columns.
-    At 64 columns three consumers are 5 to 18 % faster, since two do not fill the tensor cores beside the exponentials;
-    Q then does not fit in the registers. With them a tile's results under the next one's product gain 2 %, with two
-    consumers they lose 1 to 6 %. Turns lose 1.5 % at 128 columns without a bound, and gain up to 3 % elsewhere."""
+    Measured on an H200, 16k tokens: blocks of 128 rows and columns are the best up to 128 columns. At 64 columns three
+    consumers are 5 to 18 % faster, since two do not fill the tensor cores beside the exponentials; Q then does not fit
+    in the registers. With them a tile's results under the next one's product gain 2 %, with two consumers they lose 1
+    to 6 %; a third slot gains 6 % with 1024 rows, 2 % with 4096, nothing with 16384. At 256 columns, blocks of 64 are 1
+    to 4 % faster than of 80 with 1024 and 4096 rows. Turns gain up to 3 % without guesses."""
     d = max(problem.d, problem.dv)
     table = ROLES_OF_FLOAT8 if problem.itemsize == 1 else ROLES
     bn, held, width = next(row[1:] for row in table if d <= row[0])
     held = held and not (problem.scores.scaled or problem.scores.mask)  # which need registers
     if problem.itemsize == 1 and (problem.scores.score is not None or problem.scores.right and d == 128):
         bn = {192: 128, 96: 64}.get(bn, bn)  # with a bound at 128 columns 3 % faster, on an H200 with 16k rows
-    if d > 192 and problem.itemsize == 2 and problem.scores.right:
-        bn = 64  # 1 to 3 % faster than 80 with a bound, on an H200 with 1024 to 16384 rows
     if problem.dv % 32:
         stored = False
     elif problem.dv % max(width, 1) or width > problem.dv:
@@ -71,9 +70,10 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     # with a list of blocks, or a function that changes scores, three consumers' loops do not fit in their registers
     if (d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed
             and problem.scores.score is None):
-        return Config(bm=192, bn=bn, held=False, ahead=problem.scores.mask is None, width=width)
+        return Config(bm=192, bn=bn, stages=3 if problem.itemsize == 2 else 2, held=False,
+                      ahead=problem.scores.mask is None, width=width)
     if d <= 128 and guesses_pay(problem):
-        return Config(bm=128, bn=bn, held=d <= 64, guesses=True, turns=d > 64 and problem.scores.right, width=width)
+        return Config(bm=128, bn=bn, held=d <= 64, guesses=True, turns=False, width=width)
     return Config(bm=128, bn=bn, held=held, turns=not held or problem.scores.right or d <= 64, width=width)
 
 
@@ -82,7 +82,7 @@ def guesses_pay(problem: Attention) -> bool:
     registers hold the powers of two blocks, beside what a mask, a bound on the left or a table needs.
 
     Measured on an H200: 2 to 8 % faster at 128 columns, with Q in shared memory; 4 % at 64 columns with 1024 rows and a
-    bound on the right. There, and at 128 columns without a bound, turns lose 1 to 3 %."""
+    bound on the right. Turns then lose 1 to 3 %."""
     scores = problem.scores
     return problem.itemsize == 2 and scores.mask is None and not (scores.softcap or scores.left or scores.listed)
 

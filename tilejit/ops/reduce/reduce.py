@@ -40,7 +40,8 @@ class ReducePlan:
     `replicas` the (extent, stride, axis) along which threads hold copies. `kept` are the remaining extents of the
     (padded) domain.
 
-    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `guarded` means that
+    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `of_scope` is that of the
+    barrier that reduces bools of all threads of the scope (barrier.red), or None. `guarded` means that
     there is padding among the elements, and that the combine has no identity to replace it by. A combine that need
     not commute goes by `in_order`, the steps of `reduce_in_order.py`.
     """
@@ -51,6 +52,7 @@ class ReducePlan:
     warps: tuple[Digit, ...]
     replicas: tuple[tuple[int, int, str], ...]
     of_warp: str | None
+    of_scope: str | None
     guarded: bool
     kept: tuple[int, ...]
     in_order: tuple[Step, ...] = ()
@@ -122,10 +124,10 @@ def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -
     replicas = tuple((n, s, str(a)) for n, s, a in layout_of(t).replicas if n > 1 and a != "reg")
     padding = any(domain_of(t)[d] > t.shape[d] for d in axes)
     of_warp = combine.of_warp(target) if isinstance(combine, Known) and sum(masks) == 31 else None
+    kept = tuple(n for d, n in enumerate(domain_of(t)) if d not in axes)
     return ReducePlan(axes, _by_result_register(t, axes, groups), masks, warps, replicas, of_warp,
-                      padding and combine.identity is None,
-                      tuple(n for d, n in enumerate(domain_of(t)) if d not in axes),
-                      steps_in_order(t, axes) if combine.in_order else ())
+                      of_warp if t.dtype == bool_ and warps and prod(kept) == 1 else None,
+                      padding and combine.identity is None, kept, steps_in_order(t, axes) if combine.in_order else ())
 
 
 def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], ...]:
@@ -142,7 +144,7 @@ def _scratch(call: Call) -> int:
     dtypes = tuple(element_type(a) for a in call.args) + ((bool_,) if plan.guarded else ())
     if plan.in_order:
         return scratch_in_order(plan.in_order, dtypes)
-    return plan.offsets(dtypes)[-1] if plan.warps else 0
+    return plan.offsets(dtypes)[-1] if plan.warps and not plan.of_scope else 0
 
 
 reduce_.rules.layout = _layout
@@ -233,6 +235,10 @@ def _(e, call, *xs):
         parts = [next(totals[r] for r in group if r in totals) for group in plan.registers]
     else:
         parts = [emit_tree(e, combine, [items[r] for r in group]) for group in plan.registers]
+        if plan.of_scope is not None:
+            ((part,),) = parts
+            return e.sync.vote(plan.of_scope, part) if isinstance(call.result.type, Scalar) else [
+                e.sync.vote(plan.of_scope, part)]
         parts = [_across_lanes(e, plan, combine, p) for p in parts]
         if plan.warps:
             parts = _across_warps(e, call, plan, combine, t, parts)
