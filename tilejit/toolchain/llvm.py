@@ -163,7 +163,7 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
 
 def emit_ptx(module, target: str) -> str:
     """PTX of a module, which cannot be used afterwards."""
-    return kept_negations(_machine(target)[0].emit_assembly(module))
+    return wide_products(kept_negations(_machine(target)[0].emit_assembly(module)))
 
 
 _SIGN_TO_BFLOAT = re.compile(r"\bsitofp i1 (\S+) to bfloat\b")
@@ -196,6 +196,29 @@ def kept_negations(ptx: str) -> str:
     if not _SIGNED_EXTREME.search(ptx):
         return ptx
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
+
+
+_PRODUCT = re.compile(r"^(\s*)(@!?%\w+ )?m(?:ul|ad)\.lo\.([su])32\s+(%\w+), (%\w+), (%\w+)(?:, ([^;]+))?;", re.MULTILINE)
+
+
+def wide_products(ptx: str) -> str:
+    """PTX in which products of two 32-bit registers are the low halves of 64-bit products.
+
+    ptxas 13.5 takes the lowest bit of ``mul.lo.s32`` (also ``.u32`` and ``mad.lo``) for 0 where it knows that both
+    factors are odd, or the lowest that may be set if they end in known zeros. ``(a | 1) * (b | 1) & 1`` is 0, and
+    ``| 1`` becomes ``+ 1``: wrong numbers on the H200, by each target's code. LLVM folds what it knows itself, but not
+    what a shuffle passes on. ptxas 13.0 is right. Neither knows bits of wide products, for which they emit the same
+    IMAD."""
+    return _PRODUCT.sub(_widen, ptx)
+
+
+def _widen(product: re.Match[str]) -> str:
+    space, predicate, sign, result, x, y, addend = product.groups(default="")
+    low = "low" if addend else result
+    lines = [f".reg .b64 wide; {predicate}mul.wide.{sign}32 wide, {x}, {y}; {predicate}cvt.u32.u64 {low}, wide;"]
+    if addend:
+        lines = [".reg .b32 low;", *lines, f"{predicate}add.s32 {result}, low, {addend};"]
+    return f"{space}{{ {' '.join(lines)} }}"
 
 
 def _optimize(module, machine, passes: str, linked: bool) -> None:
