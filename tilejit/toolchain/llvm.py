@@ -141,7 +141,7 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
     binding = _llvm()
     machine, layout = _machine(target)
     context = binding.create_context()  # a new one for each kernel, so that types and constants do not accumulate
-    module = _parse(ir, context, _TRIPLE, layout)
+    module = _parse(hide_bfloats(ir), context, _TRIPLE, layout)
     try:
         if functions:
             _link(module, functions, layout, context)
@@ -164,6 +164,29 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
 def emit_ptx(module, target: str) -> str:
     """PTX of a module, which cannot be used afterwards."""
     return wide_products(kept_negations(_machine(target)[0].emit_assembly(module)))
+
+
+_WIDENED_BFLOAT = re.compile(r"^(\s*)(%\S+) = fpext bfloat (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
+
+
+def hide_bfloats(ir: str) -> str:
+    """IR text in which bfloat16 numbers become float32 by a shift of their bits, if it has float16 numbers too.
+
+    InstCombine of LLVM 22 computes ``fptrunc(fmul(fpext a, fpext b))`` in float16 if neither factor has a longer
+    significand, and rounds bfloat16 factors to float16 for it: 65536 * 0 becomes a NaN, and 2e-30 * 1e30 a 0. It does
+    so with sums, differences and quotients as well. It knows nothing of shifted bits."""
+    if "half" not in ir or "bfloat" not in ir:
+        return ir
+    return _WIDENED_BFLOAT.sub(_shift_bits, ir)
+
+
+def _shift_bits(widening: re.Match[str]) -> str:
+    space, result, x, wide, rest = widening.groups()
+    narrow = f"{result}.f" if wide == "double" else result
+    steps = [f"{result}.i = bitcast bfloat {x} to i16", f"{result}.z = zext i16 {result}.i to i32",
+             f"{result}.s = shl i32 {result}.z, 16", f"{narrow} = bitcast i32 {result}.s to float"]
+    steps += [f"{result} = fpext float {narrow} to double"] if wide == "double" else []
+    return "\n".join(f"{space}{step}{rest}" for step in steps)
 
 
 _SIGN_TO_BFLOAT = re.compile(r"\bsitofp i1 (\S+) to bfloat\b")

@@ -1,0 +1,144 @@
+"""What LLVM and the assembler fold wrongly is emitted so that they cannot (see `toolchain.llvm`): low bits of products, and
+arithmetic between bfloat16 and float16."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit.toolchain.llvm import hide_bfloats, wide_products
+
+from tests.gpu import in_child, needs_gpu
+
+TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+# -- products ------------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def low_bits(x, y, o):
+    """The assembler may know that these factors are odd, or end in a one and zeros; LLVM loses it at the shuffles of `prod`."""
+    a, b = tile.load(x[0:16, 0:64]), tile.load(y[0:16, 0:64])
+    odd, other = a | 1, (b << 2) | 2
+    tile.store(o[0, 0:16, 0:64], (odd * (b | 1)) & 1)
+    tile.store(o[1, 0:16, 0:64], (odd * (b | 1)) | 1)
+    tile.store(o[2, 0:16, 0:64], (((a << 2) | 2) * other) & 4)
+    tile.store(o[3, 0:16, 0:64], (odd * (b | 1) + (a << 1)) | 1)
+    tile.store(o[4, 0:16, 0:64], tile.where(a > b, odd * odd, 6) & 7)
+    places = tile.broadcast_to(tile.arange(8) * 2 + 1, (16, 5, 4, 8))
+    powers = tile.prod(places, axis=(1, 2))
+    tile.store(o[5, 0:16, 0:8], powers // (powers | 1))
+    tile.store(o[6, 0:16, 0:8], powers & 1)
+
+
+def numbers():
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-2**31, 2**31, (16, 64)).astype(np.int32) for _ in range(2))
+    return x, y, np.zeros((7, 16, 64), np.int32)
+
+
+def low_bits_expected(x, y):
+    odd, o = x | 1, np.zeros((7, 16, 64), np.int32)
+    with np.errstate(over="ignore"):
+        o[0], o[1], o[2] = (odd * (y | 1)) & 1, odd * (y | 1), (((x << 2) | 2) * ((y << 2) | 2)) & 4
+        o[3], o[4] = (odd * (y | 1) + (x << 1)) | 1, np.where(x > y, odd * odd, 6) & 7
+    o[5, :, :8] = o[6, :, :8] = 1
+    return o
+
+
+def test_low_bits_of_products_are_numpy_s():
+    x, y, o = numbers()
+    low_bits[1,](x, y, o)
+    np.testing.assert_array_equal(o, low_bits_expected(x, y))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_low_product_of_two_registers_reaches_the_assembler(target):
+    ptx = low_bits.compile(*numbers(), target=target).ptx
+    assert not re.search(r"m(ul|ad)\.lo\.[su]32\s+%\w+, %\w+, %\w+", ptx) and "mul.wide.s32 wide" in ptx
+
+
+def test_the_machine_code_keeps_the_ors_behind_products():
+    """ptxas 13.5 makes additions of them, which are wrong."""
+    made = low_bits.compile(*numbers(), target="sm_90a")
+    odd = tile.jit(source="def k(x, o):\n    a = tile.load(x[0:64]) | 1\n    tile.store(o[0:64], (a * a * tile.load(x[64:128])) | 1)\n")
+    x = np.zeros(128, np.int32)
+    found = [odd.compile(x, x, target=target).sass() for target in TARGETS]
+    assert all(len(re.findall(r"LOP3\.LUT R\d+, R\d+(?:\.reuse)?, 0x1, RZ, 0xfc", text)) >= 2 for text in found) and made.spills == 0
+
+
+def test_products_of_all_forms_are_widened():
+    text = "\tmul.lo.s32 \t%r1, %r2, %r3;\n\t@%p1 mad.lo.u32 \t%r4, %r5, %r6, -7;\n\tmul.lo.s32 \t%r1, %r2, 12;\n\tmul.lo.s64 \t%rd1, %rd2, %rd3;\n"
+    assert wide_products(text) == (
+        "\t{ .reg .b64 wide; mul.wide.s32 wide, %r2, %r3; cvt.u32.u64 %r1, wide; }\n"
+        "\t{ .reg .b32 low; .reg .b64 wide; @%p1 mul.wide.u32 wide, %r5, %r6; @%p1 cvt.u32.u64 low, wide; @%p1 add.s32 %r4, low, -7; }\n"
+        "\tmul.lo.s32 \t%r1, %r2, 12;\n\tmul.lo.s64 \t%rd1, %rd2, %rd3;\n")
+
+
+@needs_gpu()
+@in_child()
+def test_low_bits_of_products_are_numpy_s_on_the_gpu():
+    x, y, o = numbers()
+    got = tile.to_device(o)
+    low_bits[1,](*map(tile.to_device, (x, y)), got)
+    np.testing.assert_array_equal(got.numpy(), low_bits_expected(x, y))
+
+
+# -- bfloat16 beside float16 -----------------------------------------------------------------------------------------------
+
+WAYS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.true_divide}
+
+
+def kernel_of(way: str, wide: str):
+    return tile.jit(source=f"def k(x, y, o):\n    x, y = (tile.cast(tile.load(z[0:N]), tile.{wide}) for z in (x, y))\n"
+                           f"    tile.store(o[0:N], tile.cast(x {way} y, tile.float16))\n".replace("0:N", "0:33"))
+
+
+def pairs(first: str, second: str):
+    """Numbers beyond the range of float16, on either side, where a product or quotient is not."""
+    dtypes = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+    x = np.array([65536, 1e30, 2e-30, 1e-38, -70000, 3, 0.1, 131072, 1e5, -1e-9, 0] * 3, np.float32)
+    y = np.repeat(np.array([0, 0.5, 6e-8], np.float32), 11)
+    if second == "bfloat16":
+        y = np.where(x == 0, 1, 1 / np.where(x == 0, 1, x) * (1 + y)).astype(np.float32)
+    return x.astype(dtypes[first]), y.astype(dtypes[second])
+
+
+def result(way, x, y, wide):
+    with np.errstate(all="ignore"):
+        return WAYS[way](x.astype(wide), y.astype(wide)).astype(np.float16)
+
+
+CASES = [(way, first, second, wide) for way in WAYS for first, second in (("bfloat16", "float16"), ("bfloat16", "bfloat16"))
+         for wide in ("float32", "float64")]
+
+
+@pytest.mark.parametrize("way, first, second, wide", CASES)
+def test_bfloat16_is_not_rounded_to_float16_before_it_is_used(way, first, second, wide):
+    x, y = pairs(first, second)
+    o, kernel = np.zeros(33, np.float16), kernel_of(way, wide)
+    kernel[1,](x, y, o)
+    np.testing.assert_array_equal(o, result(way, x, y, wide))
+    name = {"+": "add", "-": "sub", "*": "mul", "/": "div"}[way]
+    for target in TARGETS:
+        ptx = kernel.compile(x, y, o, target=target).ptx
+        assert re.search(rf"\b{name}\S*\.f{wide[5:]}\b", ptx) and not re.search(r"\b(add|sub|mul|div|fma)(\.rn)?(\.ftz)?\.f16", ptx)
+
+
+def test_only_modules_with_both_types_hide_bfloats():
+    widened = "  %a = fpext bfloat %b to float, !dbg !1\n"
+    assert hide_bfloats(widened) == widened
+    both = hide_bfloats(widened + "  %c = fpext bfloat %d to double\n  %h = fpext half %e to float\n")
+    assert both.count("fpext bfloat") == 0 and "  %a = bitcast i32 %a.s to float, !dbg !1\n" in both
+    assert "  %c = fpext float %c.f to double\n" in both and "%h = fpext half %e to float" in both
+
+
+@needs_gpu()
+@in_child()
+def test_bfloat16_beside_float16_is_numpy_s_on_the_gpu():
+    for way, first, second, wide in CASES:
+        x, y = pairs(first, second)
+        o = tile.to_device(np.zeros(33, np.float16))
+        kernel_of(way, wide)[1,](*map(tile.to_device, (x, y)), o)
+        np.testing.assert_array_equal(o.numpy(), result(way, x, y, wide), err_msg=f"{first} {way} {second} in {wide}")
