@@ -19,7 +19,7 @@ from .scores import (
 )
 
 # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15, and sums of bfloat16 values
-# beyond 2**118 may overflow; powers of 8 bits cannot grow
+# beyond 2**118 may overflow
 SLACK = 8
 # the number of a row before it has seen a column: its exponents are finite, so those of -inf are -inf and not NaN
 UNSEEN = -2.0 ** 100
@@ -95,11 +95,11 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
-def take_maxima(s, most, factor, LATE: tile.constexpr, SCORES: tile.constexpr):
+def take_maxima(s, most, factor, LATE: tile.constexpr):
     """(The numbers that are subtracted from the scores of rows, the factor of what was summed before). `LATE`: rows
     keep theirs for some rise."""
     if LATE:
-        return late_maxima(s, most, factor, 0 if SCORES.float8 else SLACK)
+        return late_maxima(s, most, factor, SLACK)
     most, _, by = next_maxima(s, most, factor, False)
     return most, by
 
@@ -152,8 +152,8 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
         EDGE: tile.constexpr = phase != 1
         begin, end = span_of_phase(phase, first, stop - 1, whole, whole_stop)
         GUESSES: tile.constexpr = PLAN.guesses and not EDGE
-        # three consumers lack the registers for a mask besides
-        LATE: tile.constexpr = not EDGE and (PLAN.consumers < 3 or SCORES.mask is None)
+        # powers of 8 bits cannot grow, and three consumers lack the registers for a mask besides
+        LATE: tile.constexpr = not (EDGE or SCORES.float8 or PLAN.consumers == 3 and SCORES.mask is not None)
         for i in range(begin, end, -1):
             column = column_of(i, parts, place, group, PLAN)
             with keys.consume() as block_k:
@@ -177,7 +177,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                         sums, guess = sums_in_parts(powers, PARTS), as_operand(powers, dtype)
                         fits = tile.all(sums <= GUESSED)
                     else:
-                        most, by = take_maxima(s, most, factor, LATE, SCORES)
+                        most, by = take_maxima(s, most, factor, LATE)
                     tile.mma_wait(0)
             if GUESSES:
                 acc, p, most, total = check_guess(fits, guess, sums, s, acc, most, total, factor)
