@@ -27,8 +27,8 @@ LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as 
 
 
 class Address(int):
-    """An address of memory. As an argument of a kernel it has 64 bits even if it is a small number, as those of the heap
-    are in a program that is not loaded at a random place."""
+    """An address of memory. As an argument of a kernel it has 64 bits even if it is a small number, as the heap has some
+    in a program that is not loaded at a random place."""
 
 
 @dataclass(slots=True)

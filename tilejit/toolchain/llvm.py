@@ -221,7 +221,8 @@ def kept_negations(ptx: str) -> str:
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
-_PRODUCT = re.compile(r"^(\s*)(@!?%\w+ )?m(?:ul|ad)\.lo\.([su])32\s+(%\w+), (%\w+), (%\w+)(?:, ([^;]+))?;", re.MULTILINE)
+_PRODUCT = re.compile(r"^(\s*)(@!?%\w+ )?m(?:ul|ad)\.lo\.([su])32\s+(%\w+), (%\w+), (%\w+)(?:, ([^;]+))?;",
+                      re.MULTILINE)
 
 
 def wide_products(ptx: str) -> str:

@@ -67,14 +67,20 @@ def _with_roles(problem: Attention, stored: bool, processors: int) -> Config:
     rows, tiles = problem.rows_of_each, problem.batches * problem.heads * -(-problem.rows // 128)
     if rows <= 64 or tiles * 2 <= processors:
         return Config(bm=64, bn=bn, held=held, turns=False, width=width)
-    # with a list of blocks, or a function that changes scores, three consumers' loops do not fit in their registers
-    if (d <= 64 and not (problem.scores.right and rows <= SHORT) and not problem.scores.listed
-            and problem.scores.score is None):
+    if d <= 64 and three_pay(problem):
         return Config(bm=192, bn=bn, stages=3 if problem.itemsize == 2 else 2, held=False,
                       ahead=problem.scores.mask is None, width=width)
     if d <= 128 and guesses_pay(problem):
         return Config(bm=128, bn=bn, held=d <= 64, guesses=True, turns=False, width=width)
     return Config(bm=128, bn=bn, held=held, turns=not held or problem.scores.right or d <= 64, width=width)
+
+
+def three_pay(problem: Attention) -> bool:
+    """Whether three consumers are the fastest at 64 columns. Their loops do not fit in their registers with a list of
+    blocks, or a function that changes scores."""
+    scores = problem.scores
+    few = scores.right and problem.rows_of_each <= SHORT
+    return not (few or scores.listed or scores.score is not None)
 
 
 def guesses_pay(problem: Attention) -> bool:

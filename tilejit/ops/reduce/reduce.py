@@ -236,12 +236,11 @@ def _(e, call, *xs):
     else:
         parts = [emit_tree(e, combine, [items[r] for r in group]) for group in plan.registers]
         if plan.of_scope is not None:
-            ((part,),) = parts
-            return e.sync.vote(plan.of_scope, part) if isinstance(call.result.type, Scalar) else [
-                e.sync.vote(plan.of_scope, part)]
-        parts = [_across_lanes(e, plan, combine, p) for p in parts]
-        if plan.warps:
-            parts = _across_warps(e, call, plan, combine, t, parts)
+            parts = [(e.sync.vote(plan.of_scope, *p),) for p in parts]
+        else:
+            parts = [_across_lanes(e, plan, combine, p) for p in parts]
+            if plan.warps:
+                parts = _across_warps(e, call, plan, combine, t, parts)
     columns = [[p[k] for p in parts] if isinstance(r.type, Tile) else parts[0][k] for k, r in enumerate(call.results)]
     return columns[0] if len(columns) == 1 else tuple(columns)
 
