@@ -27,8 +27,8 @@ LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as 
 
 
 class Address(int):
-    """An address of memory. As an argument of a kernel it has 64 bits even if it is a small number, as some of heaps are
-    in programs that are not loaded at random places."""
+    """An address of memory. As an argument of a kernel it has 64 bits even if it is a small number, as in programs that
+    are not loaded at random places."""
 
 
 @dataclass(slots=True)

@@ -40,8 +40,7 @@ class ReducePlan:
     `replicas` the (extent, stride, axis) along which threads hold copies. `kept` are the remaining extents of the
     (padded) domain.
 
-    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `of_scope` is that of the
-    barrier that reduces bools of all threads of the scope (barrier.red), or None. `guarded` means that
+    `of_warp` is the operation of the instruction that reduces a whole warp (redux), or None. `guarded` means that
     there is padding among the elements, and that the combine has no identity to replace it by. A combine that need
     not commute goes by `in_order`, the steps of `reduce_in_order.py`.
     """
@@ -52,7 +51,6 @@ class ReducePlan:
     warps: tuple[Digit, ...]
     replicas: tuple[tuple[int, int, str], ...]
     of_warp: str | None
-    of_scope: str | None
     guarded: bool
     kept: tuple[int, ...]
     in_order: tuple[Step, ...] = ()
@@ -60,6 +58,10 @@ class ReducePlan:
     @property
     def warp_count(self) -> int:
         return prod(d.extent for d in self.warps)
+
+    def of_scope(self, dtypes: tuple[DType, ...]) -> str | None:
+        """The operation of the barrier that reduces bools of all threads of the scope (barrier.red), or None."""
+        return self.of_warp if dtypes == (bool_,) and self.warps and prod(self.kept) == 1 else None
 
     def offsets(self, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
         """The byte offset of the array of each dtype in scratch memory, and the end of the last."""
@@ -126,7 +128,6 @@ def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -
     of_warp = combine.of_warp(target) if isinstance(combine, Known) and sum(masks) == 31 else None
     kept = tuple(n for d, n in enumerate(domain_of(t)) if d not in axes)
     return ReducePlan(axes, _by_result_register(t, axes, groups), masks, warps, replicas, of_warp,
-                      of_warp if t.dtype == bool_ and warps and prod(kept) == 1 else None,
                       padding and combine.identity is None, kept, steps_in_order(t, axes) if combine.in_order else ())
 
 
@@ -144,7 +145,7 @@ def _scratch(call: Call) -> int:
     dtypes = tuple(element_type(a) for a in call.args) + ((bool_,) if plan.guarded else ())
     if plan.in_order:
         return scratch_in_order(plan.in_order, dtypes)
-    return plan.offsets(dtypes)[-1] if plan.warps and not plan.of_scope else 0
+    return plan.offsets(dtypes)[-1] if plan.warps and not plan.of_scope(dtypes) else 0
 
 
 reduce_.rules.layout = _layout
@@ -235,8 +236,8 @@ def _(e, call, *xs):
         parts = [next(totals[r] for r in group if r in totals) for group in plan.registers]
     else:
         parts = [emit_tree(e, combine, [items[r] for r in group]) for group in plan.registers]
-        if plan.of_scope is not None:
-            parts = [(e.sync.vote(plan.of_scope, *p),) for p in parts]
+        if word := plan.of_scope(tuple(v.dtype for v in parts[0])):
+            parts = [(e.sync.vote(word, *p),) for p in parts]
         else:
             parts = [_across_lanes(e, plan, combine, p) for p in parts]
             if plan.warps:
