@@ -112,6 +112,8 @@ class Synchronisation(Protocol):
         """Synchronise the threads of the current scope."""
     def named_barrier(self, what: str, barriers: Any, index: Any) -> None:
         """``bar.sync`` or ``bar.arrive`` (`what`) on number `index` of the kernel's named barriers."""
+    def vote(self, word: str, condition: Any) -> Any:
+        """Whether a condition holds in all threads of the current scope of several warps, or in any, by its barrier."""
     def first_turn(self, barriers: Any) -> None:
         """Arrive on barrier 0 of a `turns` object, so that its first member may begin."""
     def cp_async_commit(self) -> None:
