@@ -87,6 +87,10 @@ def test_a_window_bounds_what_a_row_sees(window, causal, config):
     tried(k, q, q, config, window=window, causal=causal)
 
 
+def test_a_huge_scale_leaves_rows_right_that_see_nothing_of_their_first_block():
+    tried(*inputs(1, 1, 1, 100, 300), replace(TWO, width=64), window=(40, 0), scale=2.0**29)
+
+
 @pytest.mark.parametrize("guesses", [False, True])
 def test_rows_whose_scores_are_all_very_low_weigh_them_alike(guesses):
     """A number instead of -inf does not hide: rows that see such scores only have the mean of the values."""
