@@ -87,6 +87,19 @@ def test_a_window_bounds_what_a_row_sees(window, causal, config):
     tried(k, q, q, config, window=window, causal=causal)
 
 
+def test_a_huge_scale_leaves_rows_right_that_see_nothing_of_their_first_block():
+    tried(*inputs(1, 1, 1, 100, 300), replace(TWO, width=64), window=(40, 0), scale=2.0**29)
+
+
+@pytest.mark.parametrize("guesses", [False, True])
+def test_rows_whose_scores_are_all_very_low_weigh_them_alike(guesses):
+    """A number instead of -inf does not hide: rows that see such scores only have the mean of the values."""
+    q, k, v = inputs(1, 1, 1, 100, 300)
+    config = replace(TWO, width=64, held=not guesses, guesses=guesses)
+    low = (np.arange(100) < 7)[:, None]
+    tried(q, k, v, config, score=very_low, arguments=(7,), change=lambda s: np.where(low, np.float32(-1e35), s))
+
+
 @CONFIGS
 @pytest.mark.parametrize("options", [dict(softcap=1.5, scale=1.0), dict(scale=-0.3), dict(scale=0)], ids=str)
 def test_scale_and_softcap_are_right(options, config):
@@ -102,6 +115,11 @@ def alibi(s, batch, head, rows, columns, slopes):
 @tile.jit
 def relative(s, batch, head, rows, columns, table):
     return s + tile.load(table[batch, head, rows - columns + 200])
+
+
+@tile.jit
+def very_low(s, batch, head, rows, columns, n):
+    return tile.where(rows < n, -1.0e35, s)
 
 
 @tile.jit

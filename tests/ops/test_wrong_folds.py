@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tilejit.toolchain.llvm import hide_bfloats, wide_products
+from tilejit.toolchain.llvm import hide_bfloats, to_ptx, wide_products
 
 from tests.gpu import in_child, needs_gpu
 
@@ -56,7 +56,7 @@ def test_low_bits_of_products_are_numpy_s():
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_low_product_of_two_registers_reaches_the_assembler(target):
     ptx = low_bits.compile(*numbers(), target=target).ptx
-    assert not re.search(r"m(ul|ad)\.lo\.[su]32\s+%\w+, %\w+, %\w+", ptx) and "mul.wide.s32 wide" in ptx
+    assert not re.search(r"m(ul|ad)\.lo\.[su]32\s+%\w+, %\w+, %\w+", ptx) and "mul.wide.s32 tilejit_wide" in ptx
 
 
 def test_the_machine_code_keeps_the_ors_behind_products():
@@ -71,9 +71,20 @@ def test_the_machine_code_keeps_the_ors_behind_products():
 def test_products_of_all_forms_are_widened():
     text = "\tmul.lo.s32 \t%r1, %r2, %r3;\n\t@%p1 mad.lo.u32 \t%r4, %r5, %r6, -7;\n\tmul.lo.s32 \t%r1, %r2, 12;\n\tmul.lo.s64 \t%rd1, %rd2, %rd3;\n"
     assert wide_products(text) == (
-        "\t{ .reg .b64 wide; mul.wide.s32 wide, %r2, %r3; cvt.u32.u64 %r1, wide; }\n"
-        "\t{ .reg .b32 low; .reg .b64 wide; @%p1 mul.wide.u32 wide, %r5, %r6; @%p1 cvt.u32.u64 low, wide; @%p1 add.s32 %r4, low, -7; }\n"
+        "\t{ .reg .b64 tilejit_wide; mul.wide.s32 tilejit_wide, %r2, %r3; cvt.u32.u64 %r1, tilejit_wide; }\n"
+        "\t{ .reg .b32 tilejit_low; .reg .b64 tilejit_wide; @%p1 mul.wide.u32 tilejit_wide, %r5, %r6; "
+        "@%p1 cvt.u32.u64 tilejit_low, tilejit_wide; @%p1 add.s32 %r4, tilejit_low, -7; }\n"
         "\tmul.lo.s32 \t%r1, %r2, 12;\n\tmul.lo.s64 \t%rd1, %rd2, %rd3;\n")
+
+
+def test_widened_products_hide_no_register_of_inline_ptx():
+    """An addend of a user's own, of whatever name."""
+    kernel = tile.jit(source="def k(x, o):\n    v = tile.load(x[0:128])\n"
+                             "    tile.store(o[0:128], tile.asm('{\\n.reg .b32 low;\\nmov.b32 low, 5;\\n'\n"
+                             "                                  'mad.lo.s32 $0, $1, $1, low;\\n}', tile.int32, v))\n")
+    x = np.zeros(128, np.int32)
+    ptx = kernel.compile(x, x, target="sm_90a").ptx
+    assert re.search(r"add\.s32 %r\d+, tilejit_low, low;", ptx)
 
 
 @needs_gpu()
@@ -130,8 +141,22 @@ def test_only_modules_with_both_types_hide_bfloats():
     widened = "  %a = fpext bfloat %b to float, !dbg !1\n"
     assert hide_bfloats(widened) == widened
     both = hide_bfloats(widened + "  %c = fpext bfloat %d to double\n  %h = fpext half %e to float\n")
-    assert both.count("fpext bfloat") == 0 and "  %a = bitcast i32 %a.s to float, !dbg !1\n" in both
-    assert "  %c = fpext float %c.f to double\n" in both and "%h = fpext half %e to float" in both
+    assert both.count("fpext bfloat") == 0 and "  %a = bitcast i32 %of.a.s to float, !dbg !1\n" in both
+    assert "  %c = fpext float %of.c.f to double\n" in both and "%h = fpext half %e to float" in both
+
+
+@pytest.mark.parametrize("wide", ["float", "double"])
+def test_numbered_bfloats_are_hidden_too(wide):
+    """As LLVM names values without names, in text that replaces the emitter's."""
+    ptx = to_ptx(f"""define ptx_kernel void @k(ptr addrspace(1) %0) {{
+  %2 = load bfloat, ptr addrspace(1) %0
+  %3 = fpext bfloat %2 to {wide}
+  %4 = fmul {wide} %3, %3
+  %5 = fptrunc {wide} %4 to half
+  store half %5, ptr addrspace(1) %0
+  ret void
+}}""", "sm_90a")
+    assert re.search(rf"mul(\.rn)?\.f{32 if wide == 'float' else 64}", ptx)
 
 
 @needs_gpu()

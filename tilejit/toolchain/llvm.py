@@ -182,9 +182,10 @@ def hide_bfloats(ir: str) -> str:
 
 def _shift_bits(widening: re.Match[str]) -> str:
     space, result, x, wide, rest = widening.groups()
-    narrow = f"{result}.f" if wide == "double" else result
-    steps = [f"{result}.i = bitcast bfloat {x} to i16", f"{result}.z = zext i16 {result}.i to i32",
-             f"{result}.s = shl i32 {result}.z, 16", f"{narrow} = bitcast i32 {result}.s to float"]
+    step = f"%of.{result[1:]}"  # a number, as LLVM writes them, begins no name
+    narrow = f"{step}.f" if wide == "double" else result
+    steps = [f"{step}.i = bitcast bfloat {x} to i16", f"{step}.z = zext i16 {step}.i to i32",
+             f"{step}.s = shl i32 {step}.z, 16", f"{narrow} = bitcast i32 {step}.s to float"]
     steps += [f"{result} = fpext float {narrow} to double"] if wide == "double" else []
     return "\n".join(f"{space}{step}{rest}" for step in steps)
 
@@ -238,10 +239,10 @@ def wide_products(ptx: str) -> str:
 
 def _widen(product: re.Match[str]) -> str:
     space, predicate, sign, result, x, y, addend = product.groups(default="")
-    low = "low" if addend else result
-    lines = [f".reg .b64 wide; {predicate}mul.wide.{sign}32 wide, {x}, {y}; {predicate}cvt.u32.u64 {low}, wide;"]
+    wide, low = "tilejit_wide", "tilejit_low" if addend else result  # hides no register of users' inline PTX
+    lines = [f".reg .b64 {wide}; {predicate}mul.wide.{sign}32 {wide}, {x}, {y}; {predicate}cvt.u32.u64 {low}, {wide};"]
     if addend:
-        lines = [".reg .b32 low;", *lines, f"{predicate}add.s32 {result}, low, {addend};"]
+        lines = [f".reg .b32 {low};", *lines, f"{predicate}add.s32 {result}, {low}, {addend};"]
     return f"{space}{{ {' '.join(lines)} }}"
 
 

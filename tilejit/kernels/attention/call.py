@@ -41,6 +41,7 @@ from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
 from .problem import HALF, RESULTS, Request
 
+LARGE = 2.0 ** 27  # a scale by which the exponent of a row that sees nothing would be infinite, as a factor of it
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
 
@@ -136,13 +137,14 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     given = [i for i, x in enumerate(arrays) if x is not None]
     forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
-    key = forms, addresses[1] == addresses[2], tuple(given), *options.values(), scale > 0, softcap > 0, config, target
+    positive = 0 < scale < LARGE
+    key = forms, addresses[1] == addresses[2], tuple(given), *options.values(), positive, softcap > 0, config, target
     launch = known = earlier_plan(PLANS, key)
     score_and_mask = options["score"], options["mask"]
     q, k, v, out, sinks, *sequences = arrays
     if launch is None:
         views: list[Any] = [None if x is None else describe(x) for x in arrays]
-        request = Request(*views[:5], **options, positive=scale > 0, softcap=softcap > 0, row_lengths=views[5],
+        request = Request(*views[:5], **options, positive=positive, softcap=softcap > 0, row_lengths=views[5],
                           key_lengths=views[6], pages=views[7], blocks=views[8],
                           factors=tuple(views[9:]))
         launch = plan_launch(request, config, target or driver.target(request.q.device))

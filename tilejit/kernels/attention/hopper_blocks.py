@@ -21,8 +21,9 @@ from .scores import (
 # powers of 2 that maxima may rise before sums are rescaled; float16 holds up to 2**15, and sums of bfloat16 values
 # beyond 2**118 may overflow
 SLACK = 8
-# the number of a row before it has seen a column: its exponents are finite, so those of -inf are -inf and not NaN
-UNSEEN = -2.0 ** 100
+# the number of a row before it has seen a column: its exponents are finite, so those of -inf are -inf and not NaN; of
+# scores as users' functions return them, it is below all but the lowest
+UNSEEN, UNSEEN_SCALED = -2.0 ** 100, -2.0 ** 127
 GUESSED = 2.0 ** 13  # up to which sums of a block's powers with a row's old number are taken; float16 holds 2**15
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
 
@@ -145,7 +146,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    most, total = tile.full((64,), UNSEEN), tile.zeros((64, PARTS))
+    most, total = tile.full((64,), UNSEEN_SCALED if SCORES.scaled else UNSEEN), tile.zeros((64, PARTS))
     powers, most, total, by = softmax_step(s, most, total, factor, False, POWERS)
     p = as_operand(powers, dtype)
     for phase in tile.static_range(3 if SCORES.left else 2):
