@@ -68,13 +68,52 @@ def test_the_machine_code_keeps_the_ors_behind_products():
     assert all(len(re.findall(r"LOP3\.LUT R\d+, R\d+(?:\.reuse)?, 0x1, RZ, 0xfc", text)) >= 2 for text in found) and made.spills == 0
 
 
-def test_products_of_all_forms_are_widened():
-    text = "\tmul.lo.s32 \t%r1, %r2, %r3;\n\t@%p1 mad.lo.u32 \t%r4, %r5, %r6, -7;\n\tmul.lo.s32 \t%r1, %r2, 12;\n\tmul.lo.s64 \t%rd1, %rd2, %rd3;\n"
-    assert wide_products(text) == (
-        "\t{ .reg .b64 tilejit_wide; mul.wide.s32 tilejit_wide, %r2, %r3; cvt.u32.u64 %r1, tilejit_wide; }\n"
-        "\t{ .reg .b32 tilejit_low; .reg .b64 tilejit_wide; @%p1 mul.wide.u32 tilejit_wide, %r5, %r6; "
-        "@%p1 cvt.u32.u64 tilejit_low, tilejit_wide; @%p1 add.s32 %r4, tilejit_low, -7; }\n"
-        "\tmul.lo.s32 \t%r1, %r2, 12;\n\tmul.lo.s64 \t%rd1, %rd2, %rd3;\n")
+@pytest.mark.parametrize("line, wide", [
+    ("\tmul.lo.s32 \t%r1, %r2, %r3;", "\t{ .reg .b64 tilejit_wide; mul.wide.s32 tilejit_wide, %r2, %r3; cvt.u32.u64 %r1, tilejit_wide; }"),
+    ("\t@%p1 mad.lo.u32 \t%r4, %r5, %r6, -7;",
+     "\t{ .reg .b64 tilejit_wide; .reg .b32 tilejit_low; @%p1 mul.wide.u32 tilejit_wide, %r5, %r6; "
+     "@%p1 cvt.u32.u64 tilejit_low, tilejit_wide; @%p1 add.s32 %r4, tilejit_low, -7; }"),
+    ("\tmul.wide.u16 \t%r1, %rs2, %rs3;",
+     "\t{ .reg .b64 tilejit_wide; .reg .b32 tilejit_x, tilejit_y; cvt.u32.u16 tilejit_x, %rs2; cvt.u32.u16 tilejit_y, %rs3; "
+     "mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y; cvt.u32.u64 %r1, tilejit_wide; }"),
+    ("\tmad.lo.u16 \t%rs1, %rs2, %rs3, %rs4;",
+     "\t{ .reg .b64 tilejit_wide; .reg .b32 tilejit_x, tilejit_y; .reg .b16 tilejit_low; cvt.u32.u16 tilejit_x, %rs2; "
+     "cvt.u32.u16 tilejit_y, %rs3; mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y; cvt.u16.u64 tilejit_low, tilejit_wide; "
+     "add.s16 %rs1, tilejit_low, %rs4; }")])
+def test_products_of_all_forms_are_widened(line, wide):
+    assert wide_products(f"a;\n{line}\nb;\n") == f"a;\n{wide}\nb;\n"
+
+
+def test_products_that_the_assembler_knows_rightly_stay():
+    for right in ("\tmul.lo.s32 \t%r1, %r2, 12;", "\tmul.lo.s64 \t%rd1, %rd2, %rd3;", "\tmul.lo.s16 \t%rs1, %rs2, %rs3;",
+                  "\tmul.wide.s16 \t%r1, %rs2, %rs3;", "\tmul.wide.u32 \t%rd1, %r2, %r3;"):
+        assert wide_products(right) == right
+
+
+@tile.jit
+def short_products(x, o):
+    a = tile.load(x[0:256])
+    odd, other = (a & 5) | 1, (a >> 3 & 30) | 1
+    tile.store(o[0, 0:256], tile.cast(odd, tile.uint32) * tile.cast(other, tile.uint32) & 3)
+    tile.store(o[1, 0:256], tile.cast(odd * other, tile.uint32) & 3)
+    tile.store(o[2, 0:256], tile.cast(tile.cast(a, tile.uint8) | 1, tile.uint32) * tile.cast(other, tile.uint32) | 1)
+
+
+def short_products_expected(x):
+    a = x.astype(np.uint32)
+    odd, other = (a & 5) | 1, (a >> 3 & 30) | 1
+    return np.stack([odd * other & 3, odd * other & 3, ((a & 255) | 1) * other | 1])
+
+
+SHORT = np.arange(256, dtype=np.uint16) * 257
+
+
+def test_low_bits_of_short_products_are_numpy_s():
+    o = np.zeros((3, 256), np.uint32)
+    short_products[1,](SHORT, o)
+    np.testing.assert_array_equal(o, short_products_expected(SHORT))
+    for target in TARGETS:
+        assert not re.search(r"m(ul|ad)\.(lo|wide)\.u16\s+%\w+, %\w+, %", short_products.compile(SHORT, o, target=target).ptx)
 
 
 def test_widened_products_hide_no_register_of_inline_ptx():
@@ -94,6 +133,9 @@ def test_low_bits_of_products_are_numpy_s_on_the_gpu():
     got = tile.to_device(o)
     low_bits[1,](*map(tile.to_device, (x, y)), got)
     np.testing.assert_array_equal(got.numpy(), low_bits_expected(x, y))
+    got = tile.to_device(np.zeros((3, 256), np.uint32))
+    short_products[1,](tile.to_device(SHORT), got)
+    np.testing.assert_array_equal(got.numpy(), short_products_expected(SHORT))
 
 
 # -- bfloat16 beside float16 -----------------------------------------------------------------------------------------------

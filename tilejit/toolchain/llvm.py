@@ -222,28 +222,39 @@ def kept_negations(ptx: str) -> str:
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
-_PRODUCT = re.compile(r"^(\s*)(@!?%\w+ )?m(?:ul|ad)\.lo\.([su])32\s+(%\w+), (%\w+), (%\w+)(?:, ([^;]+))?;",
-                      re.MULTILINE)
+_PRODUCT = re.compile(r"^(\s*)(@!?%\w+ )?m(?:ul|ad)\.(lo\.[su]32|lo\.u16|wide\.u16)\s+(%\w+), (%\w+), (%\w+)"
+                      r"(?:, ([^;]+))?;", re.MULTILINE)
 
 
 def wide_products(ptx: str) -> str:
-    """PTX in which products of two 32-bit registers are the low halves of 64-bit products.
+    """PTX in which products of two registers of 32 bits, or two unsigned ones of 16, are the low bits of 64-bit ones.
 
-    ptxas 13.5 takes the lowest bit of ``mul.lo.s32`` (also ``.u32`` and ``mad.lo``) for 0 where it knows that both
-    factors are odd, or the lowest that may be set if they end in known zeros. ``(a | 1) * (b | 1) & 1`` is 0, and
-    ``| 1`` becomes ``+ 1``: wrong numbers on the H200, by each target's code. LLVM folds what it knows itself, but not
-    what a shuffle passes on. ptxas 13.0 is right. Neither knows bits of wide products, for which they emit the same
-    IMAD."""
+    ptxas 13.5 takes the lowest bit of ``mul.lo.s32`` (also ``.u32``, ``.u16``, ``mul.wide.u16`` and ``mad``) for 0
+    where it knows that both factors are odd, or the lowest that may be set if they end in known zeros.
+    ``(a | 1) * (b | 1) & 1`` is 0, and ``| 1`` becomes ``+ 1``: wrong numbers on the H200, by each target's code. LLVM
+    folds what it knows itself, but not what a shuffle passes on. ptxas 13.0 is right. Neither knows bits of 64-bit
+    products, for which they emit the same IMAD.
+
+    Others of the kind were looked for among 68 instructions and pairs, with operands of which 17 sets of bits are
+    known: where a bit of the result became a constant in machine code, which one. Only ``mad.lo.cc`` was wrong too,
+    which LLVM does not emit for 32 bits; it stays as users write it."""
     return _PRODUCT.sub(_widen, ptx)
 
 
 def _widen(product: re.Match[str]) -> str:
-    space, predicate, sign, result, x, y, addend = product.groups(default="")
-    wide, low = "tilejit_wide", "tilejit_low" if addend else result  # hides no register of users' inline PTX
-    lines = [f".reg .b64 {wide}; {predicate}mul.wide.{sign}32 {wide}, {x}, {y}; {predicate}cvt.u32.u64 {low}, {wide};"]
+    space, predicate, form, result, x, y, addend = product.groups(default="")
+    low = "tilejit_low" if addend else result  # these names hide no register of users' inline PTX
+    made, sign = "16" if form == "lo.u16" else "32", form[3] if form.endswith("32") else "u"
+    steps = [f"mul.wide.{sign}32 tilejit_wide, {x}, {y};", f"cvt.u{made}.u64 {low}, tilejit_wide;"]
+    registers = [".reg .b64 tilejit_wide;"]
+    if form.endswith("16"):
+        registers += [".reg .b32 tilejit_x, tilejit_y;"]
+        steps = [f"cvt.u32.u16 tilejit_x, {x};", f"cvt.u32.u16 tilejit_y, {y};",
+                 "mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y;", *steps[1:]]
     if addend:
-        lines = [f".reg .b32 {low};", *lines, f"{predicate}add.s32 {result}, {low}, {addend};"]
-    return f"{space}{{ {' '.join(lines)} }}"
+        registers += [f".reg .b{made} tilejit_low;"]
+        steps += [f"add.s{made} {result}, tilejit_low, {addend};"]
+    return f"{space}{{ {' '.join(registers)} {' '.join(predicate + step for step in steps)} }}"
 
 
 def _optimize(module, machine, passes: str, linked: bool) -> None:
