@@ -236,8 +236,8 @@ def wide_products(ptx: str) -> str:
     products, for which they emit the same IMAD.
 
     Others of the kind were looked for among 68 instructions and pairs, with operands of which 17 sets of bits are
-    known: where a bit of the result became a constant in machine code, which one. Only ``mad.lo.cc`` was wrong too,
-    which LLVM does not emit for 32 bits; it stays as users write it."""
+    known: where a bit of the result became a constant, which one (`tests/toolchain/test_known_bits.py`).
+    Only ``mad.lo.cc`` was wrong too, which LLVM does not emit for 32 bits; it stays as users write it."""
     return _PRODUCT.sub(_widen, ptx)
 
 
