@@ -45,6 +45,7 @@ def of_rows(s, batch, head, rows, columns):
     (dict(config=dict(bm=64)), "config is a tilejit.kernels.attention.config.Config"),
     (dict(config=Config(bm=100)), "config.bm must be 64, 128 or 192"),
     (dict(config=Config(bn=0)), "config.bn is a number of at least 1, not 0"),
+    (dict(config=Config(guesses="yes")), "config.guesses is True or False, not 'yes'"),
     (dict(config=Config(bn=256, stages=9)), "lower config.bn or config.stages"),
     (dict(config=Config(width=48)), "config.width must be a multiple of 32 that divides them, not 48"),
 ], ids=lambda x: ",".join(x) if isinstance(x, dict) else "")

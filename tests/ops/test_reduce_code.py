@@ -118,15 +118,16 @@ def test_a_sum_within_a_warp_uses_no_shared_memory():
 
 
 @tile.jit(num_warps=8)
-def votes(x, y, N: tile.constexpr):
+def votes(x, y, N: tile.constexpr, GROUPS: tile.constexpr):
     """Of all threads, and of groups of warps, whose barrier is known at run time only."""
     for i in range(2):
         v = tile.load(x[i, 0:N], other=1)
         tile.store(y[i, 0], tile.all(v > 0).to(tile.int32))
         tile.store(y[i, 1], tile.any(v > 5).to(tile.int32))
         tile.store(y[i, 2:3], tile.all(v < 9, axis=0, keepdims=True).to(tile.int32))
-    with tile.each_warpgroup(range(2)) as group:
-        tile.store(y[group, 3], tile.all(tile.load(x[group, 0:N], other=7) > 0).to(tile.int32))
+    if GROUPS:
+        with tile.each_warpgroup(range(2)) as group:
+            tile.store(y[group, 3], tile.all(tile.load(x[group, 0:N], other=7) > 0).to(tile.int32))
 
 
 def rows_for_votes():
@@ -140,8 +141,8 @@ def rows_for_votes():
 def test_bools_of_a_scope_are_reduced_by_its_barrier(target):
     for x, want in rows_for_votes():
         y = np.zeros((2, 4), np.int32)
-        made = votes.compile(x, y, N=1000, target=target)
-        votes.simulate(1, x, y, N=1000, target=target).raise_first()
+        made = votes.compile(x, y, N=1000, GROUPS=True, target=target)
+        votes.simulate(1, x, y, N=1000, GROUPS=True, target=target).raise_first()
         np.testing.assert_array_equal(y, want)
     assert made.ptx.count("bar.red.and.pred") == 3 and made.ptx.count("bar.red.or.pred") == 1 and "bar.sync" not in made.ptx
     assert made.shared_bytes == 0
@@ -150,16 +151,8 @@ def test_bools_of_a_scope_are_reduced_by_its_barrier(target):
 def test_emitted_votes_are_numpy_s():
     for seed, (x, want) in enumerate(rows_for_votes()):
         y = np.zeros((2, 4), np.int32)
-        run_emitted(of_all_threads.compile(x, y, N=1000, target="sm_90a"), [x, y], threads=256, seed=seed)
-        np.testing.assert_array_equal(y[:, :2], want[:, :2])
-
-
-@tile.jit(num_warps=8)
-def of_all_threads(x, y, N: tile.constexpr):
-    for i in range(2):
-        v = tile.load(x[i, 0:N], other=1)
-        tile.store(y[i, 0], tile.all(v > 0).to(tile.int32))
-        tile.store(y[i, 1], tile.any(v > 5).to(tile.int32))
+        run_emitted(votes.compile(x, y, N=1000, GROUPS=False, target="sm_90a"), [x, y], threads=256, seed=seed)  # it knows numbered barriers
+        np.testing.assert_array_equal(y[:, :3], want[:, :3])
 
 
 @needs_gpu()
@@ -167,5 +160,5 @@ def of_all_threads(x, y, N: tile.constexpr):
 def test_a_gpu_reduces_bools_of_a_scope_by_its_barrier():
     for x, want in rows_for_votes():
         y = tile.to_device(np.zeros((2, 4), np.int32))
-        votes[1,](tile.to_device(x), y, N=1000)
+        votes[1,](tile.to_device(x), y, N=1000, GROUPS=True)
         np.testing.assert_array_equal(y.numpy(), want)

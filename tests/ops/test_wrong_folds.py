@@ -61,11 +61,10 @@ def test_no_low_product_of_two_registers_reaches_the_assembler(target):
 
 def test_the_machine_code_keeps_the_ors_behind_products():
     """ptxas 13.5 makes additions of them, which are wrong."""
-    made = low_bits.compile(*numbers(), target="sm_90a")
     odd = tile.jit(source="def k(x, o):\n    a = tile.load(x[0:64]) | 1\n    tile.store(o[0:64], (a * a * tile.load(x[64:128])) | 1)\n")
     x = np.zeros(128, np.int32)
     found = [odd.compile(x, x, target=target).sass() for target in TARGETS]
-    assert all(len(re.findall(r"LOP3\.LUT R\d+, R\d+(?:\.reuse)?, 0x1, RZ, 0xfc", text)) >= 2 for text in found) and made.spills == 0
+    assert all(len(re.findall(r"LOP3\.LUT R\d+, R\d+(?:\.reuse)?, 0x1, RZ, 0xfc", text)) >= 2 for text in found)
 
 
 @pytest.mark.parametrize("line, wide", [

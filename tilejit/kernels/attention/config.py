@@ -56,13 +56,16 @@ class Config:
 
 
 def check_kind(config) -> None:
-    """LaunchError if this is no configuration, or has fields that are no numbers."""
+    """LaunchError if this is no configuration, or has fields of other types."""
     if not isinstance(config, Config):
         raise LaunchError(f"config is a tilejit.kernels.attention.config.Config, not {config!r}")
     for name in ("bm", "bn", "stages", "warps", "buffers", "splits", "width"):
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < (name != "width"):
             raise LaunchError(f"config.{name} is a number of at least {int(name != 'width')}, not {value!r}")
+    for name in ("roles", "held", "ahead", "turns", "guesses"):
+        if not isinstance(getattr(config, name), bool):
+            raise LaunchError(f"config.{name} is True or False, not {getattr(config, name)!r}")
 
 
 def check_config(config: Config, target: str, d: int, dv: int, itemsize: int = 2) -> None:
