@@ -126,7 +126,9 @@ def test_an_address_has_64_bits_though_it_is_a_small_number():
     """The heap of a program that is not loaded at a random place begins at some."""
     spec = tile.ArraySpec((64,), "int32")
     small = type(tile.address_of(np.zeros(3)))(4096)
-    assert small == 4096 and by_elements.compile(small, 7, spec, spec, WIDE=True, target="sm_90a").cubin
+    for address in (small, small + 16, 16 + small, small - 16):
+        assert 4080 <= address <= 4112 and by_elements.compile(address, 7, spec, spec, WIDE=True, target="sm_90a").cubin
+    assert type(small + 16 - small) is int and small + np.int64(16) == 4112 and small + 0.5 == 4096.5
     with pytest.raises(tile.CompilationError, match="an address has 64 bits"):
         by_elements.compile(4096, 7, spec, spec, WIDE=True, target="sm_90a")
 

@@ -78,7 +78,11 @@ def test_the_machine_code_keeps_the_ors_behind_products():
     ("\tmad.lo.u16 \t%rs1, %rs2, %rs3, %rs4;",
      "\t{ .reg .b64 tilejit_wide; .reg .b32 tilejit_x, tilejit_y; .reg .b16 tilejit_low; cvt.u32.u16 tilejit_x, %rs2; "
      "cvt.u32.u16 tilejit_y, %rs3; mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y; cvt.u16.u64 tilejit_low, tilejit_wide; "
-     "add.s16 %rs1, tilejit_low, %rs4; }")])
+     "add.s16 %rs1, tilejit_low, %rs4; }"),
+    ("{ madc.lo.cc.u32 x,y,$_z,w; @!p mul.lo.u32 y,x,x; }",
+     "{ { .reg .b64 tilejit_wide; .reg .b32 tilejit_low; mul.wide.u32 tilejit_wide, y, $_z; cvt.u32.u64 tilejit_low, tilejit_wide; "
+     "addc.cc.s32 x, tilejit_low, w; } "
+     "{ .reg .b64 tilejit_wide; @!p mul.wide.u32 tilejit_wide, x, x; @!p cvt.u32.u64 y, tilejit_wide; } }")])
 def test_products_of_all_forms_are_widened(line, wide):
     assert wide_products(f"a;\n{line}\nb;\n") == f"a;\n{wide}\nb;\n"
 

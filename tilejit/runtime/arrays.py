@@ -27,8 +27,19 @@ LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as 
 
 
 class Address(int):
-    """An address of memory. As an argument of a kernel it has 64 bits even if it is a small number, as in programs that
-    are not loaded at random places."""
+    """An address of memory, or its sum with a number. As an argument of a kernel it has 64 bits even if it is a small
+    number, as in programs that are not loaded at random places."""
+
+    def __add__(self, offset: int) -> Address:
+        total = super().__add__(offset)
+        return total if total is NotImplemented else Address(total)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> int:
+        """An address, or the distance from another address."""
+        difference = super().__sub__(other)
+        return difference if difference is NotImplemented or isinstance(other, Address) else Address(difference)
 
 
 @dataclass(slots=True)

@@ -222,8 +222,8 @@ def kept_negations(ptx: str) -> str:
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
-_PRODUCT = re.compile(r"^(\s*)(@!?%\w+ )?m(?:ul|ad)\.(lo\.[su]32|lo\.u16|wide\.u16)\s+(%\w+), (%\w+), (%\w+)"
-                      r"(?:, ([^;]+))?;", re.MULTILINE)
+_PRODUCT = re.compile(r"(?:^|(?<=[;{:]))(\s*)(@!?[%\w$]+\s+)?(mul|madc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+"
+                      r"([%\w$]+), *([%A-Za-z_$][\w$]*), *([%A-Za-z_$][\w$]*)(?:, *([^;]+))?;", re.MULTILINE)
 
 
 def wide_products(ptx: str) -> str:
@@ -235,26 +235,28 @@ def wide_products(ptx: str) -> str:
     folds what it knows itself, but not what a shuffle passes on. ptxas 13.0 is right. Neither knows bits of 64-bit
     products, for which they emit the same IMAD.
 
-    Others of the kind were looked for among 68 instructions and pairs, with operands of which 17 sets of bits are
+    Others of the kind were looked for among 74 instructions and pairs, with operands of which 17 sets of bits are
     known: where a bit of the result became a constant, which one (`tests/toolchain/test_known_bits.py`).
-    Only ``mad.lo.cc`` was wrong too, which LLVM does not emit for 32 bits; it stays as users write it."""
+    Users' inline PTX is rewritten too, where a statement begins; there, ``mad.lo.cc`` and ``madc.lo`` are wrong too.
+    """
     return _PRODUCT.sub(_widen, ptx)
 
 
 def _widen(product: re.Match[str]) -> str:
-    space, predicate, form, result, x, y, addend = product.groups(default="")
+    space, predicate, name, form, result, x, y, addend = product.groups(default="")
     low = "tilejit_low" if addend else result  # these names hide no register of users' inline PTX
-    made, sign = "16" if form == "lo.u16" else "32", form[3] if form.endswith("32") else "u"
-    steps = [f"mul.wide.{sign}32 tilejit_wide, {x}, {y};", f"cvt.u{made}.u64 {low}, tilejit_wide;"]
+    made, sign = "16" if form == "lo.u16" else "32", form[-3] if form.endswith("32") else "u"
+    steps = [f"mul.wide.{sign}32 tilejit_wide, {x}, {y}", f"cvt.u{made}.u64 {low}, tilejit_wide"]
     registers = [".reg .b64 tilejit_wide;"]
     if form.endswith("16"):
         registers += [".reg .b32 tilejit_x, tilejit_y;"]
-        steps = [f"cvt.u32.u16 tilejit_x, {x};", f"cvt.u32.u16 tilejit_y, {y};",
-                 "mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y;", *steps[1:]]
+        steps = [f"cvt.u32.u16 tilejit_x, {x}", f"cvt.u32.u16 tilejit_y, {y}",
+                 "mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y", *steps[1:]]
     if addend:
         registers += [f".reg .b{made} tilejit_low;"]
-        steps += [f"add.s{made} {result}, tilejit_low, {addend};"]
-    return f"{space}{{ {' '.join(registers)} {' '.join(predicate + step for step in steps)} }}"
+        add = ("addc" if name == "madc" else "add") + (".cc" if ".cc." in form else "")
+        steps += [f"{add}.s{made} {result}, tilejit_low, {addend}"]
+    return f"{space}{{ {' '.join(registers)} {' '.join(f'{predicate}{step};' for step in steps)} }}"
 
 
 def _optimize(module, machine, passes: str, linked: bool) -> None:
