@@ -3,7 +3,7 @@
     python -m tests.gpu_checks --log gpu-checks --seconds 3600
 
 - the tests, plainly and under 20 jitter seeds (with one in 40 cases of long lists)
-- the tests under memcheck, racecheck and synccheck (`tests/sanitizer.py`)
+- the tests under memcheck, racecheck and synccheck (`tests/sanitizer.py`); these and the plain ones with one in `--every` cases
 - 20,000 random kernels (`tests/fuzz/run.py`), which begin anew in each call
 
 Nearly all the time is the compiler's, so the plain tests and the tools share a cache. After `--seconds`,
@@ -41,7 +41,7 @@ class Stream:
 def streams(seed: int) -> list[Stream]:
     """The checks by name; `{log}`, `{processes}` and `{seconds}` in a command are filled in."""
     pytest = "-m pytest tests -p no:cacheprovider -m gpu -n {processes}"
-    tool = "tests/sanitizer.py --tool {} --log {{log}}/{} -- -p no:cacheprovider -n {{processes}}"
+    tool = "tests/sanitizer.py --tool {} --every {{every}} --log {{log}}/{} -- -p no:cacheprovider -n {{processes}}"
     random = "tests/fuzz/run.py --count 20000 --seed {0} --processes {{processes}} --seconds {{seconds}} --log {{log}}/random-{0}.log"
     jitter = {"TILEJIT_JITTER": "1", "TILEJIT_JITTER_SEEDS": "20", "TILEJIT_EVERY": "40", "TILEJIT_SLOWER": "3"}
     tools = (("memcheck", 14, 0.25), ("racecheck", 18, 0.5), ("synccheck", 8, 0.75))
@@ -55,10 +55,10 @@ def start(stream: Stream, number: int, gpus: list[str], options: argparse.Namesp
     log = options.log.resolve()
     processes = max(2 * options.cores * stream.share // 100, 1)  # two for each core: those of tests wait for the GPU, too
     seconds = max(options.seconds - 60, options.seconds / 2)  # so that a summary is written before all is cut off
-    command = [word.format(log=log, processes=processes, seconds=seconds) for word in stream.command.split()]
+    command = [word.format(log=log, processes=processes, seconds=seconds, every=options.every) for word in stream.command.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
                    "TILEJIT_FAILURES": str(log / f"{stream.name}-failed.txt"), "TILEJIT_PASSED": str(log / f"{stream.name}-passed.txt"),
-                   **stream.environment}
+                   "TILEJIT_EVERY": str(options.every), **stream.environment}
     if stream.begin is not None:
         environment |= {"TILEJIT_CACHE_DIR": str(log / "cache"), "TILEJIT_BEGIN": str(stream.begin)}
     if stream.name not in ("random", "plain"):  # plainly, there are tests of several GPUs
@@ -89,6 +89,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3600, help="after which everything is cut off")
     parser.add_argument("--seed", type=int, default=int(time.time()) * 1000, help="of the first random kernel; by default the time")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="processor cores to use")
+    parser.add_argument("--every", type=int, default=1, help="run one in so many of long lists of cases")
     parser.add_argument("--only", nargs="*", default=[], choices=[stream.name for stream in streams(0)], help="names of streams")
     options = parser.parse_args(arguments)
     from tests.gpu import gpu_targets
