@@ -57,9 +57,9 @@ def test_an_unknown_stream_is_refused(capsys):
 
 def test_the_commands_are_of_programs_that_exist():
     for stream in streams(seed=5):
-        program, *rest = stream.command.format(log="log", processes=3, seconds=10).split()
+        program, *rest = stream.command.format(log="log", processes=3, seconds=10, every=1).split()
         assert program == "-m" and rest[0] == "pytest" or (ROOT / program).is_file()
-        assert "3" in rest and "{" not in stream.command.format(log="", processes=1, seconds=1)
+        assert "3" in rest and "{" not in stream.command.format(log="", processes=1, seconds=1, every=1)
     assert sum(stream.share for stream in streams(0)) == 100
 
 
