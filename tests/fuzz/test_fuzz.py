@@ -21,7 +21,7 @@ from fuzz_variants import ALL, used
 from kernel_fuzz import generate
 
 from tests.assembled_together import later
-from tests.gpu import needs_gpu, run_child, some
+from tests.gpu import in_child, needs_gpu, run_child, some
 
 pytestmark = pytest.mark.filterwarnings("ignore::tilejit.TileWarning")
 SEEDS = range(20)
@@ -175,9 +175,11 @@ def test_kernels_that_differ_hang_or_end_their_process_are_logged_and_saved(tmp_
     assert Program.read(tmp_path / "fuzz" / "2.npz").source == generate(2).source
 
 
+@pytest.mark.unsanitized  # its processes do not run under a tool
 @needs_gpu("sm_90a")
 def test_many_kernels_run_on_the_gpu_by_one_command(tmp_path):
-    status, log = run_many(tmp_path, "--count", "40", "--seed", "0", "--processes", "4", "--simulate", "0.2")
+    limit = 60 * float(os.environ.get("TILEJIT_SLOWER", "1"))
+    status, log = run_many(tmp_path, "--count", "40", "--seed", "0", "--processes", "4", "--simulate", "0.2", "--limit", str(limit))
     assert status == 0 and "40 of 40 kernels" in log, log
 
 
@@ -215,6 +217,15 @@ def on_gpu(seeds: list[int], seconds: float):
 @needs_gpu("sm_90a")
 def test_random_kernels_agree_on_the_gpu_and_the_simulator():
     print(run_child(on_gpu, timeout=120, seeds=[seed for seed in SEEDS if not Turns.drawn_for(seed)], seconds=100))
+
+
+@pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
+def test_kernels_that_failed_once_are_right_on_the_gpu():
+    programs = [Program.read(path) for path in FAILED]
+    found = [line for program in programs for line in program.differences(program.launch(replicas=2, times=3))[:2]]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots

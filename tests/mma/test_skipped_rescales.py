@@ -224,6 +224,7 @@ def test_scores_that_a_function_lowers_weigh_nothing_beside_others_and_the_same_
     assert np.abs(got[0, 0, 3].astype(np.float32) - want).max() < 2e-3
 
 
+@pytest.mark.misread_by_racecheck  # tiles are passed between threads through a ring
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 def test_a_gpu_rescales_rows_and_attends_however_maxima_rise():

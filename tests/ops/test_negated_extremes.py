@@ -1,4 +1,4 @@
-"""Maxima and minima of negated integers: the assembler must not drop a negation (see `toolchain.llvm.kept_negations`)."""
+"""Maxima and minima of negated integers: the assembler must not drop a negation (see `toolchain.assembler_faults.kept_negations`)."""
 
 import re
 

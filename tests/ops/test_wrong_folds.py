@@ -1,13 +1,15 @@
-"""What LLVM and the assembler fold wrongly is emitted so that they cannot (see `toolchain.llvm`): low bits of products, and
-arithmetic between bfloat16 and float16."""
+"""What LLVM and the assembler fold wrongly is emitted so that they cannot (see `toolchain.llvm` and `toolchain.assembler_faults`): low bits of
+products, arithmetic between bfloat16 and float16, and halves of words that are known late."""
 
 import re
+import struct
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
-from tilejit.toolchain.llvm import hide_bfloats, to_ptx, wide_products
+from tilejit.toolchain.assembler_faults import wide_products
+from tilejit.toolchain.llvm import hide_bfloats, to_ptx
 
 from tests.gpu import in_child, needs_gpu
 
@@ -212,3 +214,41 @@ def test_bfloat16_beside_float16_is_numpy_s_on_the_gpu():
         o = tile.to_device(np.zeros(33, np.float16))
         kernel_of(way, wide)[1,](*map(tile.to_device, (x, y)), o)
         np.testing.assert_array_equal(o.numpy(), result(way, x, y, wide), err_msg=f"{first} {way} {second} in {wide}")
+
+
+# -- floats of 8 bits that are known late ----------------------------------------------------------------------------------
+
+@tile.jit(num_warps=1)
+def masked(x, o):
+    """Loads of which LLVM and the assembler know that their masks are false."""
+    never = tile.broadcast_to(tile.cast(100, tile.int32) != tile.cast(100, tile.int32), (4, 128))
+    for k, other in enumerate((-0.75, 3.0)):
+        v = tile.load(x[0:4, 0:128], mask=never, other=tile.cast(other, x.dtype))
+        tile.store(o[k, 0:4, 0:128], tile.cast(v, tile.float32))
+
+
+FLOATS = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_masked_loads_put_in_place_of_narrow_floats_becomes_float32(dtype):
+    x, o = np.ones((4, 128), dtype), np.zeros((2, 4, 128), np.float32)
+    masked[1,](x, o)
+    np.testing.assert_array_equal(o, np.broadcast_to(np.array([-0.75, 3], np.float32)[:, None, None], o.shape))
+
+
+@pytest.mark.parametrize("target", ["sm_89", "sm_90a", "sm_100a", "sm_120a"])
+def test_the_machine_code_has_both_halves_of_the_numbers_of_masked_loads(target):
+    """-0.75 is B4, 3 is 44 in float8_e4m3fn."""
+    code = masked.compile(np.ones((4, 128), FLOATS[0]), np.zeros((2, 4, 128), np.float32), target=target).sass()
+    given = [struct.unpack("I", struct.pack("f", float(x)))[0] & 0xFFFF for x in re.findall(r"UNPACK_B R\d+, (-?[\d.e+-]+) ;", code)]
+    assert set(given) == {0xB4B4, 0x4444}
+
+
+@needs_gpu("sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child()
+def test_what_masked_loads_put_in_place_of_narrow_floats_is_numpy_s_on_the_gpu():
+    for dtype in FLOATS:
+        o = tile.to_device(np.zeros((2, 4, 128), np.float32))
+        masked[1,](tile.to_device(np.ones((4, 128), dtype)), o)
+        np.testing.assert_array_equal(o.numpy(), np.broadcast_to(np.array([-0.75, 3], np.float32)[:, None, None], o.shape))

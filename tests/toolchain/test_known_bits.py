@@ -1,5 +1,5 @@
 """What the assembler knows of bits: where it makes a bit of a result constant, since some bits of the operands are known, the constant is
-right. ptxas 13.5 is wrong about products of registers, which are rewritten (`toolchain.llvm.wide_products`)."""
+right. ptxas 13.5 is wrong about products of registers, which are rewritten (`toolchain.assembler_faults.wide_products`)."""
 
 import random
 import re
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tilejit.toolchain import assembler, disassembler
-from tilejit.toolchain.llvm import wide_products
+from tilejit.toolchain.assembler_faults import wide_products
 
 ONES = (1 << 32) - 1
 # (bits of an operand that are not known, bits that are 1)

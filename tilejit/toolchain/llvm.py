@@ -34,6 +34,7 @@ from functools import cache
 
 from ..errors import ToolchainError
 from . import executable, libdevice as _libdevice, screen
+from .assembler_faults import avoid_faults
 from .intrinsics import TARGETS
 from .packages import package
 
@@ -163,7 +164,7 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
 
 def emit_ptx(module, target: str) -> str:
     """PTX of a module, which cannot be used afterwards."""
-    return wide_products(kept_negations(_machine(target)[0].emit_assembly(module)))
+    return avoid_faults(_machine(target)[0].emit_assembly(module))
 
 
 _WIDENED_BFLOAT = re.compile(r"^(\s*)(%\S+) = fpext bfloat (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
@@ -204,59 +205,6 @@ def selected_signs(ir: str) -> str:
     ir = _SIGN_TO_BFLOAT.sub(r"select i1 \1, bfloat 0xRBF80, bfloat 0xR0000", ir)
     return _SIGNS_TO_BFLOATS.sub(
         r"select <\1 x i1> \2, <\1 x bfloat> splat (bfloat 0xRBF80), <\1 x bfloat> zeroinitializer", ir)
-
-
-_SIGNED_EXTREME = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
-_NEGATION = re.compile(r"^(\s*)neg\.s(16|32)\s+(%\w+), (%\w+);", re.MULTILINE)
-
-
-def kept_negations(ptx: str) -> str:
-    """PTX whose negations of integers the assembler keeps.
-
-    ptxas 13.0 makes one ``VIMNMX3`` of two ``max.s32`` (also ``min`` and ``.s16``) on sm_90a and sm_100a, and drops
-    the ``neg`` of its second operand: ``max(max(a, -b), c)`` becomes ``max(a, b, c)``, a wrong number on the H200.
-    ptxas 13.5 keeps it. Neither takes ``~b + 1``, one instruction more, for a negation.
-    """
-    if not _SIGNED_EXTREME.search(ptx):
-        return ptx
-    return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
-
-
-_PRODUCT = re.compile(r"(?:^|(?<=[;{:]))(\s*)(@!?[%\w$]+\s+)?(mul|madc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+"
-                      r"([%\w$]+), *([%A-Za-z_$][\w$]*), *([%A-Za-z_$][\w$]*)(?:, *([^;]+))?;", re.MULTILINE)
-
-
-def wide_products(ptx: str) -> str:
-    """PTX in which products of two registers of 32 bits, or two unsigned ones of 16, are the low bits of 64-bit ones.
-
-    ptxas 13.5 takes the lowest bit of ``mul.lo.s32`` (also ``.u32``, ``.u16``, ``mul.wide.u16`` and ``mad``) for 0
-    where it knows that both factors are odd, or the lowest that may be set if they end in known zeros.
-    ``(a | 1) * (b | 1) & 1`` is 0, and ``| 1`` becomes ``+ 1``: wrong numbers on the H200, by each target's code. LLVM
-    folds what it knows itself, but not what a shuffle passes on. ptxas 13.0 is right. Neither knows bits of 64-bit
-    products, for which they emit the same IMAD.
-
-    Others of the kind were looked for among 74 instructions and pairs, with operands of which 17 sets of bits are
-    known: where a bit of the result became a constant, which one (`tests/toolchain/test_known_bits.py`).
-    Users' inline PTX is rewritten too, where a statement begins; there, ``mad.lo.cc`` and ``madc.lo`` are wrong too.
-    """
-    return _PRODUCT.sub(_widen, ptx)
-
-
-def _widen(product: re.Match[str]) -> str:
-    space, predicate, name, form, result, x, y, addend = product.groups(default="")
-    low = "tilejit_low" if addend else result  # these names hide no register of users' inline PTX
-    made, sign = "16" if form == "lo.u16" else "32", form[-3] if form.endswith("32") else "u"
-    steps = [f"mul.wide.{sign}32 tilejit_wide, {x}, {y}", f"cvt.u{made}.u64 {low}, tilejit_wide"]
-    registers = [".reg .b64 tilejit_wide;"]
-    if form.endswith("16"):
-        registers += [".reg .b32 tilejit_x, tilejit_y;"]
-        steps = [f"cvt.u32.u16 tilejit_x, {x}", f"cvt.u32.u16 tilejit_y, {y}",
-                 "mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y", *steps[1:]]
-    if addend:
-        registers += [f".reg .b{made} tilejit_low;"]
-        add = ("addc" if name == "madc" else "add") + (".cc" if ".cc." in form else "")
-        steps += [f"{add}.s{made} {result}, tilejit_low, {addend}"]
-    return f"{space}{{ {' '.join(registers)} {' '.join(f'{predicate}{step};' for step in steps)} }}"
 
 
 def _optimize(module, machine, passes: str, linked: bool) -> None:
