@@ -21,8 +21,8 @@ from typing import Any
 
 from hypothesis import settings
 
-FEWEST = 8  # examples that a property test draws at least, if it may draw so many
-PART = 3     # it draws one in so many of those that it draws in a run of every case
+FEWEST = 6  # examples that a property test draws at least, if it may draw so many
+PART = 4     # it draws one in so many of those that it draws in a run of every case
 
 
 def all_cases() -> bool:

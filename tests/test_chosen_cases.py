@@ -57,7 +57,7 @@ def test_all_cases_are_taken_if_asked_for(monkeypatch, setting, every):
     if setting is not None:
         monkeypatch.setenv("TILEJIT_ALL_CASES", setting)
     assert all_cases() is every
-    assert examples(600) == (600 if every else 200) and examples(FEWEST) == FEWEST and examples(5) == 5
+    assert examples(600) == (600 if every else 150) and examples(FEWEST) == FEWEST and examples(5) == 5
     assert part(range(7), 3, 4) == (list(range(7)) if every else [1, 4])
     assert len(combined(range(3), range(3), range(3))) == (27 if every else 10)
 
@@ -93,7 +93,7 @@ def test_all(x, y): pass
 
 met = []
 
-@settings(max_examples=90, database=None)
+@settings(max_examples=120, database=None)
 @given(st.integers())
 def test_drawn(n): met.append(n)
 
