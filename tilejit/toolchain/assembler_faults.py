@@ -27,8 +27,9 @@ def kept_negations(ptx: str) -> str:
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
-_PRODUCT = re.compile(r"(?:^|(?<=[;{:]))(\s*)(@!?[%\w$]+\s+)?(mul|madc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+"
-                      r"([%\w$]+), *([%A-Za-z_$][\w$]*), *([%A-Za-z_$][\w$]*)(?:, *([^;]+))?;", re.MULTILINE)
+_PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+), *([%A-Za-z_$][\w$]*), *"
+                      r"([%A-Za-z_$][\w$]*)(?:, *([^;]+))?;")
+_PREDICATE = re.compile(r"@!?[%\w$]+\s+\Z")
 
 
 def wide_products(ptx: str) -> str:
@@ -42,13 +43,19 @@ def wide_products(ptx: str) -> str:
 
     Others of the kind were looked for among 74 instructions and pairs, with operands of which 17 sets of bits are
     known: where a bit of the result became a constant, which one (`tests/toolchain/test_known_bits.py`).
-    Users' inline PTX is rewritten too, where a statement begins; there, ``mad.lo.cc`` and ``madc.lo`` are wrong too.
+    Users' inline PTX is rewritten too; there, ``mad.lo.cc`` and ``madc.lo`` are wrong too.
     """
-    return _PRODUCT.sub(_widen, ptx)
+    parts, end = [], 0
+    for product in _PRODUCT.finditer(ptx):  # begins with a letter, which is found faster than a predicate that may be
+        predicate = _PREDICATE.search(ptx, max(end, product.start() - 80), product.start())
+        parts += [ptx[end:predicate.start() if predicate else product.start()], _widen(product, predicate)]
+        end = product.end()
+    return "".join([*parts, ptx[end:]])
 
 
-def _widen(product: re.Match[str]) -> str:
-    space, predicate, name, form, result, x, y, addend = product.groups(default="")
+def _widen(product: re.Match[str], predicated: re.Match[str] | None) -> str:
+    name, form, result, x, y, addend = product.groups(default="")
+    predicate = predicated[0] if predicated else ""
     low = "tilejit_low" if addend else result  # these names hide no register of users' inline PTX
     made, sign = "16" if form == "lo.u16" else "32", form[-3] if form.endswith("32") else "u"
     steps = [f"mul.wide.{sign}32 tilejit_wide, {x}, {y}", f"cvt.u{made}.u64 {low}, tilejit_wide"]
@@ -59,9 +66,9 @@ def _widen(product: re.Match[str]) -> str:
                  "mul.wide.u32 tilejit_wide, tilejit_x, tilejit_y", *steps[1:]]
     if addend:
         registers += [f".reg .b{made} tilejit_low;"]
-        add = ("addc" if name == "madc" else "add") + (".cc" if ".cc." in form else "")
+        add = ("addc" if name == "adc" else "add") + (".cc" if ".cc." in form else "")
         steps += [f"{add}.s{made} {result}, tilejit_low, {addend}"]
-    return f"{space}{{ {' '.join(registers)} {' '.join(f'{predicate}{step};' for step in steps)} }}"
+    return f"{{ {' '.join(registers)} {' '.join(f'{predicate}{step};' for step in steps)} }}"
 
 
 _UNPACKING = re.compile(r"\bcvt\.[\w.:]*f16x2\.(?:e4m3|e5m2|e2m3|e3m2|ue8m0)x2\s+[%\w$]+,\s*([%\w$]+)")
@@ -83,9 +90,9 @@ def shifted_halves(ptx: str) -> str:
     Of more than 100 other instructions that read words, halves and bytes of such constants, none is wrong
     (`tests/toolchain/test_late_constants.py`).
     """
-    unpacked = set(_UNPACKING.findall(ptx))
-    if not unpacked:
+    if "f16x2.e" not in ptx and "f16x2.ue8m0x2" not in ptx:
         return ptx
+    unpacked = set(_UNPACKING.findall(ptx))
     never_constant = _never_constant(ptx)
 
     def shift(moved: re.Match[str]) -> str:
