@@ -30,7 +30,7 @@ from tests.mutants.compiler_mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = "quick"  # stands for the quick tests
-COPIED = ("tilejit", "tests", "docs", "tutorials", "pyproject.toml", "README.md", "CONTRIBUTING.md")
+COPIED = ("tilejit", "_tilejit_pytest.py", "tests", "docs", "tutorials", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 
 
 @dataclass(frozen=True)
