@@ -142,7 +142,7 @@ def optimize(ir: str, target: str, passes: str, libdevice: bool):
     binding = _llvm()
     machine, layout = _machine(target)
     context = binding.create_context()  # a new one for each kernel, so that types and constants do not accumulate
-    module = _parse(hide_bfloats(ir), context, _TRIPLE, layout)
+    module = _parse(hide_rounded_halves(hide_bfloats(ir)), context, _TRIPLE, layout)
     try:
         if functions:
             _link(module, functions, layout, context)
@@ -189,6 +189,31 @@ def _shift_bits(widening: re.Match[str]) -> str:
              f"{step}.s = shl i32 {step}.z, 16", f"{narrow} = bitcast i32 {step}.s to float"]
     steps += [f"{result} = fpext float {narrow} to double"] if wide == "double" else []
     return "\n".join(f"{space}{step}{rest}" for step in steps)
+
+
+_ROUNDED_HALF = re.compile(r"^\s*(%\S+) = (?:(?:[su]itofp|fptrunc) \S+ \S+ to half|phi half|select i1 \S+ half)\b", re.MULTILINE)
+_WIDENED_HALF = re.compile(r"^(\s*)(%\S+) = fpext half (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
+
+
+def hide_rounded_halves(ir: str) -> str:
+    """IR text in which numbers that were rounded to float16 become float32 by an instruction that LLVM does not know, if
+    it converts integers of 32 or more bits.
+
+    InstCombine of LLVM 22 drops the rounding of an integer whose known zeros leave it no more bits than the
+    significand has, also where the number is beyond float16's range: of a number of 8 bits, ``x << 15`` becomes
+    65536.0 instead of infinity."""
+    if "half" not in ir or "itofp i32" not in ir and "itofp i64" not in ir:
+        return ir
+    rounded = set(_ROUNDED_HALF.findall(ir))
+    return _WIDENED_HALF.sub(lambda widening: _convert(widening) if widening[3] in rounded else widening[0], ir)
+
+
+def _convert(widening: re.Match[str]) -> str:
+    space, result, x, wide, rest = widening.groups()
+    bits = f"%of.{result[1:]}"  # a number, as LLVM writes them, begins no name
+    kind, constraint = ("f64", "d") if wide == "double" else ("f32", "f")
+    return (f"{space}{bits} = bitcast half {x} to i16{rest}\n"
+            f'{space}{result} = call {wide} asm "cvt.{kind}.f16 $0, $1;", "={constraint},h"(i16 {bits}){rest}')
 
 
 _SIGN_TO_BFLOAT = re.compile(r"\bsitofp i1 (\S+) to bfloat\b")
