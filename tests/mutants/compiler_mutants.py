@@ -202,7 +202,7 @@ MUTANTS = (
            "language/test_ramps.py language/test_gathers.py"),
     Mutant("passes/checks", "if not isinstance(start, Const) or 0 <= start.value <= size - extent:",
            "if not isinstance(start, Const) or 0 <= start.value <= size:",
-           "ops/test_bounds.py language/test_warnings.py language/test_bad_input.py"),
+           "ops/test_bounds.py language/test_places.py language/test_bad_input.py"),
     Mutant("passes/checks", "return least is not None and least >= 0",
            "return least is not None and least >= -1",
            "ops/test_scan.py language/test_warnings.py"),

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 from tilejit.errors import LaunchError
+from tilejit.runtime.element_types import integer_limits
 from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
 
 BASE = {"name": "k", "threads": 128, "cluster": None, "shared": 0, "pdl": False, "arguments": [["array", "float32", 2]],
@@ -21,6 +22,7 @@ def recipe(**changes):
 
 @pytest.mark.parametrize("changes, words", [
     (dict(threads=0), "0 threads"), (dict(threads=1025), "1025 threads"), (dict(cluster=[4, 4, 2]), "cluster"),
+    (dict(cluster=[2, 0, 1]), "cluster"), (dict(cluster=[2, 1]), "cluster"),
     (dict(params=[["pointer", 0]]), "parameter"), (dict(params=[["size", 0, 0, "i16"]]), "parameter"),
     (dict(params=[["scalar", 0, "quad"]]), "quad"), (dict(guards=[[["lucky", 0], True]]), "lucky"),
     (dict(maps=[{**MAP, "box": [3, 8]}]), "12 bytes"), (dict(maps=[{**MAP, "swizzle": 1}]), "32 bytes that swizzle 1 spans"),
@@ -28,6 +30,10 @@ def recipe(**changes):
 def test_a_recipe_that_no_device_can_run_is_refused(changes, words):
     with pytest.raises(LaunchError, match=words):
         recipe(**changes)
+
+
+def test_integers_have_the_limits_of_their_dtype():
+    assert [integer_limits(name) for name in ("uint8", "int16", "uint64", "float32")] == [(0, 255), (-32768, 32767), (0, (1 << 64) - 1), None]
 
 
 def test_a_cluster_of_one_cta_is_no_cluster():

@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 from ..errors import LaunchError
@@ -190,7 +191,7 @@ class Recipe:
         if not 1 <= self.threads <= THREADS_LIMIT:
             raise LaunchError(f"{self.name}: a CTA of {self.threads} threads; it may have 1 to {THREADS_LIMIT}")
         if self.cluster:
-            count = self.cluster[0] * self.cluster[1] * self.cluster[2]
+            count = prod(self.cluster)
             if len(self.cluster) != 3 or min(self.cluster) < 1 or count > CLUSTER_LIMIT:
                 raise LaunchError(f"{self.name}: a cluster of {self.cluster}; it may have 1 to {CLUSTER_LIMIT} CTAs")
         for map_ in self.maps:
