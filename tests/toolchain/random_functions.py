@@ -215,12 +215,21 @@ def double_to_bfloat(x: float) -> float:
     return to_bfloat(float(near))
 
 
-KEPT = [ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)(to_bfloat), ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_double)(double_to_bfloat)]
+def double_to_half(x: float) -> float:
+    """A float whose lower half has the bits of the float16 nearest to x."""
+    with np.errstate(over="ignore"):
+        return struct.unpack("f", struct.pack("I", int(np.float64(x).astype(np.float16).view(np.uint16))))[0]
+
+
+# the functions that LLVM calls for want of instructions
+CALLED = {"__truncsfbf2": (to_bfloat, ctypes.c_float), "__truncdfbf2": (double_to_bfloat, ctypes.c_double), "__truncdfhf2": (double_to_half, ctypes.c_double)}
+KEPT = {name: ctypes.CFUNCTYPE(ctypes.c_float, given)(function) for name, (function, given) in CALLED.items()}
 
 
 def host_machine():
-    """A machine that does not use instructions of the host for bfloat16, which flush subnormal numbers."""
-    features = binding.get_host_cpu_features().flatten() + ",-avx512bf16"
+    """A machine that does not use the host's instructions for bfloat16, which flush subnormal numbers, and for float16: LLVM makes the
+    least i16 of NaN by them."""
+    features = binding.get_host_cpu_features().flatten() + ",-avx512bf16,-avx512fp16"
     return binding.Target.from_default_triple().create_target_machine(cpu=binding.get_host_cpu_name(), features=features, opt=0, jit=True,
                                                                       codemodel="jitdefault")
 
@@ -290,7 +299,7 @@ def difference(seed: int) -> str:
 def prepare() -> None:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    for name, function in zip(("__truncsfbf2", "__truncdfbf2"), KEPT):
+    for name, function in KEPT.items():
         binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
 
 
