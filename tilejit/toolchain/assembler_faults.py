@@ -27,8 +27,8 @@ def kept_negations(ptx: str) -> str:
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
-_PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+)\s*,\s*([%A-Za-z_$][\w$]*)\s*,\s*"
-                      r"([%A-Za-z_$][\w$]*)\s*(?:,\s*([^;]+))?;")
+_PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+)\s*,\s*([%A-Za-z_$][\w$]*)\s*,"
+                      r"\s*([%A-Za-z_$][\w$]*)\s*(?:,\s*([^;]+))?;")
 _PREDICATE = re.compile(r"@\s*!?\s*[%\w$]+\s+\Z")
 
 
