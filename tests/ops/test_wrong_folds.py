@@ -84,7 +84,9 @@ def test_the_machine_code_keeps_the_ors_behind_products():
     ("{ madc.lo.cc.u32 x,y,$_z,w; @!p mul.lo.u32 y,x,x; }",
      "{ { .reg .b64 tilejit_wide; .reg .b32 tilejit_low; mul.wide.u32 tilejit_wide, y, $_z; cvt.u32.u64 tilejit_low, tilejit_wide; "
      "addc.cc.s32 x, tilejit_low, w; } "
-     "{ .reg .b64 tilejit_wide; @!p mul.wide.u32 tilejit_wide, x, x; @!p cvt.u32.u64 y, tilejit_wide; } }")])
+     "{ .reg .b64 tilejit_wide; @!p mul.wide.u32 tilejit_wide, x, x; @!p cvt.u32.u64 y, tilejit_wide; } }"),
+    ("@ ! p mul.lo.s32 x ,y,\tz ;",
+     "{ .reg .b64 tilejit_wide; @ ! p mul.wide.s32 tilejit_wide, y, z; @ ! p cvt.u32.u64 x, tilejit_wide; }")])
 def test_products_of_all_forms_are_widened(line, wide):
     assert wide_products(f"a;\n{line}\nb;\n") == f"a;\n{wide}\nb;\n"
 

@@ -144,6 +144,26 @@ def test_halves_of_constants_that_are_known_late_are_unpacked(kind, target):
         assert unpacked_numbers(kind, target) == [HALVES] * 6
 
 
+# Words that are made of a constant and a loaded number, or that pass through local memory; N makes names for one word only.
+MIXED = ["mov.b32 {a, b}, X; mov.b16 c, b; CVT Y, a; CVT Z, c;",
+         ".reg .b64 dN; .reg .b32 vN, wN; mov.b64 dN, {T, X}; mov.b64 {vN, wN}, dN; mov.b32 {a, b}, wN; CVT Y, a; CVT Z, b;",
+         ".reg .b64 dN; .reg .b16 hN; mov.b64 dN, {T, X}; mov.b64 {hN, c, a, b}, dN; CVT Y, a; CVT Z, b;",
+         ".reg .b32 vN; bfi.b32 vN, X, T, 0, 32; mov.b32 {a, b}, vN; CVT Y, a; CVT Z, b;",
+         ".reg .b32 vN, wN; and.b32 vN, T, 0; or.b32 wN, vN, X; mov.b32 {a, b}, wN; CVT Y, a; CVT Z, b;",
+         ".reg .b32 vN; .local .b32 room; st.local.b32 [room], X; ld.local.b32 vN, [room]; mov.b32 {a, b}, vN; CVT Y, a; CVT Z, b;"]
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_constants_that_loaded_numbers_are_mixed_with_are_unpacked(form):
+    def rewritten(ptx: str) -> str:
+        blocks = ptx.split("{ .reg .b16 a, b, c;")
+        return shifted_halves("{ .reg .b16 a, b, c;".join(re.sub(r"\b([dhvw])N\b", rf"\g<1>_{n}", block) for n, block in enumerate(blocks)))
+    form = form.replace("CVT", "cvt.rn.f16x2.e4m3x2")
+    codes = machine_codes([form], "sm_90a", rewritten)
+    for way in WAYS:
+        assert {number for name, number in numbers(codes[form, way], 16) if "UNPACK" in name} == HALVES
+
+
 def test_wrong_halves_are_seen_in_machine_code():
     def shifted_too_little(ptx: str) -> str:
         return shifted_halves(ptx).replace("tilejit_parts, %r3, 16;", "tilejit_parts, %r3, 8;")
@@ -160,7 +180,9 @@ SHIFTED = ("{ .reg .b32 tilejit_parts; shr.u32 tilejit_parts, %r1, 0; cvt.u16.u3
     ("ld.shared.b32 %r1, [%r0];", False), ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r9}, [%r0];", False),
     ("ld.shared.b32 %r8, [%r0];\nprmt.b32 %r1, %r8, %r7, 0x5410;", False), ("@%p1 ld.shared.b32 %r1, [%r0];", True),
     ("mov.b32 %r1, 7;\n@%p1 ld.global.b32 %r1, [%d1];", True), ("prmt.b32 %r1, %r8, %r7, 0x5410;", True),
-    ("ld.shared.b32 %r8, [%r0];\nselp.b32 %r1, %r8, 5, %p1;", True), ("", True)])
+    ("ld.shared.b32 %r8, [%r0];\nselp.b32 %r1, %r8, 5, %p1;", True), ("", True),
+    ("ld.shared.b32 %r8, [%r0];\nshr.u32 %r1, %r8, 0x8;", False), ("ld.shared.b32 %r8, [%r0];\nbfi.b32 %r1, %r7, %r8, 0, 32;", True),
+    ("ld.shared.b32 %r8, [%r0];\nmov.b64 %d2, {%r8, %r7};\nmov.b64 {%r9, %r1}, %d2;", True), ("ld.local.b32 %r1, [%r0];", True)])
 def test_words_that_are_surely_loaded_are_unpacked_by_one_instruction(made, constant):
     text = f"{made}\n{{ .reg .b16 a, b; {MOVE} }}\n"
     assert shifted_halves(text) == (text.replace("mov.b32 {a, b}, %r1;", SHIFTED) if constant else text)

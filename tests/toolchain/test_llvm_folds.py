@@ -76,6 +76,34 @@ def test_integers_beyond_float16_become_infinite_before_they_are_widened():
         assert len(re.findall(r"cvt\.f(?:32|64)\.f16\b", ptx)) == 5
 
 
+@tile.jit(num_warps=1)
+def passed_on(x, o):
+    """As in `rounded`, through operations that LLVM drops since the integers are not negative."""
+    h = tile.cast((tile.load(x[0:32]) & 255) << 15, tile.float16)
+    one, none = tile.cast(1.0, tile.float16), tile.cast(0.0, tile.float16)
+    tile.store(o[0, 0:32], tile.cast(tile.abs(h), tile.float32))
+    tile.store(o[1, 0:32], tile.cast(h * 1.0, tile.float32))
+    tile.store(o[2, 0:32], tile.cast(h + 0.0, tile.float32))
+    tile.store(o[3, 0:32], tile.cast(tile.maximum(h, h), tile.float32))
+    tile.store(o[4, 0:32], tile.cast(tile.bitcast(tile.bitcast(h, tile.int16) & 0x7fff, tile.float16), tile.float32))
+    tile.store(o[5, 0:32], tile.cast(tile.fma(h, one, none), tile.float32))
+    tile.store(o[6, 0:32], tile.cast(tile.copysign(h, one), tile.float32))
+
+
+def test_rounded_integers_that_operations_pass_on_are_not_widened_from_the_integers():
+    x, o = np.arange(32, dtype=np.int32), np.zeros((7, 32), np.float32)
+    passed_on[1,](x, o)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(o, np.broadcast_to((x << 15).astype(np.float16).astype(np.float32), o.shape))
+    ptx = passed_on.compile(x, o, target="sm_90a").ptx
+    assert "cvt.f32.f16" in ptx and not re.search(r"cvt\.rn\.f32\.[su](32|64)", ptx)
+
+
+def test_what_is_computed_of_loaded_numbers_is_not_hidden():
+    text = "  %a = load half, ptr %p\n  %b = fadd half %a, %a\n  %i = sitofp i32 %j to float\n  %f = fpext half %b to float\n"
+    assert llvm.hide_rounded_halves(text) == text
+
+
 def test_only_numbers_that_were_rounded_are_hidden():
     text = "  %a = load half, ptr %p\n  %f = fpext half %a to float, !dbg !1\n  %h = fptrunc float %f to half\n  %g = fpext half %h to float, !dbg !2\n"
     assert llvm.hide_rounded_halves(text) == text

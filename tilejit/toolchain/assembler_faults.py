@@ -12,7 +12,7 @@ def avoid_faults(ptx: str) -> str:
 
 
 _SIGNED_EXTREME = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
-_NEGATION = re.compile(r"^(\s*)neg\.s(16|32)\s+(%\w+), (%\w+);", re.MULTILINE)
+_NEGATION = re.compile(r"^([ \t]*)neg\.s(16|32)\s+(%\w+), (%\w+);", re.MULTILINE)
 
 
 def kept_negations(ptx: str) -> str:
@@ -27,9 +27,9 @@ def kept_negations(ptx: str) -> str:
     return _NEGATION.sub(r"\1not.b\2 \t\3, \4;\n\1add.s\2 \t\3, \3, 1;", ptx)
 
 
-_PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+), *([%A-Za-z_$][\w$]*), *"
-                      r"([%A-Za-z_$][\w$]*)(?:, *([^;]+))?;")
-_PREDICATE = re.compile(r"@!?[%\w$]+\s+\Z")
+_PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+)\s*,\s*([%A-Za-z_$][\w$]*)\s*,"
+                      r"\s*([%A-Za-z_$][\w$]*)\s*(?:,\s*([^;]+))?;")
+_PREDICATE = re.compile(r"@\s*!?\s*[%\w$]+\s+\Z")
 
 
 def wide_products(ptx: str) -> str:
@@ -73,9 +73,10 @@ def _widen(product: re.Match[str], predicated: re.Match[str] | None) -> str:
 
 _UNPACKING = re.compile(r"\bcvt\.[\w.:]*f16x2\.(?:e4m3|e5m2|e2m3|e3m2|ue8m0)x2\s+[%\w$]+,\s*([%\w$]+)")
 _PARTS = re.compile(r"(@!?[%\w$]+\s+)?\bmov\.b(32|64)\s*\{([^{}]*)\}\s*,\s*([%\w$]+)\s*;")
-_DEFINITION = re.compile(r"(?:^|(?<=[;{}:]))\s*(@!?[%\w$]+\s+)?([a-z][\w.:]*)\s+(\{[^{}]*\}|[%\w$|]+)\s*,([^;]*);",
+_COPY = re.compile(r"\bmov\.[bus]16\s+([%\w$]+)\s*,\s*([%\w$]+)\s*;")
+_DEFINITION = re.compile(r"(?:^|(?<=[;{}:]))[ \t]*(@!?[%\w$]+\s+)?([a-z][\w.:]*)\s+(\{[^{}]*\}|[%\w$|]+)\s*,([^;]*);",
                          re.MULTILINE)
-_REGISTER = re.compile(r"[%A-Za-z_$][\w$]*")
+_REGISTER = re.compile(r"(?<![\w$])[%A-Za-z_$][\w$]*")
 _UNKNOWN = ("ld.", "ldmatrix", "atom.", "mma.", "wgmma.", "tcgen05.ld")  # the assembler does not know their results
 
 
@@ -93,6 +94,9 @@ def shifted_halves(ptx: str) -> str:
     if "f16x2.e" not in ptx and "f16x2.ue8m0x2" not in ptx:
         return ptx
     unpacked = set(_UNPACKING.findall(ptx))
+    copies = _COPY.findall(ptx)
+    while found := {source for copy, source in copies if copy in unpacked} - unpacked:
+        unpacked |= found
     never_constant = _never_constant(ptx)
 
     def shift(moved: re.Match[str]) -> str:
@@ -108,7 +112,8 @@ def shifted_halves(ptx: str) -> str:
 
 
 def _never_constant(ptx: str) -> set[str]:
-    """The registers that surely hold no constant: loaded ones, and what is computed from such."""
+    """The registers that surely hold no constant: loaded ones, what is computed from such only, and words of bytes of
+    such and others. The assembler knows what is loaded from local memory if it keeps that in registers."""
     made = [(predicate, name, _REGISTER.findall(results), operands)
             for predicate, name, results, operands in _DEFINITION.findall(ptx)]
     times = Counter(register for _, _, results, _ in made for register in results)
@@ -116,6 +121,9 @@ def _never_constant(ptx: str) -> set[str]:
     for predicate, name, results, operands in made:
         if predicate or name.startswith("selp") or any(times[register] > 1 for register in results):
             continue
-        if name.startswith(_UNKNOWN) or not found.isdisjoint(_REGISTER.findall(operands)):
+        sources = set(_REGISTER.findall(operands))
+        if name.startswith("ld.local"):
+            continue
+        if name.startswith(_UNKNOWN) or sources and sources <= found or name == "prmt.b32" and sources & found:
             found.update(results)
     return found

@@ -167,7 +167,7 @@ def emit_ptx(module, target: str) -> str:
     return avoid_faults(_machine(target)[0].emit_assembly(module))
 
 
-_WIDENED_BFLOAT = re.compile(r"^(\s*)(%\S+) = fpext bfloat (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
+_WIDENED_BFLOAT = re.compile(r"^([ \t]*)(%\S+) = fpext bfloat (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
 
 
 def hide_bfloats(ir: str) -> str:
@@ -191,20 +191,29 @@ def _shift_bits(widening: re.Match[str]) -> str:
     return "\n".join(f"{space}{step}{rest}" for step in steps)
 
 
-_ROUNDED_HALF = re.compile(r"^\s*(%\S+) = (?:(?:[su]itofp|fptrunc) \S+ \S+ to half|phi half|select i1 \S+ half)\b", re.MULTILINE)
-_WIDENED_HALF = re.compile(r"^(\s*)(%\S+) = fpext half (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
+_RESULT = re.compile(r"^[ \t]*(%\S+) = (.*)$", re.MULTILINE)
+_ROUNDING = re.compile(r"(?:[su]itofp|fptrunc)\b.* to half\b|phi half\b|select\b.*\bhalf\b")
+# results that hold no half of which LLVM knows how it was made
+_FORGETS = re.compile(r"fpext\b|[fi]cmp\b|fpto[su]i\b|(?:tail )?call\b.*\basm\b")
+_OPERAND = re.compile(r"%[\w.$-]+")
+_WIDENED_HALF = re.compile(r"^([ \t]*)(%\S+) = fpext half (%[^\s,]+) to (float|double)(.*)$", re.MULTILINE)
 
 
 def hide_rounded_halves(ir: str) -> str:
-    """IR text in which numbers that were rounded to float16 become float32 by an instruction that LLVM does not know, if
-    it converts integers of 32 or more bits.
+    """IR text in which numbers that were rounded to float16, and what is computed from such, become float32 by an
+    instruction that LLVM does not know, if it converts integers of 32 or more bits.
 
     InstCombine of LLVM 22 drops the rounding of an integer whose known zeros leave it no more bits than the
     significand has, also where the number is beyond float16's range: of a number of 8 bits, ``x << 15`` becomes
-    65536.0 instead of infinity."""
+    65536.0 instead of infinity. It does so where it has dropped operations in between too: ``abs`` of numbers that are
+    not negative, ``x * 1.0``, ``maximum(x, x)`` and bits that become a half again."""
     if "half" not in ir or "itofp i32" not in ir and "itofp i64" not in ir:
         return ir
-    rounded = set(_ROUNDED_HALF.findall(ir))
+    rounded: set[str] = set()
+    for result, operation in _RESULT.findall(ir):
+        passed_on = not rounded.isdisjoint(_OPERAND.findall(operation)) and not _FORGETS.match(operation)
+        if passed_on or _ROUNDING.match(operation):
+            rounded.add(result)
     return _WIDENED_HALF.sub(lambda widening: _convert(widening) if widening[3] in rounded else widening[0], ir)
 
 
