@@ -93,7 +93,7 @@ def test_products_of_all_forms_are_widened(line, wide):
 
 def test_products_that_the_assembler_knows_rightly_stay():
     for right in ("\tmul.lo.s32 \t%r1, %r2, 12;", "\tmul.lo.s64 \t%rd1, %rd2, %rd3;", "\tmul.lo.s16 \t%rs1, %rs2, %rs3;",
-                  "\tmul.wide.s16 \t%r1, %rs2, %rs3;", "\tmul.wide.u32 \t%rd1, %r2, %r3;"):
+                  "\tmul.wide.s16 \t%r1, %rs2, %rs3;", "\tmul.wide.u32 \t%rd1, %r2, %r3;", "\tmad.lo.s32 \t%r1, %r2, %r3, %r4 // a; b\n;"):
         assert wide_products(right) == right
 
 

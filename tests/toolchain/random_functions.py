@@ -195,7 +195,10 @@ class Function:
         kind = rng.choice(narrow[1:])
         self.add(kind, f"trunc {wide} {given[-1]} to {kind}")
         kind, wider = rng.choice([("half", "float"), ("half", "double"), ("bfloat", "float"), ("float", "double")])
-        self.add(wider, f"fpext {kind} {self.to_float(wide, given[-1], kind)} to {wider}")
+        x = self.to_float(wide, given[-1], kind)
+        if rng.random() < 0.5:
+            x = self.combine(kind, [x, x, self.any(kind)])
+        self.add(wider, f"fpext {kind} {x} to {wider}")
 
 
 # -- on the host -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def kept_negations(ptx: str) -> str:
 
 
 _PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+)\s*,\s*([%A-Za-z_$][\w$]*)\s*,"
-                      r"\s*([%A-Za-z_$][\w$]*)\s*(?:,\s*([^;]+))?;")
+                      r"\s*([%A-Za-z_$][\w$]*)\s*(?:,\s*([^;/]+))?;")
 _PREDICATE = re.compile(r"@\s*!?\s*[%\w$]+\s+\Z")
 
 
