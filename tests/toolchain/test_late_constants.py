@@ -192,3 +192,10 @@ def test_halves_that_are_not_unpacked_stay():
     text = "mov.b32 {%rs1, %rs2}, %r1;\ncvt.f32.f16 %r2, %rs2;\n"
     assert shifted_halves(text) == text
     assert shifted_halves(text + "cvt.rn.f16x2.e5m2x2 %r3, %rs1;\n") == text + "cvt.rn.f16x2.e5m2x2 %r3, %rs1;\n"
+
+
+@pytest.mark.parametrize("predicate", ["@%p1 ", "@ %p1 ", "@! %p1\t"])
+def test_parts_that_are_moved_under_a_predicate_are_shifted_under_it(predicate):
+    unpacked = "cvt.rn.f16x2.e4m3x2 %r2, %h2;\n"
+    text = shifted_halves(f"{predicate}mov.b32 {{_, %h2}}, %r1;\n{unpacked}")
+    assert text == f"{{ .reg .b32 tilejit_parts; {predicate}shr.u32 tilejit_parts, %r1, 16; {predicate}cvt.u16.u32 %h2, tilejit_parts; }}\n{unpacked}"

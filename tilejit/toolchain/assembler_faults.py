@@ -29,7 +29,8 @@ def kept_negations(ptx: str) -> str:
 
 _PRODUCT = re.compile(r"m(ul|adc?)\.(lo\.(?:cc\.)?[su]32|lo\.u16|wide\.u16)\s+([%\w$]+)\s*,\s*([%A-Za-z_$][\w$]*)\s*,"
                       r"\s*([%A-Za-z_$][\w$]*)\s*(?:,\s*([^;/]+))?;")
-_PREDICATE = re.compile(r"@\s*!?\s*[%\w$]+\s+\Z")
+_PREDICATED = r"(@\s*!?\s*[%\w$]+\s+)"
+_PREDICATE = re.compile(_PREDICATED + r"\Z")
 
 
 def wide_products(ptx: str) -> str:
@@ -72,10 +73,10 @@ def _widen(product: re.Match[str], predicated: re.Match[str] | None) -> str:
 
 
 _UNPACKING = re.compile(r"\bcvt\.[\w.:]*f16x2\.(?:e4m3|e5m2|e2m3|e3m2|ue8m0)x2\s+[%\w$]+,\s*([%\w$]+)")
-_PARTS = re.compile(r"(@!?[%\w$]+\s+)?\bmov\.b(32|64)\s*\{([^{}]*)\}\s*,\s*([%\w$]+)\s*;")
+_PARTS = re.compile(_PREDICATED + r"?\bmov\.b(32|64)\s*\{([^{}]*)\}\s*,\s*([%\w$]+)\s*;")
 _COPY = re.compile(r"\bmov\.[bus]16\s+([%\w$]+)\s*,\s*([%\w$]+)\s*;")
-_DEFINITION = re.compile(r"(?:^|(?<=[;{}:]))[ \t]*(@!?[%\w$]+\s+)?([a-z][\w.:]*)\s+(\{[^{}]*\}|[%\w$|]+)\s*,([^;]*);",
-                         re.MULTILINE)
+_DEFINITION = re.compile(r"(?:^|(?<=[;{}:]))[ \t]*" + _PREDICATED + r"?([a-z][\w.:]*)\s+"
+                         r"(\{[^{}]*\}|[%\w$|]+)\s*,([^;]*);", re.MULTILINE)
 _REGISTER = re.compile(r"(?<![\w$])[%A-Za-z_$][\w$]*")
 _UNKNOWN = ("ld.", "ldmatrix", "atom.", "mma.", "wgmma.", "tcgen05.ld")  # the assembler does not know their results
 
@@ -119,11 +120,9 @@ def _never_constant(ptx: str) -> set[str]:
     times = Counter(register for _, _, results, _ in made for register in results)
     found: set[str] = set()
     for predicate, name, results, operands in made:
-        if predicate or name.startswith("selp") or any(times[register] > 1 for register in results):
+        if predicate or name.startswith(("selp", "ld.local")) or any(times[register] > 1 for register in results):
             continue
         sources = set(_REGISTER.findall(operands))
-        if name.startswith("ld.local"):
-            continue
         if name.startswith(_UNKNOWN) or sources and sources <= found or name == "prmt.b32" and sources & found:
             found.update(results)
     return found
