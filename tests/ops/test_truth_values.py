@@ -16,10 +16,11 @@ READS = [("int16", "float16", "tile.cast({}, tile.int32)", "int32", "F2I"), ("ui
          ("uint32", "float32", "tile.cast({}, tile.bfloat16)", "bfloat16", "F2F|F2FP"),
          ("int32", "float32", "tile.round({})", "float32", "FRND"), ("int32", "float32", "-({})", "float32", "FADD|FMUL|LOP3|FFMA"),
          ("int32", "float32", "tile.cast({}, tile.float64)", "float64", "F2F"), ("int64", "float64", "tile.cast({}, tile.int32)", "int32", "F2I")]
-# ways to an integer `i` that is 0 or 1, from the bools p and q
+# ways to an integer `i` that is 0 or 1, from the bools p and q; of the last the assembler knows that it is 1, but not LLVM
 WAYS = ["tile.cast(p, tile.{0})", "tile.cast(p, tile.{0}) | tile.cast(q, tile.{0})", "tile.cast(p, tile.{0}) & tile.cast(q, tile.{0})",
         "tile.where(p, tile.cast(0, tile.{0}), tile.cast(1, tile.{0}))", "-(-tile.cast(p, tile.{0}))",
-        "tile.minimum(tile.cast(tile.abs(y), tile.{0}), tile.cast(1, tile.{0}))"]
+        "tile.minimum(tile.cast(tile.abs(y), tile.{0}), tile.cast(1, tile.{0}))",
+        "tile.cast(tile.any(tile.broadcast_to(tile.arange(3), (32, 3)), axis=1), tile.{0})"]
 
 
 def kernel_of(ways: list[str], integer: str, kind: str, use: str, out: str):
@@ -36,7 +37,7 @@ def kernel_of(ways: list[str], integer: str, kind: str, use: str, out: str):
 def arrays(out: str, ways: int = len(WAYS)):
     import ml_dtypes
     x = np.broadcast_to(np.arange(32, dtype=np.int32) % 8, (ways, 32)).copy()
-    return x, np.zeros((ways, 2, 32), getattr(ml_dtypes, out, None) or out)
+    return x, np.zeros((ways, 2, 32), getattr(ml_dtypes, out, None) or out.rstrip("_"))
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
@@ -50,12 +51,21 @@ def test_the_instruction_that_reads_the_float_is_in_the_machine_code(integer, ki
     assert not any("SEL" in line and ("0x3c00" in line or "0x3f80" in line or " 1," in line or "0xffffffff" in line) for line in sass)
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("integer, kind", sorted({(integer, kind) for integer, kind, *_ in READS}))
+def test_the_assembler_does_not_know_that_a_truth_value_is_one(integer, kind, target):
+    """It would fold the comparison, as if 1 were 1.0."""
+    kernel = kernel_of([WAYS[-1]], integer, kind, "{} != 1", "bool_")
+    sass = kernel.compile(*arrays("bool", 1), 2, target=target, num_warps=1).sass()
+    assert "SR_LTMASK" in sass and re.search(r"\b[DFH]SETP?2?\.\S*(NEU|EQ)", sass)
+
+
 @pytest.mark.parametrize("integer, kind, use, out, instruction", READS)
 def test_one_as_the_bits_of_a_float_is_its_smallest_number(integer, kind, use, out, instruction):
     x, o = arrays(out)
     kernel_of(WAYS, integer, kind, use, out)[1,](x, o, 2)
     p, q = x[0] > 3, x[0] > 5
-    bits = np.stack([p, p | q, p & q, ~p, p, x[0] != 0]).astype(integer).view(kind if kind != "bfloat16" else arrays("bfloat16")[1].dtype)
+    bits = np.stack([p, p | q, p & q, ~p, p, x[0] != 0, x[0] >= 0]).astype(integer).view(kind if kind != "bfloat16" else arrays("bfloat16")[1].dtype)
     with np.errstate(under="ignore"):
         want = np.round(bits) if "round" in use else -bits if use.startswith("-") else bits.astype(o.dtype)
     np.testing.assert_array_equal(o[:, 1], want)

@@ -206,11 +206,14 @@ class InstructionMixin(NarrowFloats):
         ptxas 13.0 and 13.5 make ``selp d, 1 << n % 64, 0`` of ``selp s, 1, 0; shl.b64 d, s, n`` with a constant `n`
         of 64 and more, and the same of any two constants. They fold ``shl.b32``, ``shl.b16`` and all ``shr``
         correctly.
+
+        Its shift is an arithmetic one, so that ptxas knows no bit of the zero: of a zero of which 31 bits are known,
+        ``1 | zero`` would be a known 1 again.
         """
         zero = self.entry("a zero that ptxas does not know",
-                          lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.u32 $0, t, 31; }", [int32], [],
+                          lambda: self.asm("{ .reg .b32 t; mov.u32 t, %lanemask_lt; shr.s32 $0, t, 31; }", [int32], [],
                                            pure=True)[0])
-        return self.ins(f"or {x.typed_text}, {self.cast(zero, x.dtype).text}", x.dtype)
+        return self.ins(f"xor {x.typed_text}, {self.cast(zero, x.dtype).text}", x.dtype)
 
     def _narrow_odd(self, x: V) -> V:
         """float64 to float32, rounded to odd, so that rounding the result to a narrower type is the same as rounding
