@@ -321,6 +321,11 @@ class Emitter(PlaceMixin, InstructionMixin):
             return self.memoize_for_region(("pinned", operand), lambda: self.mma.read_pins(value))
         return value
 
+    def forget_pinned(self) -> None:
+        """Forget what this region has read from pinned registers."""
+        for key in [key for key in self.memo[-1] if key[0] == "pinned"]:
+            del self.memo[-1][key]
+
     def _index(self, operand: Operand):
         """An index of a region or of points: constants stay ints, so that address arithmetic folds."""
         return operand.value if isinstance(operand, Const) else self.operand(operand)

@@ -167,6 +167,7 @@ class Structure(Component):
         self.e.values[node.index] = index
         for carry, value in zip(node.carried, carried):
             self.e.values[carry.inner] = value
+        self.e.forget_pinned()  # the last copy has changed what it read from its tiles' registers
         self.e.block(node.body)
         self.e.loc = node.loc
         inner = [c.inner for c in node.carried]
