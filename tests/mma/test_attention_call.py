@@ -132,6 +132,30 @@ def every_third(batch, head, rows, columns):
     return (columns + head) % 3 == 0
 
 
+@tile.jit
+def tilting(s, batch, head, rows, columns, slopes):
+    """Linear in the columns, and not in the rows."""
+    return tile.load(slopes[head]) * tile.cast(columns - 3, tile.float32) + s - tile.cast(rows % 5, tile.float32)
+
+
+@tile.jit
+def by_quarters(s, batch, head, rows, columns, slopes):
+    return s - 0.25 * tile.cast(columns - rows, tile.float32)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(causal=True), dict(window=(90, 33)), dict(scale=3.0), dict(scale=-0.2), dict(softcap=2.0),
+                                     dict(sinks=np.array([0.5, -1, 0, 2], np.float32))], ids=lambda x: "-".join(x) or "full")
+@pytest.mark.parametrize("d, config", [(64, None), (64, Config(bm=192, held=False, ahead=True, width=64)), (128, None), (128, Config(held=True)), (256, None)],
+                         ids=["64", "ahead", "128", "held", "256"])
+@pytest.mark.parametrize("function, change", [(alibi, lambda s, m, i, j: s + m * (j - i)), (tilting, lambda s, m, i, j: m * (j - 3) + s - i % 5),
+                                              (by_quarters, lambda s, m, i, j: s - 0.25 * (j - i))], ids=["alibi", "tilting", "quarters"])
+def test_what_functions_add_in_steps_is_right(function, change, d, config, options):
+    """The accumulators begin with it, where only a scale above 0 comes between. Maxima rise slowly, fast, and fall."""
+    q, k, v = inputs(1, 4, 2, 100, 450, d)
+    slopes, i, j = np.array([0.01, -0.2, 2.5, -7], np.float32), np.arange(100)[:, None], np.arange(450)
+    tried(q, k, v, config, score=function, arguments=(slopes,), change=lambda s: change(s, slopes[:, None, None].astype(float), i, j), **options)
+
+
 @CONFIGS
 def test_scores_go_through_the_users_function(config):
     q, k, v = inputs(2, 2, 1, 100, 150)

@@ -7,7 +7,7 @@ import pytest
 import tilejit as tile
 from tilejit.errors import CompilationError
 from tilejit.ops.language import math as elementary
-from tilejit.ops.language.derivative import with_derivative
+from tilejit.ops.language.derivative import is_linear, with_derivative, with_slope
 
 X = np.concatenate([np.linspace(-0.9, 0.9, 12), [-3.0, -1.5, 1.5, 3.0]]).astype(np.float32)
 N = len(X)
@@ -235,3 +235,116 @@ def of_what_it_depends_on():
 def test_derivatives_are_right(check):
     """They are one test, so that only the kernel of the first is assembled for every target."""
     check()
+
+
+# -- functions that are linear in an index -------------------------------------------------------------------------------
+
+@tile.jit
+def step_by_step(X, S, A, F: tile.constexpr):
+    """S [functions]: by how much each of F rises from one column to the next, 99 for those that are not linear in it."""
+    x, rows, columns = tile.load(X[0:4, 0:16]), tile.arange(4)[:, None] + 5, tile.arange(16)[None, :] + 7
+    for i in tile.static_range(len(F)):
+        if is_linear(F[i], x, columns, rows, columns, A):
+            y, slope = with_slope(F[i], x, columns, rows, columns, A)
+            tile.store(S[i], slope)
+            tile.store(X[0:4, 0:16], y - slope * tile.cast(columns, tile.float32))
+        else:
+            tile.store(S[i], 99.0)
+
+
+@tile.jit
+def by_distance(x, rows, columns, A):
+    return x + tile.load(A[0]) * (columns - rows).to(tile.float32)
+
+
+@tile.jit
+def by_number(x, rows, columns, A):
+    return 0.25 * tile.cast(3 + columns, tile.float32) + x - 1
+
+
+@tile.jit
+def falling(x, rows, columns, A):
+    return tile.load(A[1]) * tile.cast(tile.cast(-(columns + rows), tile.int64), tile.float32) - (-x) * 1 + tile.load(A[rows % 2])
+
+
+@tile.jit
+def twice(x, rows, columns, A):
+    return 2 * x + columns.to(tile.float32)
+
+
+@tile.jit
+def by_row(x, rows, columns, A):
+    return x + columns.to(tile.float32) * rows.to(tile.float32)
+
+
+@tile.jit
+def of_rows(x, rows, columns, A):
+    return x + rows.to(tile.float32)
+
+
+@tile.jit
+def in_halves(x, rows, columns, A):
+    return x + columns.to(tile.float16)
+
+
+@tile.jit
+def with_floor(x, rows, columns, A):
+    return tile.floor(x) + columns.to(tile.float32)
+
+
+@tile.jit
+def squares(x, rows, columns, A):
+    return x + (columns * columns).to(tile.float32)
+
+
+@tile.jit
+def wrapping(x, rows, columns, A):
+    return x + (columns + 2 ** 31 - 1 - 16).to(tile.float32) + (columns * 3).to(tile.float32)
+
+
+@tile.jit
+def apart(x, rows, columns, A):
+    return x + tile.abs((columns - rows).to(tile.float32))
+
+
+@tile.jit
+def where_later(x, rows, columns, A):
+    if tile.load(A[0]) > 1:
+        x = x + columns.to(tile.float32)
+    return x
+
+
+@tile.jit
+def looked_up(x, rows, columns, A):
+    return x + tile.load(A[columns % 2]) + columns.to(tile.float32)
+
+
+def test_the_slope_by_an_index_is_that_of_functions_that_are_linear_in_it():
+    linear = {by_distance: 2.0, by_number: 0.25, falling: -0.5}
+    others = (twice, by_row, of_rows, in_halves, with_floor, squares, wrapping, apart, where_later, looked_up)
+    steps = np.zeros(len(linear) + len(others), np.float32)
+    step_by_step[1](np.zeros((4, 16), np.float32), steps, np.array([2.0, 0.5], np.float32), F=(*linear, *others), num_warps=1)
+    assert steps.tolist() == [*linear.values(), *[99.0] * len(others)]
+
+
+@pytest.mark.parametrize("function", [by_distance, by_number, falling])
+def test_what_a_linear_function_adds_beside_its_steps_is_the_same_in_all_columns(function):
+    x, a = np.broadcast_to(np.arange(4, dtype=np.float32)[:, None], (4, 16)).copy(), np.array([2.0, 0.5], np.float32)
+    step_by_step[1](x, np.zeros(1, np.float32), a, F=(function,), num_warps=1)
+    assert np.ptp(x, axis=1).max() < 1e-5 and np.ptp(x) > 0
+
+
+@tile.jit
+def looked_at(X, S, A, F: tile.constexpr):
+    x, columns = tile.load(X[0:4, 0:16]), tile.arange(16)[None, :]
+    tile.store(S[0], 1.0 if is_linear(F, x, columns, columns, columns, A) else 2.0)
+    tile.store(X[0:4, 0:16], x)
+
+
+@pytest.mark.parametrize("function, much", [(looked_up, 2), (by_distance, 1)])
+def test_a_function_that_is_only_looked_at_adds_nothing_to_a_kernel(function, much):
+    """Nor a warning of a load that is not used."""
+    x, s = np.zeros((4, 16), np.float32), np.zeros(1, np.float32)
+    looked_at[1](x, s, x[0, :2], F=function, num_warps=1)
+    made = looked_at.compile(x, s, x[0, :2], F=function, num_warps=1, target="sm_90a")
+    assert s[0] == much and not made.warnings and str(made.graph).count(" load(") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tilejit as tile
@@ -22,6 +22,8 @@ class Scores:
     - `float8`: Q, K and V are, and their factors come with the scale
     - `near`: there are at most `NEAR` rows and keys, so that float32 holds the differences of their numbers
     - `sinks`: each head has a logit that counts in the sums of its rows, and has no value
+    - `stepped`: what the function adds to scores may stand in the accumulators of their products: only the scale comes
+      between, which is positive, and all are `near`
     - `listed`: a table says which blocks the mask and the bounds hide, and which they leave whole; in the backward,
       the rows and columns of these blocks"""
 
@@ -35,7 +37,13 @@ class Scores:
     float8: bool = False
     sinks: bool = False
     near: bool = False
+    stepped: bool = False
     listed: bool | tuple[int, int] = False
+
+    @property
+    def without_function(self) -> Scores:
+        """These with scores that have been changed by the function already, before the scale."""
+        return replace(self, score=None, scaled=False)
 
     @property
     def has_bounds(self) -> bool:

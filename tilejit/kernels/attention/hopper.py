@@ -10,7 +10,16 @@ from __future__ import annotations
 import tilejit as tile
 
 from .float8 import SHIFT, rules_in, turned_part
-from .hopper_blocks import attend, blocks_of, clear_beyond, column_of, scores_of
+from .hopper_blocks import (
+    added_to_last,
+    attend,
+    blocks_of,
+    clear_beyond,
+    column_of,
+    scores_after,
+    scores_of,
+    with_steps,
+)
 from .pipelined import part, put_sums
 from .scores import (
     Place,
@@ -176,7 +185,8 @@ def store_results(acc, most, total, rules, S, stage, OUT, L, place, row, PLAN: t
     """Scale and store the results of 64 rows, which begin at `row` of the array of all, and the logarithms of their
     sums."""
     POWERS: tile.constexpr = SHIFT if PLAN.scores.float8 else 0
-    by, lse = finish(most, total, factor_of(rules, PLAN.scores), S, place.head, PLAN.scores, None, POWERS)
+    factor = factor_of(rules, scores_after(rules, PLAN.scores))
+    by, lse = finish(most, total, factor, S, place.head, PLAN.scores, None, POWERS)
     if PLAN.scores.float8:
         by = by * (rules.values * 2.0 ** -SHIFT)
     acc = tile.cast(acc * by[:, None], OUT.dtype)
@@ -209,19 +219,20 @@ def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.
         if t < tiles:
             first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
             place, row = rows_of(place, row, w)
-            own_rules = rules_in(rules, place, Q, K, PLAN.scores)
+            own_rules = with_steps(rules_in(rules, place, Q, K, PLAN.scores), place, PLAN)
+            begin = added_to_last(place, stop, group, own_rules, PLAN)
             if PLAN.held:
                 with queries.consume() as slot:
                     q = tile.load(slot.Q[w * 64:w * 64 + 64, :])
                 with keys.consume() as slot:
-                    s = scores_of(q, slot, baton, w, PLAN)
+                    s = scores_of(q, slot, baton, w, begin, PLAN)
                 acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group,
                                              own_rules, V.dtype, PLAN)
             else:
                 with queries.consume() as own:
                     q = own.Q[w * 64:w * 64 + 64, :]
                     with keys.consume() as slot:
-                        s = scores_of(q, slot, baton, w, PLAN)
+                        s = scores_of(q, slot, baton, w, begin, PLAN)
                     acc, p, most, total = attend(s, q, keys, values, barriers, w, place, (first, stop), group,
                                                  own_rules, V.dtype, PLAN)
             with values.consume() as slot:
@@ -244,7 +255,7 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
     t, place, row = next_tile(numbers, Q, K, PLAN)
     full[0].wait(phase=0)
     with keys.consume() as slot:
-        s = scores_of(buffers[0, w * 64:w * 64 + 64, :], slot, baton, w, PLAN)
+        s = scores_of(buffers[0, w * 64:w * 64 + 64, :], slot, baton, w, None, PLAN)
     while t < tiles:
         first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
         here, here_row = rows_of(place, row, w)

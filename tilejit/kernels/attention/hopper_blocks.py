@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import tilejit as tile
 
+from ...ops.language.derivative import is_linear, with_slope
 from .float8 import SHIFT, as_operand
 from .listed_blocks import block_at, line_of as line_of_blocks, numbers_of
 from .scores import (
+    Rules,
+    assume_near,
     factor_of,
     late_maxima,
     mask_scores,
@@ -26,6 +29,7 @@ SLACK = 8
 UNSEEN, UNSEEN_SCALED = -2.0 ** 100, -2.0 ** 127
 GUESSED = 2.0 ** 13  # up to which sums of a block's powers with a row's old number are taken; float16 holds 2**15
 PARTS = 8   # columns that the sums of a row are kept apart in: a thread of an accumulator adds up its own
+STEP = 8    # columns from which a thread's others in an accumulator differ by whole steps
 
 
 @tile.jit
@@ -47,11 +51,55 @@ def column_of(i, ends, place, group, PLAN: tile.constexpr):
 
 
 @tile.jit
-def scores_of(q, slot, baton, w, PLAN: tile.constexpr):
-    """The scores of a tile's last block."""
+def with_steps(rules, place, PLAN: tile.constexpr):
+    """The rules with the `steps` of a function that adds as much from each column to the next, 1 over the scale. The
+    accumulators of the scores then begin with what it adds, which costs a multiply-add for each, and the scores are
+    multiplied by the scale in the exponent, as those without a function are."""
+    if not PLAN.scores.stepped:
+        return rules
+    rows, columns = (place.row + tile.arange(64))[:, None], tile.arange(STEP)[None, :]
+    if is_linear(PLAN.scores.score, tile.zeros((64, STEP)), columns, place.batch, place.head, rows, columns,
+                 *rules.extra):
+        return Rules(rules.scale, rules.left, rules.right, rules.cap, rules.extra, rules.values, 1.0 / rules.scale)
+    return rules
+
+
+@tile.jit
+def scores_after(rules, SCORES: tile.constexpr):
+    """What is still to be done to scores whose products began with what the function adds in `steps`."""
+    return SCORES if rules.steps is None else SCORES.without_function
+
+
+@tile.jit
+def added_scores(place, column, rules, PLAN: tile.constexpr):
+    """What the products of the block from `column` on begin with: what a function that adds `steps` adds, over the
+    scale; None without one."""
+    if rules.steps is None:
+        return None
+    assume_near(place.row, column, PLAN.scores)
+    rows, columns = (place.row + tile.arange(64))[:, None], (column + tile.arange(STEP))[None, :]
+    first, step = with_slope(PLAN.scores.score, tile.zeros((64, STEP)), columns, place.batch, place.head, rows, columns,
+                             *rules.extra)
+    steps = (step * rules.steps) * (tile.arange(PLAN.bn // STEP) * STEP).to(tile.float32)
+    first = tile.cast(first, tile.float32) * rules.steps
+    return tile.reshape(first[:, None, :] + steps[None, :, None], (64, PLAN.bn))
+
+
+@tile.jit
+def added_to_last(place, stop, group, rules, PLAN: tile.constexpr):
+    """`added_scores` of the last block, before `stop`."""
+    if rules.steps is None:
+        return None
+    _, _, _, whole_stop = blocks_of(place, group, rules, 64, PLAN)
+    return added_scores(place, column_of(stop - 1, (whole_stop, stop), place, group, PLAN), rules, PLAN)
+
+
+@tile.jit
+def scores_of(q, slot, baton, w, begin, PLAN: tile.constexpr):
+    """The scores of a tile's last block, which `begin` with what `added_to_last` returns."""
     if PLAN.turns:
         baton.take(w)
-    s = tile.mma_async(None, q, slot.K, trans_b=True)
+    s = tile.mma_async(begin, q, slot.K, trans_b=True)
     tile.mma_commit()
     if PLAN.turns:
         baton.pass_on(w)
@@ -73,8 +121,8 @@ def clear_beyond(slot, count, w, together, PLAN: tile.constexpr):
 
 @tile.jit
 def whole_blocks(place, ends, group, rules, PLAN: tile.constexpr):
-    """(The first block without masks, one past the last, the `ends` of `column_of`). The last block has masks, and
-    so has the one before it where sequences may end within a block."""
+    """(The first block without masks, one past the last, the `ends` of `column_of`). The last block has masks; the one
+    before it stands apart where sequences may end within a block, since the last block's values are cleared there."""
     first, stop = ends
     _, _, whole, whole_stop = blocks_of(place, group, rules, 64, PLAN)
     parts = whole_stop, stop
@@ -86,8 +134,8 @@ def whole_blocks(place, ends, group, rules, PLAN: tile.constexpr):
 
 @tile.jit
 def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
-    """Of the blocks from `stop` - 1 down to `first`: those that a bound on the right may cut (phase 0), whole ones (1),
-    and those that a bound on the left may cut, as the start and the end of a range."""
+    """Of the blocks from `stop` - 1 down to `first`: those that a bound on the right may cut, with lengths at least one
+    (phase 0), whole ones (1), and those that a bound on the left may cut, as the start and the end of a range."""
     if phase == 0:
         return stop - 1, whole_stop - 1
     if phase == 1:
@@ -138,7 +186,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     known, under the product of the values. The sums say whether that was right; if not, they are taken again."""
     baton, together = barriers
     BN: tile.constexpr = PLAN.bn
-    SCORES: tile.constexpr = PLAN.scores
+    SCORES: tile.constexpr = scores_after(rules, PLAN.scores)
     POWERS: tile.constexpr = SHIFT if SCORES.float8 else 0
     factor = factor_of(rules, SCORES)
     first, stop = ends
@@ -149,8 +197,11 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     most, total = tile.full((64,), UNSEEN_SCALED if SCORES.scaled else UNSEEN), tile.zeros((64, PARTS))
     powers, most, total, by = softmax_step(s, most, total, factor, False, POWERS)
     p = as_operand(powers, dtype)
+    # with lengths but no bound on the right, phase 0 is one block, which all rows see; without either it is empty, and
+    # ptxas schedules the next one better behind it: 393 instructions for 128 columns, not 422
+    WHOLE: tile.constexpr = PLAN.lengths and not (SCORES.right or SCORES.listed)
     for phase in tile.static_range(3 if SCORES.left else 2):
-        EDGE: tile.constexpr = phase != 1
+        EDGE: tile.constexpr = phase == 2 or phase == 0 and not WHOLE
         begin, end = span_of_phase(phase, first, stop - 1, whole, whole_stop)
         GUESSES: tile.constexpr = PLAN.guesses and not EDGE
         # powers of 8 bits cannot grow, and three consumers lack the registers for a mask besides
@@ -164,7 +215,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                             clear_beyond(block_v, last, w, together, PLAN)
                     if PLAN.turns:
                         baton.take(w)
-                    s = tile.mma_async(None, q, block_k.K, trans_b=True)
+                    s = tile.mma_async(added_scores(place, column, rules, PLAN), q, block_k.K, trans_b=True)
                     tile.mma_commit()
                     acc = tile.mma_async(acc, p, block_v.V, trans_b=SCORES.float8)
                     tile.mma_commit()
@@ -187,4 +238,5 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     return acc, p, most, total
 
 
-__all__ = ["attend", "blocks_of", "clear_beyond", "column_of", "scores_of"]
+__all__ = ["added_to_last", "attend", "blocks_of", "clear_beyond", "column_of", "scores_after", "scores_of",
+           "with_steps"]

@@ -256,10 +256,12 @@ def _scores(request: Request, rows: int, keys: int) -> Scores:
         right = 0
     for name in ("mask", "score"):
         _check_function(name, getattr(request, name), request.extras)
-    scaled = request.softcap or request.score is not None or not request.positive
+    changed, float8 = request.score is not None, request.q.nbytes_per_element == 1
+    scaled = request.softcap or changed or not request.positive
+    near = changed and max(rows, keys) <= NEAR
     return Scores(left is not None and left < keys - 1, right is not None and right < rows - 1, request.softcap,
-                  request.score, request.mask, request.extras, scaled, request.q.nbytes_per_element == 1,
-                  request.sinks is not None, request.score is not None and max(rows, keys) <= NEAR)
+                  request.score, request.mask, request.extras, scaled, float8, request.sinks is not None, near,
+                  stepped=near and request.positive and not request.softcap and not float8)
 
 
 def _check_function(name: str, function, extras: int) -> None:

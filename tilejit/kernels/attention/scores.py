@@ -34,7 +34,8 @@ class Place:
 @dataclass(frozen=True)
 class Rules:
     """The arguments of a call that decide about scores: the scale, how far a row sees to the `left` and `right` of its
-    position, the softcap, and what the user's functions get; of float8 also the factor of the values."""
+    position, the softcap, and what the user's functions get; of float8 also the factor of the values; the `steps` of a
+    function of the scores (`steps_of`)."""
 
     scale: Any
     left: Any
@@ -42,6 +43,7 @@ class Rules:
     cap: Any
     extra: Any
     values: Any = None
+    steps: Any = None
     tile_record = True
 
 

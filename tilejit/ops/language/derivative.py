@@ -1,7 +1,9 @@
 """The derivative of a function of the kernel's author by a tile, element by element, in forward mode.
 
 The function is walked once. Beside each value that depends on the tile stands its slope: a number known while compiling
-as long as it is one, so that what is added costs nothing, else a tile."""
+as long as it is one, so that what is added costs nothing, else a tile.
+
+`with_slope` finds what a function adds from one index to the next, if that is the same everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...dtypes import bool_, float32
+from ...dtypes import bool_, float32, float64, int32, int64
 from ...errors import CompilationError
 from ...ir.builder import Builder, as_value, number_type
 from ...ir.builtin import builtin
@@ -18,6 +20,8 @@ from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value
 from ...ir.op import OPS, Op
 from ...types import Scalar, Tile
 from ..tiles import casts, elementwise as ew
+from ..tiles.arrange import broadcast
+from ..tiles.generate import splat
 from . import math as elementary
 from .operators import binary, compare, unary
 from .pointwise import where
@@ -298,3 +302,72 @@ def with_derivative(g: Builder, function, x, *others):
     if isinstance(slope, Value):
         return y, convert(g, slope, float32)
     return y, None if slope == 1.0 else float(slope)
+
+
+LINEAR = (ew.add, ew.sub, ew.neg, ew.mul, casts.cast)
+WIDE = (int32, int64, float32, float64)  # whose sums of indices do not wrap, nor are cut
+SMALL = 1 << 24
+
+
+@builtin
+def with_slope(g: Builder, function, x, index, *others):
+    """``function(x, *others)``, and by how much it rises from one `index` to the next, if it is `x` and a linear
+    function of this tile of integers, which is one of the `others`: a number or a float32 scalar. Else None, also if
+    that differs between elements."""
+    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
+    y = g.invoke(function, (x, *others), {})
+    if nodes is g.blocks[0]:
+        start += g.state.get("hoisted", 0) - hoisted
+    by_x, by_index = _linear_slopes(g, nodes[start:], as_value(x), as_value(index), {as_value(a) for a in others})
+    slope: Any = by_index.get(y, 0.0)
+    if by_x.get(y) != 1.0 or slope == 0.0 or isinstance(slope, Value) and isinstance(slope.type, Tile):
+        return y, None
+    return y, convert(g, slope, float32) if isinstance(slope, Value) else slope
+
+
+@builtin
+def is_linear(g: Builder, function, x, index, *others):
+    """Whether `with_slope` finds a slope. The function is only looked at, and adds nothing to the kernel."""
+    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
+    _, slope = with_slope.function(g, function, x, index, *others)
+    if nodes is g.blocks[0]:
+        start += g.state.get("hoisted", 0) - hoisted
+    del nodes[start:]
+    return slope is not None
+
+
+def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
+                   near: set[Operand]) -> tuple[dict[Operand, Any], dict[Operand, Any]]:
+    """The slopes by `x` and by `index` of values that nodes compute of them; none if one of the nodes is not linear. To
+    integers, only `near` ones and small numbers are added, so that no sum wraps."""
+    terms = _Terms(g)
+    slopes: tuple[dict[Operand, Any], dict[Operand, Any]] = {x: 1.0}, {index: 1.0}
+    spread: dict[Operand, Operand] = {}  # to larger shapes: of what
+    for node in nodes:
+        if not isinstance(node, Call):
+            return {}, {}
+        given = [spread.get(a, a) for a in node.args]
+        depends = [a for a in given if any(a in each for each in slopes)]
+        if node.op in (splat, broadcast):
+            spread[node.result] = given[0]
+            continue
+        if not depends:
+            continue
+        if not _is_linear(node, [a for a in given if a not in depends], near):
+            return {}, {}
+        numbers = tuple(terms.widen(a) if isinstance(a, Const) else a for a in given)
+        for each in slopes:
+            slope = RULES[node.op](terms, replace(node, args=numbers), [each.get(a) for a in given])
+            if slope is not None:
+                each[node.result] = slope
+    return slopes
+
+
+def _is_linear(call: Call, others: list[Operand], near: set[Operand]) -> bool:
+    """Whether a call is linear in those operands that are not `others`."""
+    if call.op not in LINEAR or number_type(call.result).dtype not in WIDE or call.op is ew.mul and not others:
+        return False
+    if number_type(call.result).dtype.is_int:
+        return call.op is not ew.mul and all(
+            a in near or isinstance(a, Const) and abs(a.value) <= SMALL for a in others)
+    return True
