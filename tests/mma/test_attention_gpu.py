@@ -18,8 +18,8 @@ def drawn(batch, heads, kv_heads, rows, keys, d, dtype="bfloat16", by_rows=False
     return made
 
 
-def exact(q, k, v, causal=False, window=(None, None), softcap=None):
-    """(Result, logarithms of the sums) in float64, head by head."""
+def exact(q, k, v, causal=False, window=(None, None), softcap=None, change=None):
+    """(Result, logarithms of the sums) in float64, head by head. `change` is what a function makes of the scores, by head."""
     import torch
     place, group = for_references(), q.shape[1] // k.shape[1]
     out, lse = torch.zeros((*q.shape[:3], v.shape[-1]), dtype=torch.float64), torch.zeros(q.shape[:3], dtype=torch.float64)
@@ -33,6 +33,7 @@ def exact(q, k, v, causal=False, window=(None, None), softcap=None):
         for h in range(q.shape[1]):
             s = q[b, h].to(place).double() @ k[b, h // group].to(place).double().T * q.shape[-1] ** -0.5
             s = s if softcap is None else softcap * torch.tanh(s / softcap)
+            s = s if change is None else change(s, h)
             s = torch.where(seen, s, -torch.inf)
             sums = torch.logsumexp(s, -1)
             out[b, h] = torch.where(seen.any(-1)[:, None], torch.softmax(s, -1), 0).cpu() @ v[b, h // group].double().cpu()
@@ -147,6 +148,7 @@ def sequences_checked(page, heads, kv_heads, rows, lengths, d, **options):
 def test_keys_in_pages_are_right_on_the_gpu(page):
     for heads, kv_heads, rows, d in some(((8, 1, 1, 128), (4, 4, 1, 64), (8, 2, 5, 128), (2, 1, 200, 128)), least=2):
         sequences_checked(page, heads, kv_heads, rows, [1, 777, 3000, 64], d, causal=True)
+    sequences_checked(page, 8, 1, 1, [4000, 1, 0, 2049] * 40, 128)  # two warps and two slots
 
 
 @needs_gpu()
@@ -192,6 +194,28 @@ def test_a_block_mask_is_its_function_on_the_gpu(d):
         assert torch.equal(out, again)
         error = (out.double() - want.double()).abs()
         assert bool((error <= 2.0 ** -7 * (want.double().abs() + v.abs().max())).all()), (d, options)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_what_functions_add_in_steps_is_exact_on_the_gpu(d):
+    import torch
+    from tilejit import kernels
+
+    from tests.mma.test_attention_call import alibi, tilting
+    slopes, place = torch.tensor([0.01, -0.2, 2.5, -7], device="cuda"), for_references()
+    for rows, keys, function, options in some(((1000, 1000, alibi, dict(causal=True)), (300, 1500, tilting, {}), (700, 2000, alibi, dict(window=(300, 20))),
+                                               (129, 5000, alibi, {})), least=2):
+        q, k, v = drawn(2, 4, 2, rows, keys, d)
+        i, j, each = torch.arange(rows, device=place)[:, None], torch.arange(keys, device=place), slopes.double().to(place)
+        change = (lambda s, h: s + each[h] * (j - i)) if function is alibi else (lambda s, h: each[h] * (j - 3) + s - i % 5)
+        out, again = (kernels.attention(q, k, v, score=function, arguments=(slopes,), **options) for _ in range(2))
+        assert torch.equal(out, again)
+        want = exact(q, k, v, change=change, **options)[0]
+        # float32 holds scores of 2**14 to 2**-10
+        bound = (2.0 ** -7 + 2.0 ** -8) * (want.abs() + v.abs().max().item())
+        assert bool(((out.double().cpu() - want).abs() <= bound).all()), (rows, keys, options)
 
 
 @needs_gpu()

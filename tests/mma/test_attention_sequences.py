@@ -186,11 +186,43 @@ def test_as_many_parts_as_a_large_gpu_shares_are_put_together_without_spills(dv,
     arrays = [ArrayView(16 * n, shape, row_major(shape), "bfloat16", 0)
               for n, shape in enumerate([(1, 16, 1, dv), (1, 1, 1 << 17, dv), (1, 1, 1 << 17, dv), (1, 16, 1, dv)])]
     request = Request(*arrays, None, causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False)
-    assert choose_sequences(check_attention(request), "sm_90a", 132).splits == splits
+    assert choose_sequences(check_attention(request), "sm_90a", True, 132).splits == splits
     plan = SequenceConstants(bm=16, bn=32, d=dv, dv=dv, stages=2, heads=16, kv_heads=1, shared=16, splits=splits)
     spec = lambda *shape, dtype="float32": tile.ArraySpec(shape, dtype)
     made = combine.compile(spec(splits, 16, dv), spec(splits, 16), 0, spec(1, 16, 1, dv, dtype="bfloat16"), 0, PLAN=plan, target="sm_90a")
     assert made.spills == 0 and not made.warnings
+
+
+def decoded(keys, batch=1, page=0, by_tma=True, d=128):
+    """(Warps, slots, CTAs that share a sequence's keys) of one row of each of 32 heads, 8 to one of K and V."""
+    pages = (ArrayView(64, (batch, keys // page), (keys // page, 1), "int32", 0), ArrayView(128, (batch,), (1,), "int32", 0)) if page else (None, None)
+    kept = (batch * keys // page, 4, page, d) if page else (batch, 4, keys, d)
+    arrays = [ArrayView(16 * n, shape, row_major(shape), "bfloat16", 0) for n, shape in enumerate([(batch, 32, 1, d), kept, kept, (batch, 32, 1, d)])]
+    request = Request(*arrays, None, causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False,
+                      pages=pages[0], key_lengths=pages[1])
+    config = choose_sequences(check_attention(request), "sm_90a", by_tma, 132)
+    return config.warps, config.stages, config.splits
+
+
+def test_ctas_with_many_keys_by_tma_have_two_warps_and_two_slots():
+    assert decoded(1 << 17) == decoded(1 << 17, page=64) == decoded(1 << 17, page=256) == (2, 2, 64)
+    assert decoded(8192, 16) == (2, 2, 4) and decoded(1024, 128) == (2, 2, 1)
+    assert decoded(1 << 17, page=16) == decoded(1 << 17, by_tma=False) == (4, 3, 64)
+    assert decoded(8192) == (4, 3, 32) and decoded(1 << 17, d=64) == (4, 3, 64)
+
+
+@pytest.mark.parametrize("page, keys", [(0, 1500), (64, 1100), (256, 2300)])
+def test_two_warps_and_two_slots_are_right(page, keys):
+    config = Config(roles=False, bm=16, bn=64, warps=2, stages=2, splits=1 if page else 2)
+    if not page:
+        tried(*inputs(2, 8, 2, 1, keys, 128), config)
+        return
+    lengths = [keys, 3, 0, keys - 65]
+    (k, v), table, whole = paged(page, True, lengths, d=128)
+    q = inputs(4, 8, 2, 1, 1, 128)[0]
+    got = kernels.attention(q, k, v, lengths=np.array(lengths, np.int32), block_table=table, config=config)
+    for i in range(4):
+        check(got[i], None, q[i], whole[0][i], whole[1][i])
 
 
 @pytest.mark.parametrize("target, bm", [("sm_80", 32), ("sm_100a", 32), ("sm_90a", 64)])

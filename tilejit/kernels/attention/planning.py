@@ -67,7 +67,7 @@ def _choose_config(problem: Attention, config: Config | None, target: str, proce
     request, lengths = problem.request, _has_lengths(problem.request)
     alone = request.pages is not None or problem.is_wide  # for `sequences` alone
     if config is None and (alone or few_rows(problem) or lengths and not (target == "sm_90a" and by_tma)):
-        return choose_sequences(problem, target, processors), True
+        return choose_sequences(problem, target, by_tma, processors), True
     if config is None:
         config = choose(problem, target, by_tma, stored, processors)
         if config.roles and request.block is not None:
@@ -115,7 +115,7 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
     tiles = -(-problem.rows * shared // config.bm)
     if packed:
         tiles += request.sequences  # at most, since each may end with a part of a tile
-    grid = tiles * splits, problem.heads // shared, problem.batches
+    grid = tiles * splits * (problem.heads // shared), 1, problem.batches
     return Launch(problem.shape, problem.out.dtype, sequences, grid,
                   dict(PLAN=plan, num_warps=config.warps, spills=ANY), lengths=True, splits=splits, **how)
 

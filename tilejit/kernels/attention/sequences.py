@@ -178,7 +178,10 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
     SCORES: tile.constexpr = PLAN.scores
     SHARED: tile.constexpr = PLAN.shared
     rules = Rules(scale, left, right, cap, (E0, E1, E2, E3)[:SCORES.extras])
-    t, split, head = tile.program_id(0) // PLAN.splits, tile.program_id(0) % PLAN.splits, tile.program_id(1)
+    HEADS: tile.constexpr = PLAN.heads // SHARED
+    # the heads of a tile are beside each other, as are their rows in a page
+    head, n = tile.program_id(0) % HEADS, tile.program_id(0) // HEADS
+    t, split = n // PLAN.splits, n % PLAN.splits
     batch, row, start = tile.program_id(2), 0, 0
     if PLAN.packed:
         batch, t, row, rows, start, keys = search(t, ROWS, KEYS, Q.shape[-2], K.shape[-2], BM, SHARED)
