@@ -32,6 +32,7 @@ class Expressions:
     def __init__(self, seed: int):
         self.seed = seed
         self.r = random.Random(seed)
+        self.extra = random.Random(~seed)      # for what came later: the seeds' other draws stay what they were
         self.rng = np.random.default_rng(seed)
         pick = self.r.choice
         self.rows, self.columns = pick((1, 2, 3, 4, 5, 8, 13, 16, 32)), pick((1, 2, 4, 7, 8, 16, 24, 31, 32, 64))

@@ -141,11 +141,27 @@ class Products(Scopes):
                   f"{', precision=' + repr('tf32') if dtype == 'float32' else ''})"]
         x, y = (v.T if turned else v for v, turned in ((a, ta), (b, tb)))
         want = (x.astype(np.float64) @ y.astype(np.float64) * (k > 0)).astype(np_dtype(sums))
+        if self.extra.random() < 0.3:
+            more, want = self.change(name, want, is_float(sums))
+            lines += more
         self.variables[name] = Node(name, (m, n), sums, lambda env: env[name])
 
         def run(env):
             env[name] = want, 0.0
         return Statement(lines, run)
+
+    def change(self, name: str, value: np.ndarray, floats: bool) -> tuple[list[str], np.ndarray]:
+        """A loop that changes a product, in all trips or in each other one; its body often stands several times in the
+        code. And the value after it, which is exact."""
+        i, trips, each = self.name("i"), self.extra.randint(0, 5), self.extra.choice((1, 1, 2))
+        head = self.extra.choice((f"tile.range(0, {trips} + zero, 1, unroll={self.extra.choice((2, 3, 4))})",) * 3
+                                 + (f"range({trips} + zero)", f"tile.static_range({trips})"))
+        by, added = (-0.5, "") if floats else (3, f" + {i}")
+        for n in range(0, trips, each):
+            value = value * value.dtype.type(by) + value.dtype.type(0 if floats else n)
+        change = f"{name} = {name} * {by}{added}"
+        body = [f"    {change}"] if each == 1 else [f"    if {i} % 2 == zero:", f"        {change}"]
+        return [f"for {i} in {head}:", *body], value
 
     def staged(self, i: str, shape: tuple, dtype: str):
         """A copy in the loop's body to a separate buffer: its statements, the buffer's declaration, and the values that
