@@ -4,6 +4,7 @@ about upper halves of pairs of narrow floats, which are rewritten (`toolchain.as
 import re
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tilejit.toolchain.assembler_faults import shifted_halves
 
 WORDS = 0xB4B5B6B7, 0xC4C5C6C7
 # What makes Y and Z of X, a constant, and T, a number that was loaded. a, b and c are registers of 16 bits, u of 32, d and e of 64, p a predicate.
-OPERATIONS = [
+OPERATIONS = (
     "mov.b32 {a, b}, X; cvt.f32.f16 Y, a; cvt.f32.f16 Z, b;",
     "mov.b32 {a, b}, X; cvt.f32.bf16 Y, a; cvt.f32.bf16 Z, b;",
     "mov.b32 {a, b}, X; cvt.rn.f32.s16 Y, a; cvt.rn.f32.u16 Z, b;",
@@ -68,10 +69,10 @@ OPERATIONS = [
     "div.u32 Y, T, X; rem.s32 Z, X, T;",
     "shfl.sync.idx.b32 Y, X, T, 31, -1; shfl.sync.bfly.b32 Z, T, X, 31, -1;",
     "setp.ne.u32 p, X, T; vote.sync.ballot.b32 Y, p, -1; match.any.sync.b32 Z, X, -1;",
-    "add.cc.u32 Y, X, T; addc.u32 Z, T, X;"]
+    "add.cc.u32 Y, X, T; addc.u32 Z, T, X;")
 # The assembler may leave any bits above the 16 that count in such.
-SHORT = ["mov.b32 {a, b}, X; cvt.u16.u32 c, T; add.s16 a, a, c; sub.u16 b, c, b; cvt.u32.u16 Y, a; cvt.s32.s16 Z, b;",
-         "mov.b32 {a, b}, X; shl.b16 a, a, T; shr.s16 b, b, T; cvt.u32.u16 Y, a; cvt.s32.s16 Z, b;"]
+SHORT = ("mov.b32 {a, b}, X; cvt.u16.u32 c, T; add.s16 a, a, c; sub.u16 b, c, b; cvt.u32.u16 Y, a; cvt.s32.s16 Z, b;",
+         "mov.b32 {a, b}, X; shl.b16 a, a, T; shr.s16 b, b, T; cvt.u32.u16 Y, a; cvt.s32.s16 Z, b;")
 WAYS = {"loads": "mov.b32 X, C; @%p1 ld.global.b32 X, [%d0];", "branch": "mov.b32 X, C; @!%p1 bra OVER; ld.global.b32 X, [%d0];\nOVER:", "at once": "mov.b32 X, C;"}
 
 
@@ -85,8 +86,9 @@ def entry(name: str, operation: str, way: str, rewritten: Callable[[str], str]) 
                      f"ld.global.b32 %r1, [%d0+64];\nmov.pred %p1, 0;\n{steps}\nst.global.v4.b32 [%d0], {{%r4, %r5, %r6, %r7}};\nret;\n}}\n")
 
 
-def machine_codes(operations: list[str], target: str, rewritten: Callable[[str], str] = shifted_halves) -> dict[tuple[str, str], str]:
-    """The instructions of each operation in each way, up to the store."""
+@lru_cache(maxsize=2)
+def machine_codes(operations: tuple[str, ...], target: str, rewritten: Callable[[str], str] = shifted_halves) -> dict[tuple[str, str], str]:
+    """The instructions of each operation in each way, up to the store. They share a run of the disassembler, whose start takes 0.3 s."""
     every = [(operation, way) for operation in operations for way in WAYS]
     text = "".join(entry(f"k{n}", *each, rewritten) for n, each in enumerate(every))
     cubin = assembler.assemble(f".version 8.8\n.target {target}\n.address_size 64\n{text}", target, line_info=False).cubin
@@ -126,19 +128,23 @@ def test_instructions_have_the_same_numbers_where_a_constant_is_known_late(targe
 
 
 UNPACKED = {"e4m3": "f16", "e5m2": "f16", "e2m3": "f16", "e3m2": "f16", "ue8m0": "bf16"}
+KINDS = {"sm_89": ("e4m3", "e5m2"), "sm_90a": ("e4m3", "e5m2"), "sm_100a": tuple(UNPACKED), "sm_120a": tuple(UNPACKED)}
 HALVES = {word >> n & 0xFFFF for word in WORDS for n in (0, 16)}
 
 
-def unpacked_numbers(kind: str, target: str, rewritten: Callable[[str], str] = shifted_halves) -> list[set[int]]:
-    """The pairs that are unpacked of two halves of a word, and of the upper word of 64 bits, in each way."""
+def forms_of(kind: str) -> tuple[str, str]:
+    """Two halves of a word are unpacked, and of the upper word of 64 bits."""
     cvt = f"cvt.rn.{UNPACKED[kind]}x2.{kind}x2"
-    forms = [f"mov.b32 {{a, b}}, X; {cvt} Y, a; {cvt} Z, b;", f"mov.b64 d, {{T, X}}; mov.b64 {{_, c, a, b}}, d; {cvt} Y, a; {cvt} Z, b;"]
-    codes = machine_codes(forms, target, rewritten)
-    return [{number for name, number in numbers(codes[form, way], 16) if "UNPACK" in name} for form in forms for way in WAYS]
+    return f"mov.b32 {{a, b}}, X; {cvt} Y, a; {cvt} Z, b;", f"mov.b64 d, {{T, X}}; mov.b64 {{_, c, a, b}}, d; {cvt} Y, a; {cvt} Z, b;"
 
 
-@pytest.mark.parametrize("kind, target", [(kind, target) for kind in UNPACKED for target in ("sm_89", "sm_90a", "sm_100a", "sm_120a")
-                                          if kind in ("e4m3", "e5m2") or target in ("sm_100a", "sm_120a")])
+def unpacked_numbers(kind: str, target: str, rewritten: Callable[[str], str] = shifted_halves) -> list[set[int]]:
+    """The pairs that each form unpacks in each way."""
+    codes = machine_codes(tuple(form for each in KINDS[target] for form in forms_of(each)), target, rewritten)
+    return [{number for name, number in numbers(codes[form, way], 16) if "UNPACK" in name} for form in forms_of(kind) for way in WAYS]
+
+
+@pytest.mark.parametrize("kind, target", [(kind, target) for target, kinds in KINDS.items() for kind in kinds])
 def test_halves_of_constants_that_are_known_late_are_unpacked(kind, target):
     assert unpacked_numbers(kind, target) == [HALVES] * 6
 
@@ -152,13 +158,18 @@ MIXED = ["mov.b32 {a, b}, X; mov.b16 c, b; CVT Y, a; CVT Z, c;",
          ".reg .b32 vN; .local .b32 room; st.local.b32 [room], X; ld.local.b32 vN, [room]; mov.b32 {a, b}, vN; CVT Y, a; CVT Z, b;"]
 
 
-@pytest.mark.parametrize("form", MIXED)
+MIXED_OF_E4M3 = tuple(form.replace("CVT", "cvt.rn.f16x2.e4m3x2") for form in MIXED)
+
+
+def named_and_shifted(ptx: str) -> str:
+    """With N replaced by each block's number."""
+    blocks = ptx.split("{ .reg .b16 a, b, c;")
+    return shifted_halves("{ .reg .b16 a, b, c;".join(re.sub(r"\b([dhvw])N\b", rf"\g<1>_{n}", block) for n, block in enumerate(blocks)))
+
+
+@pytest.mark.parametrize("form", MIXED_OF_E4M3, ids=MIXED)
 def test_constants_that_loaded_numbers_are_mixed_with_are_unpacked(form):
-    def rewritten(ptx: str) -> str:
-        blocks = ptx.split("{ .reg .b16 a, b, c;")
-        return shifted_halves("{ .reg .b16 a, b, c;".join(re.sub(r"\b([dhvw])N\b", rf"\g<1>_{n}", block) for n, block in enumerate(blocks)))
-    form = form.replace("CVT", "cvt.rn.f16x2.e4m3x2")
-    codes = machine_codes([form], "sm_90a", rewritten)
+    codes = machine_codes(MIXED_OF_E4M3, "sm_90a", named_and_shifted)
     for way in WAYS:
         assert {number for name, number in numbers(codes[form, way], 16) if "UNPACK" in name} == HALVES
 
