@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -66,14 +67,21 @@ def kernel_file(tmp_path):
     return file
 
 
-@pytest.fixture
-def cache(tmp_path):
+@pytest.fixture(scope="module")
+def filled_cache(tmp_path_factory):
     """A cache with two versions of `fill` and one of `double`."""
-    program, folder = tmp_path / "program.py", tmp_path / "cache"
+    at = tmp_path_factory.mktemp("filled")
+    program, folder = at / "program.py", at / "cache"
     program.write_text(KERNELS + COMPILES)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TILEJIT_CACHE_DIR": str(folder)}
     subprocess.run([sys.executable, str(program)], env=env, check=True, timeout=300)
     return folder
+
+
+@pytest.fixture
+def cache(filled_cache, tmp_path):
+    """A copy of `filled_cache`, for one test."""
+    return shutil.copytree(filled_cache, tmp_path / "cache", copy_function=shutil.copy)
 
 
 def listed(cache, *words):
