@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
         running += [(stream, start(stream, number, gpus, options)) for number, stream in enumerate(chosen)]
         end = time.monotonic() + options.seconds
         while time.monotonic() < end and any(process.poll() is None for _, process in running):
-            time.sleep(1)
+            time.sleep(0.1)
         ended = [process.poll() for _, process in running]
     finally:
         for _, process in running:

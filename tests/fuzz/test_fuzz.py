@@ -167,7 +167,7 @@ kernel_fuzz.generate = generate
 def test_kernels_that_differ_hang_or_end_their_process_are_logged_and_saved(tmp_path):
     planted = tmp_path / "planted.py"
     planted.write_text(PLANTED)
-    status, log = run_many(tmp_path, "--backend", "sim", "--count", "4", "--seed", "0", "--processes", "2", "--limit", "12", "--plant", str(planted))
+    status, log = run_many(tmp_path, "--backend", "sim", "--count", "4", "--seed", "0", "--processes", "2", "--limit", "6", "--plant", str(planted))
     lines = {line.split(":")[0]: line for line in log.splitlines() if line.startswith("seed ")}
     assert status == 1 and "1 right" in log, log
     assert "differs" in lines["seed 1"] and "hang" in lines["seed 2"] and "fault" in lines["seed 3"] and len(lines) == 3, log
