@@ -38,16 +38,13 @@ def sample():
     yield from list(control_cases.control_cases())[::7]
 
 
-CASES = list(sample())
-CHOSEN = part(CASES, 2)
-
-
 def test_registers_are_not_spilled():
     def spills(case) -> int:
         return case.compile("sm_90a").spills
 
+    chosen = part(sample(), 2)
     with ThreadPoolExecutor(2) as pool:
-        spilled = {case.name: count for case, count in zip(CHOSEN, pool.map(spills, CHOSEN)) if count}
+        spilled = {case.name: count for case, count in zip(chosen, pool.map(spills, chosen)) if count}
     assert not spilled
 
 
