@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 AT_ONCE = 200  # kernels, of 200 KB each, that join those that stay before some leave
 
@@ -37,8 +37,9 @@ class Cover:
     def add(self, candidate: Candidate, new: Iterable[str]) -> None:
         """Let a kernel wait, some of whose forms may be new."""
         self.missing.update(new)
-        if not self.missing.isdisjoint(candidate.keys):
-            self.candidates.append(candidate)
+        keys = candidate.keys & self.missing  # of forms that are new later, it has none
+        if keys:
+            self.candidates.append(replace(candidate, keys=keys))
         if len(self.candidates) >= self.most:
             self.candidates = self._fewest()
             self.most = len(self.candidates) + AT_ONCE
