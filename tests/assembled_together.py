@@ -6,7 +6,9 @@ fails, each of its kernels is assembled alone, to find out which one has the err
 
 from __future__ import annotations
 
+import os
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
@@ -72,6 +74,8 @@ class Queue:
 
     def __init__(self):
         self.waiting: dict[tuple[str, str], list[tuple[Waiting, Module]]] = {}
+        self.pool: ThreadPoolExecutor | None = None
+        self.started: list[Future] = []
 
     def add(self, kernel: Waiting) -> list[str]:
         """Enqueue a kernel; runs its group if it is full."""
@@ -84,21 +88,38 @@ class Queue:
 
     def finish(self) -> list[str]:
         """Assemble all kernels that wait."""
-        return [problem for key in list(self.waiting) for problem in self._run(*key)]
+        problems = [problem for key in list(self.waiting) for problem in self._run(*key)]
+        return [*problems, *(problem for run in self.started for problem in run.result())]
+
+    @contextmanager
+    def beside(self):
+        """A context in which runs of ptxas go on while kernels are added; `finish` has their problems."""
+        with ThreadPoolExecutor(os.cpu_count()) as self.pool:
+            yield
+        self.pool, self.started = None, []
 
     def _run(self, target: str, head: str) -> list[str]:
-        group, text, files = self.waiting.pop((target, head)), head, 0
-        for number, (_, module) in enumerate(group):
-            text += module.numbered(number, files)
-            files += module.files
-        try:
-            made = assemble(text, target)
-        except TileError as error:
-            return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one "
-                                                                         f"module: {error}"]
-        missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in made.cubin]
-        spilling = (kernel for kernel, _ in group if kernel.spills is not None and made.spill_bytes > kernel.spills)  # `made` has the run's maximum
-        return [*(f"{title}: no machine code" for title in missing), *(p for kernel in spilling for p in alone(kernel))]
+        group = self.waiting.pop((target, head))
+        if self.pool is None:
+            return together(target, head, group)
+        self.started.append(self.pool.submit(together, target, head, group))
+        return []
+
+
+def together(target: str, head: str, group: list[tuple[Waiting, Module]]) -> list[str]:
+    """The problems of kernels that are assembled in one run, in words."""
+    text, files = head, 0
+    for number, (_, module) in enumerate(group):
+        text += module.numbered(number, files)
+        files += module.files
+    try:
+        made = assemble(text, target)
+    except TileError as error:
+        return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one "
+                                                                     f"module: {error}"]
+    missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in made.cubin]
+    spilling = (kernel for kernel, _ in group if kernel.spills is not None and made.spill_bytes > kernel.spills)  # `made` has the run's maximum
+    return [*(f"{title}: no machine code" for title in missing), *(p for kernel in spilling for p in alone(kernel))]
 
 
 @contextmanager

@@ -206,7 +206,8 @@ class Kernels:
     def finish(self) -> list[str]:
         """Assemble the kernels that still wait; returns the problems."""
         try:
-            return [*self._cover_forms(), *self.queue.finish()]
+            with self.queue.beside():
+                return [*self._cover_forms(), *self.queue.finish()]
         finally:
             self._forget_modules()
 
