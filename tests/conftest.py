@@ -143,9 +143,9 @@ def pytest_ignore_collect(collection_path, config):
         return True
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure(config):
-    """Exclude all objects from garbage collection: a pass over them, by pytest at the end, takes seconds."""
+    """Exclude all objects from garbage collection: passes over them, by pytest at the end, take seconds."""
     gc.freeze()
 
 
