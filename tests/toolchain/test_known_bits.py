@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from tilejit.toolchain import assembler, disassembler
 from tilejit.toolchain.assembler_faults import wide_products
+
+from tests.toolchain.disassembled import disassembled
 
 ONES = (1 << 32) - 1
 # (bits of an operand that are not known, bits that are 1)
@@ -118,8 +119,8 @@ def machine_codes(names: tuple[str, ...], target: str, rewritten: Callable[[str]
     start takes 0.3 s, and the kernels of one operation 0.02 s."""
     every = [(name, n) for name in names for n in range(len(cases_of(name)))]
     text = "".join(entry(f"k{i}", OPERATIONS[name][0], *cases_of(name)[n]) for i, (name, n) in enumerate(every))
-    cubin = assembler.assemble(rewritten(f".version 8.8\n.target {target}\n.address_size 64\n{text}"), target, line_info=False).cubin
-    parts = re.split(r"\.text\.k(\d+):", disassembler.sass(cubin, lines=False))[1:]
+    machine = disassembled(rewritten(f".version 8.8\n.target {target}\n.address_size 64\n{text}"), target)
+    parts = re.split(r"\.text\.k(\d+):", machine)[1:]
     assert len(parts) == 2 * len(every)
     return {every[int(i)]: code for i, code in zip(parts[::2], parts[1::2])}
 

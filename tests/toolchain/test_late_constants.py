@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from tilejit.toolchain import assembler, disassembler
 from tilejit.toolchain.assembler_faults import shifted_halves
+
+from tests.toolchain.disassembled import disassembled
 
 WORDS = 0xB4B5B6B7, 0xC4C5C6C7
 # What makes Y and Z of X, a constant, and T, a number that was loaded. a, b and c are registers of 16 bits, u of 32, d and e of 64, p a predicate.
@@ -91,8 +92,7 @@ def machine_codes(operations: tuple[str, ...], target: str, rewritten: Callable[
     """The instructions of each operation in each way, up to the store. They share a run of the disassembler, whose start takes 0.3 s."""
     every = [(operation, way) for operation in operations for way in WAYS]
     text = "".join(entry(f"k{n}", *each, rewritten) for n, each in enumerate(every))
-    cubin = assembler.assemble(f".version 8.8\n.target {target}\n.address_size 64\n{text}", target, line_info=False).cubin
-    parts = re.split(r"\.text\.k(\d+):", disassembler.sass(cubin, lines=False))[1:]
+    parts = re.split(r"\.text\.k(\d+):", disassembled(f".version 8.8\n.target {target}\n.address_size 64\n{text}", target))[1:]
     assert len(parts) == 2 * len(every)
     return {every[int(n)]: code.partition("STG.E.128")[0] for n, code in zip(parts[::2], parts[1::2])}
 
