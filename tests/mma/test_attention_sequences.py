@@ -57,9 +57,11 @@ def by_sequence(batch, head, rows, columns):
 @pytest.mark.parametrize("rows, keys, config", [
     ([70, 0, 130, 1], [70, 5, 200, 0], None), ([70, 0, 230, 1], [70, 5, 200, 0], ROLES), ([70, 0, 130, 1], [70, 5, 200, 0], WITHOUT),
     ([1], [300], None), ([0, 0], [3, 4], ROLES), ([0, 0], [3, 4], WITHOUT),
-    ([70, 0, 230, 1], [70, 5, 200, 0], GUESSES), ([40] * 150, [10] * 150, None), ([20] * 150, [10] * 150, None)])
+    ([70, 0, 230, 1], [70, 5, 200, 0], GUESSES), ([40] * 150, [10] * 150, None), ([20] * 150, [10] * 150, None),
+    ([300, 0, 90, 200, 1], [300, 5, 200, 500, 0], ROLES)])
 def test_packed_sequences_are_right_one_by_one(rows, keys, config):
-    """No rows, no keys, more sequences than are searched at once, few rows and many. Rows beyond the last sequence are left alone."""
+    """No rows, no keys, more sequences than are searched at once, few rows and many; with and without a bound on the right. Rows
+    beyond the last sequence are left alone."""
     q, k, v = inputs(None, 2, 1, sum(rows) + 5, 1)[0], *inputs(None, 2, 1, 1, sum(keys) + 3)[1:]
     k, v = k.copy(), v.copy()
     k[:, sum(keys):], v[:, sum(keys):] = np.nan, np.nan

@@ -197,9 +197,9 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     most, total = tile.full((64,), UNSEEN_SCALED if SCORES.scaled else UNSEEN), tile.zeros((64, PARTS))
     powers, most, total, by = softmax_step(s, most, total, factor, False, POWERS)
     p = as_operand(powers, dtype)
-    # with lengths but no bound on the right, phase 0 is one block, which all rows see; without either it is empty, and
-    # ptxas schedules the next one better behind it: 393 instructions for 128 columns, not 422
-    WHOLE: tile.constexpr = PLAN.lengths and not (SCORES.right or SCORES.listed)
+    # with lengths but no bounds, phase 0 is one block, which all rows see; without either it is empty, and ptxas
+    # schedules the next one better behind it: 393 instructions for 128 columns, not 422
+    WHOLE: tile.constexpr = PLAN.lengths and not (SCORES.has_bounds or SCORES.listed)
     for phase in tile.static_range(3 if SCORES.left else 2):
         EDGE: tile.constexpr = phase == 2 or phase == 0 and not WHOLE
         begin, end = span_of_phase(phase, first, stop - 1, whole, whole_stop)
