@@ -156,6 +156,36 @@ def test_what_functions_add_in_steps_is_right(function, change, d, config, optio
     tried(q, k, v, config, score=function, arguments=(slopes,), change=lambda s: change(s, slopes[:, None, None].astype(float), i, j), **options)
 
 
+@tile.jit
+def low_first_rows(s, batch, head, rows, columns, slopes):
+    return s + tile.load(slopes[head]) * tile.cast(columns - rows, tile.float32) + tile.where(rows < 7, -1.0e35, 0.0)
+
+
+@tile.jit
+def beyond(s, batch, head, rows, columns, n):
+    return s + 1e-8 * tile.cast(columns + n, tile.float32)
+
+
+@tile.jit
+def in_sixteens(s, batch, head, rows, columns):
+    parts = tile.reshape(s, (s.shape[0], s.shape[1] // 16, 16))
+    return tile.reshape(parts, s.shape) + 0.1 * tile.cast(columns - rows, tile.float32)
+
+
+def test_what_functions_add_in_steps_may_be_very_low_and_wrap():
+    q, k, v = inputs(1, 2, 1, 100, 300)
+    slopes, i, j = np.array([0.01, -0.2], np.float32), np.arange(100)[:, None], np.arange(300)
+    change = lambda s: s + slopes[:, None, None].astype(float) * (j - i)
+    config = Config(bm=128, bn=128, held=False, width=64)
+    for scale in (None, 50.0):
+        tried(q, k, v, config, score=low_first_rows, arguments=(slopes,), scale=scale, change=lambda s: np.where(i < 7, -1e35, change(s)))
+    for scale in (1e-45, 1e-36, 1e-20, 2.0 ** 26):
+        tried(q, k, v, config, score=alibi, arguments=(slopes,), scale=scale, change=change)
+    n = 2 ** 31 - 200
+    tried(q, k, v, config, score=beyond, arguments=(n,), change=lambda s: s + 1e-8 * (j + n).astype(np.int32))
+    tried(q, k, v, config, score=in_sixteens, change=lambda s: s + 0.1 * (j - i))
+
+
 @CONFIGS
 def test_scores_go_through_the_users_function(config):
     q, k, v = inputs(2, 2, 1, 100, 150)

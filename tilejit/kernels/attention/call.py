@@ -41,7 +41,9 @@ from .launch import Launch, ordered_by_rows
 from .planning import plan_launch
 from .problem import HALF, RESULTS, Request
 
-LARGE = 2.0 ** 27  # a scale by which the exponent of a row that sees nothing would be infinite, as a factor of it
+# a scale by which the exponent of a row that sees nothing would be infinite, as a factor of it; over 1 / LARGE, what a
+# function adds might be
+LARGE = 2.0 ** 27
 PLANS: dict[tuple, Launch] = {}  # keyed by all that `plan_launch` depends on
 
 
@@ -137,7 +139,7 @@ def _attend(arrays: tuple, options: dict[str, Any], scale: float, softcap: float
     given = [i for i, x in enumerate(arrays) if x is not None]
     forms, addresses = seen_as([NAMES[i] for i in given], [arrays[i] for i in given])
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
-    positive = 0 < scale < LARGE
+    positive = 1 / LARGE < scale < LARGE
     key = forms, addresses[1] == addresses[2], tuple(given), *options.values(), positive, softcap > 0, config, target
     launch = known = earlier_plan(PLANS, key)
     score_and_mask = options["score"], options["mask"]

@@ -57,8 +57,8 @@ def with_steps(rules, place, PLAN: tile.constexpr):
     multiplied by the scale in the exponent, as those without a function are."""
     if not PLAN.scores.stepped:
         return rules
-    rows, columns = (place.row + tile.arange(64))[:, None], tile.arange(STEP)[None, :]
-    if is_linear(PLAN.scores.score, tile.zeros((64, STEP)), columns, place.batch, place.head, rows, columns,
+    rows, columns = (place.row + tile.arange(64))[:, None], tile.arange(PLAN.bn)[None, :]
+    if is_linear(PLAN.scores.score, tile.zeros((64, PLAN.bn)), columns, place.batch, place.head, rows, columns,
                  *rules.extra):
         return Rules(rules.scale, rules.left, rules.right, rules.cap, rules.extra, rules.values, 1.0 / rules.scale)
     return rules
@@ -144,6 +144,15 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
+def unseen(rules, SCORES: tile.constexpr):
+    """The number of a row before it has seen a column. What a function adds over a scale below 1 is larger than what it
+    adds, and exponents are to be finite for one above 1."""
+    if rules.steps is not None:
+        return UNSEEN_SCALED * tile.minimum(rules.steps, 1.0)
+    return UNSEEN_SCALED if SCORES.scaled else UNSEEN
+
+
+@tile.jit
 def take_maxima(s, most, factor, LATE: tile.constexpr):
     """(The numbers that are subtracted from the scores of rows, the factor of what was summed before). `LATE`: rows
     keep theirs for some rise."""
@@ -194,7 +203,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    most, total = tile.full((64,), UNSEEN_SCALED if SCORES.scaled else UNSEEN), tile.zeros((64, PARTS))
+    most, total = tile.full((64,), unseen(rules, SCORES)), tile.zeros((64, PARTS))
     powers, most, total, by = softmax_step(s, most, total, factor, False, POWERS)
     p = as_operand(powers, dtype)
     # with lengths but no bounds, phase 0 is one block, which all rows see; without either it is empty, and ptxas

@@ -22,9 +22,9 @@ PLACES = ("the batch", "the head", "the rows", "the columns")
 @dataclass(frozen=True)
 class Request:
     """The arrays of a call, the result if one is given, and its options; `extras` are the arguments of its functions,
-    `positive` says whether the scale is, and not huge. `row_lengths` and `key_lengths`: the lengths of sequences;
-    `pages`: the pages of each; `blocks`: the table of a mask's blocks, which have `block` rows and columns; `factors`:
-    those of Q, K and V, each of which may be None."""
+    `positive` says whether the scale is, and neither huge nor tiny. `row_lengths` and `key_lengths`: the lengths of
+    sequences; `pages`: the pages of each; `blocks`: the table of a mask's blocks, which have `block` rows and columns;
+    `factors`: those of Q, K and V, each of which may be None."""
 
     q: ArrayView
     k: ArrayView

@@ -305,8 +305,8 @@ def with_derivative(g: Builder, function, x, *others):
 
 
 LINEAR = (ew.add, ew.sub, ew.neg, ew.mul, casts.cast)
-WIDE = (int32, int64, float32, float64)  # whose sums of indices do not wrap, nor are cut
-SMALL = 1 << 24
+WIDE = (int32, int64, float32, float64)  # of which sums of indices may be
+SMALL, LIMIT = 1 << 24, 1 << 31  # the largest index, and one more than the largest sum
 
 
 @builtin
@@ -318,7 +318,10 @@ def with_slope(g: Builder, function, x, index, *others):
     y = g.invoke(function, (x, *others), {})
     if nodes is g.blocks[0]:
         start += g.state.get("hoisted", 0) - hoisted
-    by_x, by_index = _linear_slopes(g, nodes[start:], as_value(x), as_value(index), {as_value(a) for a in others})
+    if not isinstance(y, Value):
+        return y, None
+    near: set[Operand] = {a for a in others if isinstance(a, Value) and isinstance(a.type, Tile)}
+    by_x, by_index = _linear_slopes(g, nodes[start:], as_value(x), as_value(index), near)
     slope: Any = by_index.get(y, 0.0)
     if by_x.get(y) != 1.0 or slope == 0.0 or isinstance(slope, Value) and isinstance(slope.type, Tile):
         return y, None
@@ -340,7 +343,7 @@ def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
                    near: set[Operand]) -> tuple[dict[Operand, Any], dict[Operand, Any]]:
     """The slopes by `x` and by `index` of values that nodes compute of them; none if one of the nodes is not linear. To
     integers, only `near` ones and small numbers are added, so that no sum wraps."""
-    terms = _Terms(g)
+    terms, most = _Terms(g), dict.fromkeys((index, *near), SMALL)
     slopes: tuple[dict[Operand, Any], dict[Operand, Any]] = {x: 1.0}, {index: 1.0}
     spread: dict[Operand, Operand] = {}  # to larger shapes: of what
     for node in nodes:
@@ -353,7 +356,7 @@ def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
             continue
         if not depends:
             continue
-        if not _is_linear(node, [a for a in given if a not in depends], near):
+        if not _is_linear(replace(node, args=tuple(given)), [a for a in given if a not in depends], most):
             return {}, {}
         numbers = tuple(terms.widen(a) if isinstance(a, Const) else a for a in given)
         for each in slopes:
@@ -363,11 +366,13 @@ def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
     return slopes
 
 
-def _is_linear(call: Call, others: list[Operand], near: set[Operand]) -> bool:
-    """Whether a call is linear in those operands that are not `others`."""
-    if call.op not in LINEAR or number_type(call.result).dtype not in WIDE or call.op is ew.mul and not others:
+def _is_linear(call: Call, others: list[Operand], most: dict[Operand, int]) -> bool:
+    """Whether a call is linear in those operands that are not `others`. `most`: the largest size that integers may
+    have, which gets that of the result."""
+    dtype = number_type(call.result).dtype
+    if call.op not in LINEAR or dtype not in WIDE or call.op is ew.mul and not others:
         return False
-    if number_type(call.result).dtype.is_int:
-        return call.op is not ew.mul and all(
-            a in near or isinstance(a, Const) and abs(a.value) <= SMALL for a in others)
+    if dtype.is_int:
+        most[call.result] = sum(abs(int(a.value)) if isinstance(a, Const) else most.get(a, LIMIT) for a in call.args)
+        return call.op is not ew.mul and most[call.result] < LIMIT
     return True
