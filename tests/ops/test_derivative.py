@@ -346,11 +346,23 @@ def in_a_list(x, rows, columns, A):
     return [x + columns.to(tile.float32)]
 
 
+@tile.jit
+def by_place(x, rows, columns, A):
+    return x + tile.load(A[tile.arange(16) % 2]) + columns.to(tile.float32)
+
+
+@tile.jit
+def of_many_terms(x, rows, columns, A):
+    for i in tile.static_range(40):
+        x = x + tile.load(A[0]) * (columns - rows).to(tile.float32)
+    return x
+
+
 def test_the_slope_by_an_index_is_that_of_functions_that_are_linear_in_it():
     """No sum of integers may wrap, and none is truncated."""
     linear = {by_distance: 2.0, by_number: 0.25, falling: -0.5}
     others = (twice, by_row, of_rows, in_halves, with_floor, squares, wrapping, apart, where_later, looked_up,
-              truncated, by_thirds, doubled_columns, beyond_a_number, in_a_list)
+              truncated, by_thirds, doubled_columns, beyond_a_number, in_a_list, by_place, of_many_terms)
     steps = np.zeros(len(linear) + len(others), np.float32)
     step_by_step[1](np.zeros((4, 16), np.float32), steps, np.array([2.0, 0.5], np.float32), F=(*linear, *others), num_warps=1)
     assert steps.tolist() == [*linear.values(), *[99.0] * len(others)]

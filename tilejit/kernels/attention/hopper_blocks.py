@@ -144,7 +144,7 @@ def span_of_phase(phase: tile.constexpr, first, stop, whole, whole_stop):
 
 
 @tile.jit
-def unseen(rules, SCORES: tile.constexpr):
+def number_of_unseen(rules, SCORES: tile.constexpr):
     """The number of a row before it has seen a column. What a function adds over a scale below 1 is larger than what it
     adds, and exponents are to be finite for one above 1."""
     if rules.steps is not None:
@@ -203,7 +203,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
     last = place.keys - (stop - 1) * BN  # keys of the last block
     acc = tile.zeros((64, PLAN.dv))
     s = mask_scores(s, place, column_of(stop - 1, parts, place, group, PLAN), rules, True, SCORES)
-    most, total = tile.full((64,), unseen(rules, SCORES)), tile.zeros((64, PARTS))
+    most, total = tile.full((64,), number_of_unseen(rules, SCORES)), tile.zeros((64, PARTS))
     powers, most, total, by = softmax_step(s, most, total, factor, False, POWERS)
     p = as_operand(powers, dtype)
     # with lengths but no bounds, phase 0 is one block, which all rows see; without either it is empty, and ptxas

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...dtypes import bool_, float32, float64, int32, int64
 from ...errors import CompilationError
-from ...ir.builder import Builder, as_value, number_type
+from ...ir.builder import Builder, as_value, number_type, type_as
 from ...ir.builtin import builtin
 from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, operands, results, walk
 from ...ir.op import OPS, Op
@@ -306,7 +306,8 @@ def with_derivative(g: Builder, function, x, *others):
 
 LINEAR = (ew.add, ew.sub, ew.neg, ew.mul, casts.cast)
 WIDE = (int32, int64, float32, float64)  # of which sums of indices may be
-SMALL, LIMIT = 1 << 24, 1 << 31  # the largest index, and one more than the largest sum
+SMALL, LIMIT = 1 << 23, 1 << 25  # the largest index; one more than the largest sum, which float32 rounds by 1
+MOST = 64                        # calls of a function that is taken for linear: each is of a tile that may be made anew
 
 
 @builtin
@@ -342,12 +343,14 @@ def is_linear(g: Builder, function, x, index, *others):
 def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
                    near: set[Operand]) -> tuple[dict[Operand, Any], dict[Operand, Any]]:
     """The slopes by `x` and by `index` of values that nodes compute of them; none if one of the nodes is not linear. To
-    integers, only `near` ones and small numbers are added, so that no sum wraps."""
+    integers, only `near` ones and small numbers are added, so that no sum wraps. What else is added is the same along
+    the axes of the index."""
+    axes = [n for n, extent in enumerate(reversed(type_as(index, Tile).shape)) if extent > 1]
     terms, most = _Terms(g), dict.fromkeys((index, *near), SMALL)
     slopes: tuple[dict[Operand, Any], dict[Operand, Any]] = {x: 1.0}, {index: 1.0}
     spread: dict[Operand, Operand] = {}  # to larger shapes: of what
     for node in nodes:
-        if not isinstance(node, Call):
+        if not isinstance(node, Call) or len(nodes) > MOST:
             return {}, {}
         given = [spread.get(a, a) for a in node.args]
         depends = [a for a in given if any(a in each for each in slopes)]
@@ -356,7 +359,9 @@ def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
             continue
         if not depends:
             continue
-        if not _is_linear(replace(node, args=tuple(given)), [a for a in given if a not in depends], most):
+        others = [a for a in given if a not in depends]
+        if any(_extent(a, n) > 1 for a in others for n in axes) or not _is_linear(
+                replace(node, args=tuple(given)), others, most):
             return {}, {}
         numbers = tuple(terms.widen(a) if isinstance(a, Const) else a for a in given)
         for each in slopes:
@@ -366,11 +371,19 @@ def _linear_slopes(g: Builder, nodes: Sequence[Node], x: Value, index: Value,
     return slopes
 
 
+def _extent(x: Operand, n: int) -> int:
+    """Of axis `n` of a tile, counted from the last; 1 of a number."""
+    shape = x.type.shape if isinstance(x, Value) and isinstance(x.type, Tile) else ()
+    return shape[-1 - n] if n < len(shape) else 1
+
+
 def _is_linear(call: Call, others: list[Operand], most: dict[Operand, int]) -> bool:
     """Whether a call is linear in those operands that are not `others`. `most`: the largest size that integers may
     have, which gets that of the result."""
+    if call.op not in LINEAR or call.op is ew.mul and not others:
+        return False
     dtype = number_type(call.result).dtype
-    if call.op not in LINEAR or dtype not in WIDE or call.op is ew.mul and not others:
+    if dtype not in WIDE:
         return False
     if dtype.is_int:
         most[call.result] = sum(abs(int(a.value)) if isinstance(a, Const) else most.get(a, LIMIT) for a in call.args)
