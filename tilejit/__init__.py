@@ -13,7 +13,6 @@ from .errors import (CacheError, CompilationError, DispatchError, LaunchError, S
 from .dtypes import (DType, bfloat16, bool_, float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2,
                      float8_e8m0fnu, float16, float32, float64, int8, int16, int32, int64, padded, uint8, uint16,
                      uint32, uint64)
-from .export.loaded_kernel import LoadedKernel, load_kernel
 from .frames import hide_frames as _hide_frames
 from .frontend import Array, constexpr
 from .jit import Kernel, jit
@@ -26,16 +25,20 @@ from .runtime.packed import Packed, pack
 
 __version__ = "0.1.0"
 
+_LATER = ("LoadedKernel", "load_kernel")  # of export.loaded_kernel, which most programs do not need
 _MODULES = ("jax", "kernels", "ptx", "roofline", "testing", "timeline", "timing", "tuning")
 
 
 def __getattr__(name: str) -> _Any:
-    """Load the language's names, and the modules `_MODULES`, at their first use.
+    """Load the language's names, those in `_LATER`, and the modules `_MODULES`, at their first use.
 
     ``__all__`` lacks the modules of tools, and Python's own names (`range`, `max`, ...), which host code needs.
     """
     if name in _MODULES:
         return _import_module(f".{name}", __name__)
+    if name in _LATER:
+        globals().update({n: getattr(_import_module(".export.loaded_kernel", __name__), n) for n in _LATER})
+        return globals()[name]
     if name == "__all__":
         return [n for n in _public() if not hasattr(_builtins, n) and (n == "ptx" or n not in _MODULES)]
     if not name.startswith("__"):
@@ -60,4 +63,4 @@ def _public() -> list[str]:
     """The public names: those imported above, the language's, and the modules of tools."""
     language = vars(_import_module(".api", __name__))
     own = {n for n, x in {**language, **globals()}.items() if not n.startswith("_") and not isinstance(x, _ModuleType)}
-    return sorted(own.union(_MODULES))
+    return sorted(own.union(_MODULES, _LATER))

@@ -417,7 +417,8 @@ def reexports() -> str:
     by_module: dict[str, list[str]] = {}
     for name, x in public().items():
         if not is_function(x) and not isinstance(x, ModuleType) and name not in ("Array", "Kernel", "constexpr"):
-            by_module.setdefault(modules[name], []).append(f"{name} as {name}")
+            module = modules.get(name) or x.__module__.removeprefix("tilejit.")  # those that are loaded at their first use
+            by_module.setdefault(module, []).append(f"{name} as {name}")
     for module, names in UNNAMED.items():
         by_module.setdefault(module, []).extend(names)
     lines = []

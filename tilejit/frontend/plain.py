@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dis
 import inspect
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ..lazy import Lazy
+
+sysconfig = Lazy("sysconfig")
 NAMES = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"
 ATTRIBUTES = "LOAD_ATTR", "LOAD_METHOD"
 
@@ -60,10 +63,12 @@ def is_installed(function: FunctionType) -> bool:
     """Whether a function belongs to Python's library or to an installed package, which change only with their
     version."""
     file = function.__code__.co_filename
-    return file.startswith("<frozen") or any(file.startswith(folder) for folder in _INSTALLED)
+    return file.startswith("<frozen") or any(map(file.startswith, _installed_folders()))
 
 
-_INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+@cache
+def _installed_folders() -> tuple[str, ...]:
+    return tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def free_paths(function: FunctionType) -> Iterator[tuple[str, ...]]:
