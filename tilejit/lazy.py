@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class Lazy:
@@ -17,3 +17,9 @@ class Lazy:
 
     def __repr__(self) -> str:
         return f"Lazy({self._name!r})"
+
+
+if TYPE_CHECKING:
+    import hashlib as hashlib
+else:
+    hashlib = Lazy("hashlib")  # which loads OpenSSL, in two milliseconds

@@ -16,7 +16,6 @@ costs at most a compilation, and a damaged entry counts as absent.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zlib
@@ -32,7 +31,7 @@ from .errors import CacheError
 from .frontend.captures import Capture, Unrecorded, find_changed_capture, identity, record_captures, text_of, token
 from .frontend.source import Source
 from .ir.graph import Launch
-from .lazy import Lazy
+from .lazy import Lazy, hashlib
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
 from .runtime.groups import Group

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from ..dtypes import MAX_BITS, DType
 from ..errors import CompilationError, TileError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
+from ..lazy import hashlib
 from ..names import counterpart
 from .plain import Function
 from .source import MISSING, Source

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import hashlib
 import inspect
 import linecache
 import os
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..concurrency import cached_property, not_while_forking
 from ..errors import CompilationError, Loc
+from ..lazy import hashlib
 
 if TYPE_CHECKING:
     constexpr = Any  # a compile-time value may be of any type

@@ -5,12 +5,13 @@ A file is a 48-byte header (magic, payload length, BLAKE2b digest of the payload
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
+
+from ..lazy import hashlib
 
 _MAGIC = b"tilejit1"
 _HEADER = struct.Struct("<8sQ32s")
