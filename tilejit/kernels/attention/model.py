@@ -105,8 +105,8 @@ def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: 
     """The configuration of the kernel for sequences with lengths, pages, or few rows. `by_tma`: TMA can load K and V.
 
     Measured on an H200, 8 lines, 128 columns, 67 and 268 MB of keys and values: two warps and two slots are 4 % faster
-    than four and three where blocks come by TMA, contiguous and in pages of 64 and 256 rows; none of 18 others is. With
-    pages of 16 rows, whose blocks come by `cp.async`, fewer warps are 20 % slower."""
+    than four and three where blocks come by TMA, contiguous and in pages of 64 and 256 rows. With pages of 16 rows,
+    whose blocks come by `cp.async`, fewer warps are 20 % slower."""
     request = problem.request
     shared = heads_in_tile(problem)
     d, lines = max(problem.d, problem.dv), problem.rows * shared
