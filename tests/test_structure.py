@@ -12,7 +12,7 @@ import pytest
 from tests.package_trees import ROOT, nodes_of, tree_of
 
 # A layer may import itself and the layers before it.
-LAYERS = ("errors", "config", "frames", "lazy", "names", "concurrency", "svg", "timeline", "roofline", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
+LAYERS = ("errors", "config", "frames", "concurrency", "lazy", "names", "svg", "timeline", "roofline", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend",
           "passes", "sim", "emit", "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "export", "interop", "jit", "jax", "plan", "schedule", "work", "timing", "profiling", "tuning",
           "kernels", "testing", "api", "demo", "cli", "__init__", "__main__")
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .concurrency import not_while_forking
+
+load = not_while_forking(import_module)  # a child would find the module's lock taken
 
 
 class Lazy:
@@ -11,9 +16,12 @@ class Lazy:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._module: ModuleType | None = None
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(import_module(self._name), attribute)
+        if self._module is None:
+            self._module = load(self._name)
+        return getattr(self._module, attribute)
 
     def __repr__(self) -> str:
         return f"Lazy({self._name!r})"

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng  # which NumPy would load at its first use, while another thread may fork
 
 from ..errors import LaunchError
 from ..ir.builder import element_type
@@ -64,7 +65,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         raise LaunchError(f"a seed is an integer of at least 0, not {seed!r}")
     if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, Integral) or max_steps < 1):
         raise LaunchError(f"max_steps is a number of operations, at least 1, not {max_steps!r}")
-    rng, steps = np.random.default_rng(seed), Steps(max_steps)
+    rng, steps = default_rng(seed), Steps(max_steps)
     size = chunk_size(program, int(np.prod(cluster)))
     make: Any = Chunk
     if timeline:
