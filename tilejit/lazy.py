@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .concurrency import not_while_forking
@@ -15,13 +15,13 @@ class Lazy:
     """The module `name`, imported when one of its attributes is first asked for."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._module: ModuleType | None = None
+        self._name, self._loaded = name, False
 
     def __getattr__(self, attribute: str) -> Any:
-        if self._module is None:
-            self._module = load(self._name)
-        return getattr(self._module, attribute)
+        if not self._loaded or sys.modules.get(self._name) is None:
+            load(self._name)
+            self._loaded = True
+        return getattr(sys.modules[self._name], attribute)
 
     def __repr__(self) -> str:
         return f"Lazy({self._name!r})"
