@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock, local
+from threading import Lock, RLock, local
 from zlib import crc32
 
 import tilejit.compile
@@ -100,6 +100,7 @@ class Kernels:
         self.differing: list[str] = []  # kernels of the current test that differ from the record
         self.compiled: list[Waiting] = []  # compiled by a test with the fixture `assembled_later`
         self.modules: dict[tuple, object] = {}  # optimised LLVM modules of the current test, by their IR text
+        self.modules_in_use = RLock()     # tests compile in several threads, and one would close what another copies
         self.of_a_kernel = local()        # .now: whether this thread is compiling a kernel
         self.watching = True
         self.for_all = True  # whether some kernels are assembled for every target
@@ -150,12 +151,12 @@ class Kernels:
             if not getattr(self.of_a_kernel, "now", False):
                 return optimize(ir, target, passes, libdevice)
             key = ir, passes, target if libdevice else ""
-            module = self.modules.get(key)
-            if module is None:
-                if len(self.modules) >= MODULES:
-                    self._forget_modules()
-                module = self.modules[key] = optimize(ir, target, passes, libdevice)
-            return module.clone()
+            with self.modules_in_use:
+                if key not in self.modules:
+                    if len(self.modules) >= MODULES:
+                        self._forget_modules()
+                    self.modules[key] = optimize(ir, target, passes, libdevice)
+                return self.modules[key].clone()
 
         Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimize = lowered, written, inlined, optimized
 
@@ -165,8 +166,9 @@ class Kernels:
             self.lowered.popitem()[1].versions.clear()
 
     def _forget_modules(self):
-        while self.modules:
-            self.modules.popitem()[1].close()
+        with self.modules_in_use:
+            while self.modules:
+                self.modules.popitem()[1].close()
 
     @contextmanager
     def _at_work(self):
