@@ -10,12 +10,18 @@ from tests.gpu import in_child, needs_gpu
 
 
 @tile.jit
-def halved(A, B, C, n, UNROLL: tile.constexpr):
-    """The product changes in a loop without products."""
+def operands(A, B):
     a, b = tile.alloc((64, 32), A.dtype, layout=tile.auto), tile.alloc((32, 16), B.dtype, layout=tile.auto)
     tile.copy(a, A[0:64, 0:32])
     tile.copy(b, B[0:32, 0:16])
     tile.sync()
+    return a, b
+
+
+@tile.jit
+def halved(A, B, C, n, UNROLL: tile.constexpr):
+    """The product changes in a loop without products."""
+    a, b = operands(A, B)
     acc = tile.dot(a, b)
     for i in tile.range(0, n, 1, unroll=UNROLL):
         acc = acc * 0.5 + i
@@ -25,10 +31,7 @@ def halved(A, B, C, n, UNROLL: tile.constexpr):
 @tile.jit
 def summed(A, B, C, n, UNROLL: tile.constexpr):
     """In each trip a product is read by two others, one of which goes on."""
-    a, b = tile.alloc((64, 32), A.dtype, layout=tile.auto), tile.alloc((32, 16), B.dtype, layout=tile.auto)
-    tile.copy(a, A[0:64, 0:32])
-    tile.copy(b, B[0:32, 0:16])
-    tile.sync()
+    a, b = operands(A, B)
     acc, total = tile.zeros((64, 16)), tile.zeros((64, 16))
     for i in tile.range(0, n, 1, unroll=UNROLL):
         product = tile.dot(a, b, acc)

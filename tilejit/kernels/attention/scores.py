@@ -35,7 +35,7 @@ class Place:
 class Rules:
     """The arguments of a call that decide about scores: the scale, how far a row sees to the `left` and `right` of its
     position, the softcap, and what the user's functions get; of float8 also the factor of the values; the `steps` of a
-    function of the scores (`steps_of`)."""
+    function of the scores (`with_steps`)."""
 
     scale: Any
     left: Any

@@ -284,16 +284,21 @@ def _bodies(node: For | While) -> tuple[Block, ...]:
     return (node.body,) if isinstance(node, For) else (node.test, node.body)
 
 
+def _trace(g: Builder, make: Callable[[], Any]) -> tuple[Any, list[Node], int]:
+    """(What `make` returns, the nodes of the open block, where in them those that it added begin). What the builder
+    hoists goes to the front of the first block."""
+    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
+    made = make()
+    return made, nodes, start + (g.state.get("hoisted", 0) - hoisted if nodes is g.blocks[0] else 0)
+
+
 @builtin
 def with_derivative(g: Builder, function, x, *others):
     """``function(x, *others)``, and its derivative by the float tile `x`: a float32 tile, a number, or None where it is
     1. Each element of the result may depend only on the same element of `x`; where two operands of a maximum are equal,
     the derivative is that of the first, and that of roundings is 0. CompilationError, at the line, for what has no
     derivative."""
-    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
-    y = g.invoke(function, (x, *others), {})
-    if nodes is g.blocks[0]:
-        start += g.state.get("hoisted", 0) - hoisted
+    y, nodes, start = _trace(g, lambda: g.invoke(function, (x, *others), {}))
     tangents = _Tangents(g, function.source.name, as_value(x))
     tangents.follow(nodes, start)
     if y in tangents.without:
@@ -315,10 +320,7 @@ def with_slope(g: Builder, function, x, index, *others):
     """``function(x, *others)``, and by how much it rises from one `index` to the next, if it is `x` and a linear
     function of this tile of integers, which is one of the `others`: a number or a float32 scalar. Else None, also if
     that differs between elements."""
-    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
-    y = g.invoke(function, (x, *others), {})
-    if nodes is g.blocks[0]:
-        start += g.state.get("hoisted", 0) - hoisted
+    y, nodes, start = _trace(g, lambda: g.invoke(function, (x, *others), {}))
     if not isinstance(y, Value):
         return y, None
     near: set[Operand] = {a for a in others if isinstance(a, Value) and isinstance(a.type, Tile)}
@@ -332,10 +334,7 @@ def with_slope(g: Builder, function, x, index, *others):
 @builtin
 def is_linear(g: Builder, function, x, index, *others):
     """Whether `with_slope` finds a slope. The function is only looked at, and adds nothing to the kernel."""
-    nodes, start, hoisted = g.blocks[-1], len(g.blocks[-1]), g.state.get("hoisted", 0)
-    _, slope = with_slope.function(g, function, x, index, *others)
-    if nodes is g.blocks[0]:
-        start += g.state.get("hoisted", 0) - hoisted
+    (_, slope), nodes, start = _trace(g, lambda: with_slope.function(g, function, x, index, *others))
     del nodes[start:]
     return slope is not None
 
