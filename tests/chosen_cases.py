@@ -8,7 +8,8 @@ If several decorators ``parametrize`` a test, it has a case for each combination
 - of one list, and of at most four cases, all.
 
 ``TILEJIT_ALL_CASES=1`` takes all cases, and as many examples of property tests as they name; other runs draw a part of
-them. Tests that need a GPU and those marked ``all_cases`` have all cases in every run.
+them. Runs that make digests or texts to compare with take all cases, too, unless it is ``0``. Tests that need a GPU and
+those marked ``all_cases`` have all cases in every run.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ PART = 4     # it draws one in so many of those that it draws in a run of every 
 
 
 def all_cases() -> bool:
-    """Whether this run takes all cases: if it is told to, or makes digests or texts to compare with."""
-    asked = os.environ.get("TILEJIT_ALL_CASES", "") not in ("", "0")
-    return asked or os.environ.get("TILEJIT_FREEZE", "check") not in ("", "check")
+    """Whether this run takes all cases: if it is told to, or, if it is told nothing, makes digests or texts to compare with."""
+    asked = os.environ.get("TILEJIT_ALL_CASES", "")
+    return asked != "0" if asked else os.environ.get("TILEJIT_FREEZE", "check") not in ("", "check")
 
 
 def covering(rows: Sequence[Sequence[Hashable]]) -> list[int]:

@@ -66,6 +66,8 @@ def test_a_run_that_updates_the_record_of_digests_takes_all_cases(monkeypatch):
     monkeypatch.delenv("TILEJIT_ALL_CASES", raising=False)
     monkeypatch.setenv("TILEJIT_FREEZE", "update")
     assert all_cases()
+    monkeypatch.setenv("TILEJIT_ALL_CASES", "0")
+    assert not all_cases()
 
 
 CONFTEST = """
