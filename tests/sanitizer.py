@@ -15,6 +15,7 @@ racecheck: the order of threads that only arrive at a barrier (`bar.arrive`, in 
 accesses of threads that the arriving thread synchronised with before.
 synccheck: that cp.async.mbarrier.arrive without noinc raises the count of its phase, that mbarrier.arrive_drop.expect_tx arrives, and that
 threads which have ended are not awaited at a barrier of the others.
+memcheck: that bulk copies and reductions may go to the CTA's own shared memory by its address in the cluster's window.
 
 Needs a GPU and compute-sanitizer (of the CUDA toolkit).
 """
@@ -38,7 +39,8 @@ import tilejit as tile
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": [], "synccheck": []}
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
-MISREAD = {"racecheck": ("misread_handing",), "synccheck": ("misread_counting", "misread_dropping", "misread_meeting"), "memcheck": ()}
+MISREAD = {"racecheck": ("misread_handing",), "synccheck": ("misread_counting", "misread_dropping", "misread_meeting"),
+           "memcheck": ("misread_adding",)}
 SLOWER = 8  # factor for the time limit of a child
 
 
@@ -162,6 +164,25 @@ def dropping(y):
     tile.store(y[t], 1)
 
 
+@tile.jit(num_warps=1, cluster=(2, 1, 1))
+def adding(y):
+    """Each CTA of a cluster adds its values to those of the first, the first to its own. It is correct, but memcheck reports an invalid write."""
+    rank, mine, total, bar = tile.cta_rank(), tile.alloc((64,), y.dtype), tile.alloc((64,), y.dtype), tile.mbarrier()
+    tile.store(mine, tile.full((64,), rank + 1, y.dtype))
+    tile.store(total, tile.full((64,), 10, y.dtype))
+    tile.fence_proxy_async()
+    if rank == 0:
+        with tile.elect():
+            bar.arrive_expect_tx(2 * mine.nbytes)
+    tile.cluster_sync()
+    with tile.elect():
+        tile.copy_async(total.peer(0), mine, mbar=bar, reduce="add")
+    if rank == 0:
+        bar.wait(phase=0)
+        tile.store(y[0:64], tile.load(total))
+    tile.cluster_sync()
+
+
 @tile.jit(num_warps=12)
 def meeting(y, ROUNDS: tile.constexpr):
     """Two of three warpgroups meet at a barrier of theirs. It is correct, but synccheck reports divergent threads."""
@@ -200,6 +221,12 @@ def misread_meeting():
     y = tile.to_device(np.zeros(384, np.int32))
     meeting[1,](y, ROUNDS=50)
     np.testing.assert_array_equal(y.numpy(), np.arange(384) >= 128)
+
+
+def misread_adding():
+    y = tile.to_device(np.zeros(64, np.uint64))
+    adding[2,](y)
+    np.testing.assert_array_equal(y.numpy(), 13)
 
 
 def planted_racecheck():

@@ -13,6 +13,7 @@ from tests.gpu import run_child
 from tests.sanitizer import (
     ROOT,
     Child,
+    adding,
     children,
     counting,
     diverging,
@@ -159,6 +160,12 @@ def test_the_kernels_that_synccheck_misreads_are_right():
     met = np.zeros(384, np.int32)
     meeting.simulate((1,), met, ROUNDS=3).raise_first()
     assert (x == y).all() and z.all() and (met == (np.arange(384) >= 128)).all()
+
+
+def test_the_kernel_that_memcheck_misreads_is_right():
+    total = np.zeros(64, np.uint64)
+    adding.simulate((2,), total).raise_first()
+    assert (total == 13).all()
 
 
 def test_the_planted_race_is_a_race_and_the_planted_store_runs_within_bounds():

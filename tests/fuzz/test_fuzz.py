@@ -28,6 +28,8 @@ SEEDS = range(20)
 DRAWN = range(400)      # seeds whose kernels must contain everything that sm_90a has
 MORE = int(os.environ.get("TILEJIT_FUZZ", "0"))
 FAILED = sorted((Path(__file__).parent / "failed").glob("*.npz"))   # programs that once failed
+#: Calls for which tools report errors, though they are right (tests/sanitizer.py has kernels that show it)
+MISREAD = {"noinc=False": pytest.mark.misread_by_synccheck, "reduce='add'": pytest.mark.misread_by_memcheck}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -219,13 +221,19 @@ def test_random_kernels_agree_on_the_gpu_and_the_simulator():
     print(run_child(on_gpu, timeout=120, seeds=[seed for seed in SEEDS if not Turns.drawn_for(seed)], seconds=100))
 
 
+def marked(path: Path):
+    source = Program.read(path).source
+    return pytest.param(str(path), id=path.stem, marks=[mark for call, mark in MISREAD.items() if call in source])
+
+
 @pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots
 @needs_gpu("sm_90a")
-@in_child(timeout=200)
-def test_kernels_that_failed_once_are_right_on_the_gpu():
-    programs = [Program.read(path) for path in FAILED]
-    found = [line for program in programs for line in program.differences(program.launch(replicas=2, times=3))[:2]]
-    assert not found, "\n".join(found)
+@in_child(timeout=60)
+@pytest.mark.parametrize("path", [marked(path) for path in FAILED])
+def test_kernels_that_failed_once_are_right_on_the_gpu(path):
+    program = Program.read(Path(path))
+    found = program.differences(program.launch(replicas=2, times=3))
+    assert not found, "\n".join(found[:5])
 
 
 @pytest.mark.misread_by_racecheck  # numbers of programs are passed between threads through slots

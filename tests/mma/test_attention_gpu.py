@@ -129,15 +129,17 @@ def sequences_checked(page, heads, kv_heads, rows, lengths, d, **options):
     from tilejit import kernels
     torch.manual_seed(page + rows)
     width = -(-max(lengths) // page)
-    table = torch.randperm(len(lengths) * width + 3)[:len(lengths) * width].view(len(lengths), width).int().cuda()
+    table = torch.randperm(len(lengths) * width + 3, device="cuda")[:len(lengths) * width].view(len(lengths), width)
     q = torch.randn(len(lengths), heads, rows, d, device="cuda").bfloat16()
     held = [torch.full((len(lengths) * width + 3, page, kv_heads, d), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     whole = [[torch.randn(kv_heads, n, d, device="cuda").bfloat16() for n in lengths] for _ in range(2)]
     for pages, each in zip(held, whole):
-        for i, n in enumerate(lengths):
-            for at in range(0, n, page):
-                pages[table[i, at // page], :min(page, n - at)] = each[i][:, at:at + page].transpose(0, 1)
-    out = kernels.attention(q, *(x.transpose(1, 2) for x in held), lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32), block_table=table, **options)
+        for numbers, x in zip(table, each):
+            count = -(-x.shape[1] // page)
+            rows_of_pages = torch.full((count * page, kv_heads, d), float("nan"), device="cuda", dtype=torch.bfloat16)
+            rows_of_pages[:x.shape[1]] = x.transpose(0, 1)
+            pages[numbers[:count]] = rows_of_pages.view(count, page, kv_heads, d)
+    out = kernels.attention(q, *(x.transpose(1, 2) for x in held), lengths=torch.tensor(lengths, device="cuda", dtype=torch.int32), block_table=table.int(), **options)
     for i in range(len(lengths)):
         near(out[i], q[i], whole[0][i], whole[1][i], **options)
 
