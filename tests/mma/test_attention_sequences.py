@@ -208,7 +208,9 @@ def decoded(keys, batch=1, page=0, by_tma=True, d=128):
 
 def test_ctas_with_many_keys_by_tma_have_two_warps_and_two_slots():
     assert decoded(1 << 17) == decoded(1 << 17, page=64) == decoded(1 << 17, page=256) == (2, 2, 64)
-    assert decoded(8192, 16) == (2, 2, 4) and decoded(1024, 128) == (2, 2, 1)
+    assert decoded(8192, 16) == (2, 2, 4) and decoded(1024, 64) == (2, 2, 1)
+    assert decoded(1024, 128, page=64) == decoded(8192, 128, page=64) == (2, 2, 1)
+    assert decoded(1024, 128) == decoded(8192, 128) == (4, 3, 1)
     assert decoded(1 << 17, page=16) == decoded(1 << 17, by_tma=False) == (4, 3, 64)
     assert decoded(8192) == (4, 3, 32) and decoded(1 << 17, d=64) == (4, 3, 64)
 

@@ -104,9 +104,10 @@ def chains_sums(problem: Attention) -> bool:
 def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: int) -> Config:
     """The configuration of the kernel for sequences with lengths, pages, or few rows. `by_tma`: TMA can load K and V.
 
-    Measured on an H200, 8 lines, 128 columns, 67 and 268 MB of keys and values: two warps and two slots are 4 % faster
-    than four and three where blocks come by TMA, contiguous and in pages of 64 and 256 rows. With pages of 16 rows,
-    whose blocks come by `cp.async`, fewer warps are 20 % slower."""
+    Measured on an H200, 8 lines, 128 columns, from 268 MB of keys and values on: two warps and two slots are 4 to 7 %
+    faster than four and three where blocks come by TMA, contiguous and in pages of 64 and 256 rows. With contiguous
+    keys and 512 CTAs, of which three to a processor run at once instead of two, they are 5 to 8 % slower. With pages
+    of 16 rows, whose blocks come by `cp.async`, fewer warps are 20 % slower."""
     request = problem.request
     shared = heads_in_tile(problem)
     d, lines = max(problem.d, problem.dv), problem.rows * shared
@@ -130,7 +131,8 @@ def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: 
     splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS, PARTS // problem.dv)
     splits = 1 << max(splits, 1).bit_length() - 1  # few values: each is a kernel of its own
     whole = by_tma and target == "sm_90a" and problem.page % bn == 0  # blocks of K and V
-    if whole and bm == 16 and 64 < d <= 128 and problem.keys >= MANY * splits:
+    crowded = problem.page == 0 and tiles > 2 * processors
+    if whole and not crowded and bm == 16 and 64 < d <= 128 and problem.keys >= MANY * splits:
         config = replace(config, warps=2, stages=2)
     return replace(config, splits=splits)
 
