@@ -102,12 +102,8 @@ def chains_sums(problem: Attention) -> bool:
 
 
 def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: int) -> Config:
-    """The configuration of the kernel for sequences with lengths, pages, or few rows. `by_tma`: TMA can load K and V.
-
-    Measured on an H200, 8 lines, 128 columns, from 268 MB of keys and values on: two warps and two slots are 4 to 7 %
-    faster than four and three where blocks come by TMA, contiguous and in pages of 64 and 256 rows. With contiguous
-    keys and 512 CTAs, of which three to a processor run at once instead of two, they are 5 to 8 % slower. With pages
-    of 16 rows, whose blocks come by `cp.async`, fewer warps are 20 % slower."""
+    """The configuration of the kernel for sequences with lengths, pages, or few rows. `by_tma`: whether TMA can load K
+    and V."""
     request = problem.request
     shared = heads_in_tile(problem)
     d, lines = max(problem.d, problem.dv), problem.rows * shared
@@ -130,11 +126,22 @@ def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: 
     tiles = problem.batches * (problem.heads // shared) * -(-lines // bm)
     splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS, PARTS // problem.dv)
     splits = 1 << max(splits, 1).bit_length() - 1  # few values: each is a kernel of its own
-    whole = by_tma and target == "sm_90a" and problem.page % bn == 0  # blocks of K and V
-    crowded = problem.page == 0 and tiles > 2 * processors
-    if whole and not crowded and bm == 16 and 64 < d <= 128 and problem.keys >= MANY * splits:
+    config = replace(config, splits=splits)
+    if by_tma and target == "sm_90a" and reads_much(problem, config, tiles, processors):
         config = replace(config, warps=2, stages=2)
-    return replace(config, splits=splits)
+    return config
+
+
+def reads_much(problem: Attention, config: Config, tiles: int, processors: int) -> bool:
+    """Whether two warps and two slots are faster than four and three, if blocks of K and V come by TMA.
+
+    Measured on an H200, 8 lines, 128 columns, from 268 MB of keys and values on: they are 4 to 7 % faster, contiguous
+    and in pages of 64 and 256 rows. With contiguous keys and 512 CTAs, of which three to a processor run at once
+    instead of two, they are 5 to 8 % slower. With pages of 16 rows, whose blocks come by `cp.async`, fewer warps are
+    20 % slower."""
+    crowded = problem.page == 0 and tiles > 2 * processors
+    return (config.bm == 16 and 64 < max(problem.d, problem.dv) <= 128 and problem.keys >= MANY * config.splits
+            and problem.page % config.bn == 0 and not crowded)
 
 
 def heads_in_tile(problem: Attention) -> int:
