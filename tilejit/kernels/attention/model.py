@@ -135,10 +135,9 @@ def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: 
 def reads_much(problem: Attention, config: Config, tiles: int, processors: int) -> bool:
     """Whether two warps and two slots are faster than four and three, if blocks of K and V come by TMA.
 
-    Measured on an H200, 8 lines, 128 columns, from 268 MB of keys and values on: they are 4 to 7 % faster, contiguous
-    and in pages of 64 and 256 rows. With contiguous keys and 512 CTAs, of which three to a processor run at once
-    instead of two, they are 5 to 8 % slower. With pages of 16 rows, whose blocks come by `cp.async`, fewer warps are
-    20 % slower."""
+    Measured on an H200, 8 lines, 128 columns, from 268 MB of keys and values on: they are 4 % faster, contiguous and in
+    pages of 64 and 256 rows. With contiguous keys and 512 CTAs, three to a processor instead of two, they are 6 to 9 %
+    slower. With pages of 16 rows, whose blocks come by `cp.async`, fewer warps are 20 % slower."""
     crowded = problem.page == 0 and tiles > 2 * processors
     return (config.bm == 16 and 64 < max(problem.d, problem.dv) <= 128 and problem.keys >= MANY * config.splits
             and problem.page % config.bn == 0 and not crowded)
