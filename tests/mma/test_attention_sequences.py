@@ -10,7 +10,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels.attention.config import Config
 from tilejit.kernels.attention.constants import HopperConstants, Scores, SequenceConstants
 from tilejit.kernels.attention.hopper import hopper
-from tilejit.kernels.attention.model import choose_sequences
+from tilejit.kernels.attention.model import box_rows, choose_sequences
 from tilejit.kernels.attention.problem import Request, check_attention
 from tilejit.kernels.attention.sequences import combine, sequences
 from tilejit.kernels.attention.tile_table import FIELDS, list_tiles
@@ -138,7 +138,8 @@ def paged(page, by_rows, lengths, kv_heads=2, d=64, seed=0):
     return pages, table, whole
 
 
-@pytest.mark.parametrize("page, by_rows, rows, splits", [(16, True, 1, None), (64, False, 3, None), (256, True, 100, None), (48, True, 1, 3), (64, True, 1, 2), (128, False, 2, 3)])
+@pytest.mark.parametrize("page, by_rows, rows, splits", [(16, True, 1, None), (64, False, 3, None), (256, True, 100, None), (48, True, 1, 3), (64, True, 1, 2), (128, False, 2, 3),
+                                                         (8, True, 1, 2), (8, False, 5, None), (4, True, 2, None), (1, True, 1, None)])
 def test_keys_in_pages_are_right(page, by_rows, rows, splits):
     """Pages of any number of keys, both orders of heads and rows, few rows and many."""
     lengths = [0, 100, 333]
@@ -206,16 +207,16 @@ def decoded(keys, batch=1, page=0, by_tma=True, d=128):
     return config.warps, config.stages, config.splits
 
 
-def test_ctas_with_many_keys_by_tma_have_two_warps_and_two_slots():
+def test_ctas_that_load_by_tma_have_two_warps_and_as_many_slots_as_few_turns_take():
     assert decoded(1 << 17) == decoded(1 << 17, page=64) == decoded(1 << 17, page=256) == (2, 2, 64)
+    assert decoded(1 << 17, page=16) == (2, 3, 64)                                  # small pages
     assert decoded(8192, 16) == (2, 2, 4) and decoded(1024, 64) == (2, 2, 1)
-    assert decoded(1024, 128, page=64) == decoded(8192, 128, page=64) == (2, 2, 1)
-    assert decoded(1024, 128) == decoded(8192, 128) == (4, 3, 1)
-    assert decoded(1 << 17, page=16) == decoded(1 << 17, by_tma=False) == (4, 3, 64)
-    assert decoded(8192) == (4, 3, 32) and decoded(1 << 17, d=64) == (4, 3, 64)
+    assert {decoded(8192, batch, page) for batch in (72, 99) for page in (0, 16, 64)} == {(2, 2, 1)}    # 396 CTAs at once
+    assert {decoded(8192, batch, page) for batch in (100, 128) for page in (0, 16, 64)} == {(2, 3, 1)}  # 264 in two turns
+    assert decoded(1 << 17, page=48) == decoded(1 << 17, by_tma=False) == decoded(1 << 17, d=64) == (4, 3, 64)
 
 
-@pytest.mark.parametrize("page, keys", [(0, 1500), (64, 1100), (256, 2300)])
+@pytest.mark.parametrize("page, keys", [(0, 1500), (16, 1100), (64, 1100), (256, 2300)])
 def test_two_warps_and_two_slots_are_right(page, keys):
     config = Config(roles=False, bm=16, bn=64, warps=2, stages=2, splits=1 if page else 2)
     if not page:
@@ -249,12 +250,13 @@ def test_sequences_run_on_every_target(target, monkeypatch):
     check(kernels.attention(q, k, v, lengths=np.array([130], np.int32), block_table=table)[0], None, q[0], whole[0][0], whole[1][0])
 
 
-@pytest.mark.parametrize("kind", ["even", "padded", "packed", "pages of 16", "pages of 64"])
+@pytest.mark.parametrize("kind", ["even", "padded", "packed", "pages of 16", "pages of 48", "pages of 64"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_blocks_are_loaded_ahead_without_spills(target, kind):
     few, paged = kind != "packed", kind.startswith("pages")
+    page = int(kind[-2:]) if paged else 0
     plan = SequenceConstants(bm=16 if few else 64, bn=64, d=128, dv=128, stages=3 if few else 2, heads=32, kv_heads=4, shared=8 if few else 1,
-                             lengths=kind != "even", packed=not few, page=int(kind[-2:]) if paged else 0, rows_first=True, splits=4 if few else 1)
+                             lengths=kind != "even", packed=not few, page=page, box=box_rows(page, 64), rows_first=True, splits=4 if few else 1)
     spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
     q, k = (spec(8, 32, 1, 128), spec(8, 4, 65536, 128)) if few else (spec(32, 5000, 128), spec(4, 5000, 128))
     k = spec(1 << 20, 4 * 128) if paged else k
@@ -264,7 +266,7 @@ def test_blocks_are_loaded_ahead_without_spills(target, kind):
                              0.1, 0, 0, 0.0, 0, 0, 0, 0, PLAN=plan, num_warps=4, target=target)
     assert made.spills == 0 and not made.warnings
     whole, cut = ("tma" if target == "sm_90a" else "ldgsts"), "ldgsts"  # threads load blocks in which sequences may end
-    assert {c.variant for c in made.copies} == {"even": {whole}, "pages of 64": {whole, cut}}.get(kind, {cut})
+    assert {c.variant for c in made.copies} == {"even": {whole}, "pages of 16": {whole, cut}, "pages of 64": {whole, cut}}.get(kind, {cut})
 
 
 def test_the_loop_over_whole_blocks_of_packed_sequences_is_that_of_a_batch():

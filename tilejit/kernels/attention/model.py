@@ -12,7 +12,7 @@ LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
 FEW = 32             # rows of packed sequences, on the average, below which `sequences` is for them
 SPLITS = 64          # CTAs that may share the keys of a tile
-MANY = 1024          # keys of a CTA from which two warps and two slots are the fastest
+PATTERN = 8          # rows of a block that a swizzle exchanges parts of
 SHORT = 1024         # rows up to which two consumers are faster than three at 64 columns, with a bound on the right
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
 ROLES = ((64, 128, True, 64), (96, 128, True, 96), (128, 128, True, 128), (192, 96, False, 64), (256, 64, False, 0))
@@ -127,20 +127,36 @@ def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: 
     splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS, PARTS // problem.dv)
     splits = 1 << max(splits, 1).bit_length() - 1  # few values: each is a kernel of its own
     config = replace(config, splits=splits)
-    if by_tma and target == "sm_90a" and reads_much(problem, config, tiles, processors):
-        config = replace(config, warps=2, stages=2)
+    in_boxes = by_tma and (problem.page == 0 or box_rows(problem.page, bn) > 0)
+    if target == "sm_90a" and in_boxes and bm == 16 and 64 < d <= 128:
+        return replace(config, warps=2, stages=slots_for_two_warps(problem, config, tiles, processors))
     return config
 
 
-def reads_much(problem: Attention, config: Config, tiles: int, processors: int) -> bool:
-    """Whether two warps and two slots are faster than four and three, if blocks of K and V come by TMA.
+def slots_for_two_warps(problem: Attention, config: Config, tiles: int, processors: int) -> int:
+    """How many slots for blocks of K and V CTAs of two warps have, with 16 lines of up to 128 columns: two, or three.
 
-    Measured on an H200, 8 lines, 128 columns, from 268 MB of keys and values on: they are 4 % faster, contiguous and in
-    pages of 64 and 256 rows. With contiguous keys and 512 CTAs, three to a processor instead of two, they are 6 to 9 %
-    slower. With pages of 16 rows, whose blocks come by `cp.async`, fewer warps are 20 % slower."""
-    crowded = problem.page == 0 and tiles > 2 * processors
-    return (config.bm == 16 and 64 < max(problem.d, problem.dv) <= 128 and problem.keys >= MANY * config.splits
-            and problem.page % config.bn == 0 and not crowded)
+    Measured on an H200, 8 lines, 128 columns, batches of 1 to 128, 1k to 32k keys: two warps are faster than four, by 2
+    to 5 % with 268 MB of keys and values and by 7 to 20 % with 17 to 34 MB, since they wait less for each other. With
+    two slots a processor runs three CTAs, if these have keys of their own, and with three slots two. CTAs that share
+    keys are all there at once; then two slots are up to 3 % faster, except with pages of 16 rows."""
+    if config.splits > 1:
+        return 2 if problem.page % config.bn == 0 else 3
+    return min((2, 3), key=lambda slots: time_in_turns(tiles, (5 - slots) * processors, processors))
+
+
+def time_in_turns(ctas: int, at_once: int, processors: int) -> int:
+    """The time of CTAs that do the same and are limited by the memory, as a number of CTAs: so many run at once. As
+    many as there are processors are fast enough for the memory; fewer take as long as these."""
+    turns, rest = divmod(ctas, at_once)
+    return turns * at_once + (max(rest, processors) if rest else 0)
+
+
+def box_rows(page: int, bn: int) -> int:
+    """The rows of a page that are copied at once to a part of a block of `bn` rows; 0 if rows are gathered: where a
+    block has parts of pages, or pages have fewer rows than a swizzle's pattern."""
+    rows = min(page, bn)
+    return rows if rows >= PATTERN and page % rows == 0 and bn % rows == 0 else 0
 
 
 def heads_in_tile(problem: Attention) -> int:
@@ -170,4 +186,4 @@ def heads_at_once(problem: Attention) -> int:
     return max(min(L2 // keys, problem.batches * problem.kv_heads), 1) * shared
 
 
-__all__ = ["chains_sums", "choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile"]
+__all__ = ["box_rows", "chains_sums", "choose", "choose_sequences", "few_rows", "heads_at_once", "heads_in_tile"]

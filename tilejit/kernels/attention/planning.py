@@ -15,7 +15,7 @@ from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .float8 import KEYS
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import chains_sums, choose, choose_sequences, few_rows, heads_at_once, heads_in_tile
+from .model import box_rows, chains_sums, choose, choose_sequences, few_rows, heads_at_once, heads_in_tile
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
@@ -106,11 +106,13 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
                           f"{PARTS // problem.dv} for {problem.dv} columns, not {splits}")
     order = page_order(request.k) if problem.page else False
     ahead = problem.page or all(map(loaded_by_threads, (request.k, request.v)))
+    in_boxes = config.stages > 1 and all(map(loaded_by_tma, (request.k, request.v)))
     plan = SequenceConstants(
         bm=config.bm, bn=config.bn, d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, lse=request.lse,
         scores=scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
         lengths=request.key_lengths is not None, packed=packed, page=problem.page,
-        rows_first=bool(order), splits=splits, inner=problem.is_inner,
+        rows_first=bool(order), box=box_rows(problem.page, config.bn) if in_boxes else 0, splits=splits,
+        inner=problem.is_inner,
         pieces=config.warps // 4 if problem.is_wide and config.bm == 64 else int(problem.is_wide))
     tiles = -(-problem.rows * shared // config.bm)
     if packed:

@@ -21,13 +21,15 @@ CHUNK = 128   # sequences that are searched at once
 
 @dataclass(frozen=True)
 class Keys:
-    """K and V, or the rows of their pages, and the `pages` of each sequence; the head, and where a sequence begins."""
+    """K and V, or the rows of their pages, and the `pages` of each sequence; the head, where a sequence begins, and the
+    slots for boxes of pages: of keys, or of their columns behind the values, and of values."""
 
     K: Any
     V: Any
     pages: Any
     head: Any
     start: Any
+    slots: Any
     tile_record = True
 
 
@@ -59,20 +61,37 @@ def line_in_pages(held, place, at, exists, PLAN: tile.constexpr):
 
 
 @tile.jit
-def block(X, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr, WIDTH: tile.constexpr, FIRST: tile.constexpr,
-          STOP: tile.constexpr):
+def lines_in_pages(held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
+    """Where block `i` is in the matrix of all pages: the first line of each of its boxes, or all lines. None without
+    pages."""
+    if PLAN.page == 0:
+        return None
+    if PLAN.box:
+        starts = [i * PLAN.bn + n for n in tile.static_range(0, PLAN.bn, PLAN.box)]
+        return [line_in_pages(held, place, at, at < place.keys if EDGE else None, PLAN) for at in starts]
+    at = i * PLAN.bn + tile.arange(PLAN.bn)
+    return line_in_pages(held, place, at, at < place.keys, PLAN)
+
+
+@tile.jit
+def block(X, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr, WIDTH: tile.constexpr,
+          FIRST: tile.constexpr, STOP: tile.constexpr):
     """Columns FIRST to STOP of block `i` of the rows of a sequence in X, which is K or V with rows of WIDTH columns;
-    zeros beyond its last row. Without EDGE, the sequence has all rows of the block."""
+    zeros beyond its last row. Without EDGE, the sequence has all rows of the block. `lines` are where it is in pages,
+    whose boxes are copied to the `slot`."""
     head = held.head
     if PLAN.page:  # X is a matrix: its lines are the rows of all pages, with all heads if these lie beside each other
         column = head * WIDTH + FIRST if PLAN.rows_first else FIRST
-        if PLAN.page % PLAN.bn == 0 and not EDGE:
-            line = line_in_pages(held, place, i * PLAN.bn, None, PLAN)
-            return tile.load(X[line:line + PLAN.bn, column:column + (STOP - FIRST)])
-        at = i * PLAN.bn + tile.arange(PLAN.bn)
-        line = line_in_pages(held, place, at, at < place.keys, PLAN)
-        return tile.load(X[line[:, None], column + tile.arange(STOP - FIRST)[None, :]], mask=(at < place.keys)[:, None],
-                         other=0.0)
+        if PLAN.box:
+            for n in tile.static_range(len(lines)):
+                rows = X[lines[n]:lines[n] + PLAN.box, column:column + (STOP - FIRST)]
+                if EDGE:
+                    there = tile.minimum(tile.maximum(place.keys - i * PLAN.bn - n * PLAN.box, 0), PLAN.box)
+                    rows = tile.window(X, (lines[n], column), (there, STOP - FIRST))[0:PLAN.box, 0:STOP - FIRST]
+                tile.copy_async(slot[n * PLAN.box:(n + 1) * PLAN.box, 0:STOP - FIRST], rows)
+            return tile.load(slot)
+        exists = (i * PLAN.bn + tile.arange(PLAN.bn) < place.keys)[:, None]
+        return tile.load(X[lines[:, None], column + tile.arange(STOP - FIRST)[None, :]], mask=exists, other=0.0)
     if PLAN.packed:
         X = tile.window(X, (head, held.start, 0), (1, place.keys, None))
         return tile.load(X[0, i * PLAN.bn:i * PLAN.bn + PLAN.bn, FIRST:STOP])
@@ -83,20 +102,22 @@ def block(X, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr, WIDTH: 
 
 
 @tile.jit
-def products(q, latent, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
+def products(q, latent, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
     """The scores of the rows `q` (their parts, if `latent` has the first columns of the keys already) and block `i`."""
     if not PLAN.inner:
-        return tile.dot(q, block(held.K, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.d).T)
+        return tile.dot(q, block(held.K, slot, lines, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.d).T)
     s = tile.dot(q[0], latent.T)
     if PLAN.d > PLAN.dv:
-        s = tile.dot(q[1], block(held.K, held, place, i, PLAN, EDGE, PLAN.d, PLAN.dv, PLAN.d).T, s)
+        s = tile.dot(q[1], block(held.K, slot, lines, held, place, i, PLAN, EDGE, PLAN.d, PLAN.dv, PLAN.d).T, s)
     return s
 
 
 @tile.jit
-def values(latent, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
+def values(latent, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
     """Block `i` of the values, which `latent` has already if they are in the keys."""
-    return latent if PLAN.inner else block(held.V, held, place, i, PLAN, EDGE, PLAN.dv, 0, PLAN.dv)
+    if PLAN.inner:
+        return latent
+    return block(held.V, slot, lines, held, place, i, PLAN, EDGE, PLAN.dv, 0, PLAN.dv)
 
 
 @tile.jit
@@ -105,12 +126,16 @@ def attend(state, q, held, place, begin, end, rules, EDGE: tile.constexpr, PLAN:
     acc, most, total = state
     SCORES: tile.constexpr = PLAN.scores
     factor = factor_of(rules, SCORES)
+    slots = held.slots
     for i in (tile.pipelined(range(begin, end), stages=PLAN.stages) if PLAN.stages > 1 else range(begin, end)):
-        latent = block(held.K, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.dv) if PLAN.inner else None
-        s = products(q, latent, held, place, i, PLAN, EDGE)
+        lines = lines_in_pages(held, place, i, PLAN, EDGE)
+        latent = None
+        if PLAN.inner:
+            latent = block(held.K, slots[1], lines, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.dv)
+        s = products(q, latent, slots[0], lines, held, place, i, PLAN, EDGE)
         s = mask_scores(s, place, i * PLAN.bn, rules, EDGE, SCORES)
         p, most, total, by = softmax_step(s, most, total, factor, EDGE or SCORES.may_hide_all)
-        v = values(latent, held, place, i, PLAN, EDGE)
+        v = values(latent, slots[1], lines, held, place, i, PLAN, EDGE)
         acc = add_values(p, v, acc * by[:, None])
     return acc, most, total
 
@@ -196,7 +221,12 @@ def sequences(Q, K, V, OUT, L, S, ROWS, KEYS, pages, scale, left, right, cap, E0
     # of K and V
     TILES: tile.constexpr = PLAN.heads // PLAN.kv_heads // SHARED
     own = head // TILES if TILES > 1 else head
-    held = Keys(K, V, pages, own, start)
+    slots = None, None
+    if PLAN.box:
+        WIDTH: tile.constexpr = PLAN.d - PLAN.dv if PLAN.inner else PLAN.d
+        slots = (tile.alloc((PLAN.bn, WIDTH), K.dtype, layout=tile.auto) if WIDTH else None,
+                 tile.alloc((PLAN.bn, PLAN.dv), V.dtype, layout=tile.auto))
+    held = Keys(K, V, pages, own, start, slots)
     if SCORES.float8:
         rules = rules_of(rules, batch, lines_of(place, BM)[0][:, None] if SHARED > 1 else head, own, SCORES)
     first, stop, whole, whole_stop = span_of(t * BM, place, rules, BM, PLAN.bn, SCORES)
