@@ -50,6 +50,28 @@ def in_a_scope(x, sums, sines):
     tile.store(sines[0:128], v)
 
 
+@tile.jit(num_warps=12)
+def by_one_lane_of_each(totals, N):
+    """One lane of each of two warpgroups waits for a third one, N times, and the warpgroup's barrier has its number in a register."""
+    full, free = tile.mbarrier(n=2), tile.mbarrier(n=2)
+    mail = tile.alloc((2, 128), tile.int32)
+    with tile.warpgroup(0):
+        for i in range(N):
+            for w in tile.static_range(2):
+                free[w].wait(phase=i % 2 ^ 1)
+                tile.store(mail[w], tile.arange(128) * i)
+                full[w].arrive()
+    with tile.each_warpgroup(range(1, 3)) as g:
+        total = tile.zeros((128,), tile.int32)
+        for i in range(N):
+            with tile.elect():
+                full[g - 1].wait(phase=i % 2)
+            tile.sync()
+            total += tile.load(mail[g - 1])
+            free[g - 1].arrive()
+        tile.store(totals[tile.program_id(0), g - 1, 0:128], total)
+
+
 @tile.jit(num_warps=4)
 def counted_by_each_thread(x, out):
     n = tile.thread_id()
@@ -105,6 +127,7 @@ def test_the_machine_code_gathers_the_warp_before_the_barrier():
 def test_the_simulator_runs_them(seed):
     run_ring(lambda *args: ring.simulate(1, *args, seed=seed).raise_first())
     run_scope(lambda *args: in_a_scope.simulate(1, *args, seed=seed).raise_first())
+    run_each(lambda *args: by_one_lane_of_each.simulate(1, *args, seed=seed).raise_first(), 7)
 
 
 def run_ring(launch):
@@ -122,8 +145,15 @@ def run_scope(launch):
     np.testing.assert_allclose(sines, np.sin(x), atol=1e-6)
 
 
+def run_each(launch, rounds, ctas=1):
+    totals = np.zeros((ctas, 2, 128), np.int32)
+    launch(totals, rounds)
+    np.testing.assert_array_equal(totals, np.broadcast_to(np.arange(128) * (rounds * (rounds - 1) // 2), totals.shape))
+
+
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_they_end_on_the_gpu():
     run_ring(lambda *args: ring[(1,)](*args, backend="cuda"))
     run_scope(lambda *args: in_a_scope[(1,)](*args, backend="cuda"))
+    run_each(lambda *args: by_one_lane_of_each[(528,)](*args, backend="cuda"), 5000, 528)
