@@ -11,6 +11,7 @@ from tilejit.kernels.attention.config import Config
 from tilejit.kernels.attention.constants import HopperConstants, Scores, SequenceConstants
 from tilejit.kernels.attention.hopper import hopper
 from tilejit.kernels.attention.model import box_rows, choose_sequences
+from tilejit.kernels.attention.planning import plan_launch
 from tilejit.kernels.attention.problem import Request, check_attention
 from tilejit.kernels.attention.sequences import combine, sequences
 from tilejit.kernels.attention.tile_table import FIELDS, list_tiles
@@ -196,14 +197,19 @@ def test_as_many_parts_as_a_large_gpu_shares_are_put_together_without_spills(dv,
     assert made.spills == 0 and not made.warnings
 
 
-def decoded(keys, batch=1, page=0, by_tma=True, d=128):
-    """(Warps, slots, CTAs that share a sequence's keys) of one row of each of 32 heads, 8 to one of K and V."""
-    pages = (ArrayView(64, (batch, keys // page), (keys // page, 1), "int32", 0), ArrayView(128, (batch,), (1,), "int32", 0)) if page else (None, None)
+def request_of(keys, batch=1, page=0, d=128, lengths=False, device: int | str = 0, unit=16):
+    """One row of each of 32 heads, 8 to one of K and V. `unit`: the alignment of K and V."""
+    pages = ArrayView(64, (batch, keys // page), (keys // page, 1), "int32", device) if page else None
+    lengths = ArrayView(128, (batch,), (1,), "int32", device) if page or lengths else None
     kept = (batch * keys // page, 4, page, d) if page else (batch, 4, keys, d)
-    arrays = [ArrayView(16 * n, shape, row_major(shape), "bfloat16", 0) for n, shape in enumerate([(batch, 32, 1, d), kept, kept, (batch, 32, 1, d)])]
-    request = Request(*arrays, None, causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False,
-                      pages=pages[0], key_lengths=pages[1])
-    config = choose_sequences(check_attention(request), "sm_90a", by_tma, 132)
+    arrays = [ArrayView(unit * n, shape, row_major(shape), "bfloat16", device) for n, shape in enumerate([(batch, 32, 1, d), kept, kept, (batch, 32, 1, d)])]
+    return Request(*arrays, None, causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False,
+                   pages=pages, key_lengths=lengths)
+
+
+def decoded(*given, by_tma=True, **more):
+    """(Warps, slots, CTAs that share a sequence's keys)."""
+    config = choose_sequences(check_attention(request_of(*given, **more)), "sm_90a", by_tma, 132)
     return config.warps, config.stages, config.splits
 
 
@@ -214,6 +220,14 @@ def test_ctas_that_load_by_tma_have_two_warps_and_as_many_slots_as_few_turns_tak
     assert {decoded(8192, batch, page) for batch in (72, 99) for page in (0, 16, 64)} == {(2, 2, 1)}    # 396 CTAs at once
     assert {decoded(8192, batch, page) for batch in (100, 128) for page in (0, 16, 64)} == {(2, 3, 1)}  # 264 in two turns
     assert decoded(1 << 17, page=48) == decoded(1 << 17, by_tma=False) == decoded(1 << 17, d=64) == (4, 3, 64)
+    assert decoded(1 << 17, lengths=True) == (4, 3, 64)                             # bounded by lengths, they come by cp.async
+
+
+def test_pages_come_in_boxes_where_pages_and_blocks_divide_each_other():
+    def box(page, config=None, unit=16):
+        return plan_launch(request_of(3072, page=page, device="host", unit=unit), config, "sm_90a").constants["PLAN"].box
+    assert {page: box(page) for page in (4, 8, 16, 48, 64, 96, 256)} == {4: 0, 8: 8, 16: 16, 48: 0, 64: 64, 96: 0, 256: 64}
+    assert box(64, Config(roles=False, bm=16, bn=32)) == 32 and box(64, Config(roles=False, bm=16, bn=32, stages=1)) == box(64, unit=8) == 0
 
 
 @pytest.mark.parametrize("page, keys", [(0, 1500), (16, 1100), (64, 1100), (256, 2300)])
@@ -230,15 +244,29 @@ def test_two_warps_and_two_slots_are_right(page, keys):
         check(got[i], None, q[i], whole[0][i], whole[1][i])
 
 
-@pytest.mark.parametrize("target, bm", [("sm_80", 32), ("sm_100a", 32), ("sm_90a", 64)])
-def test_wide_rows_do_not_spill(target, bm):
-    plan = SequenceConstants(bm=bm, bn=32, d=576, dv=512, stages=2, heads=128, kv_heads=1, shared=bm, lengths=True, page=64, rows_first=True,
-                             splits=4, inner=True, pieces=bm // 32)
+@pytest.mark.parametrize("page", [16, 64])
+@pytest.mark.parametrize("target, bm, stages", [("sm_80", 32, 2), ("sm_100a", 32, 2), ("sm_90a", 64, 3), ("sm_90a", 16, 3)])
+def test_wide_rows_do_not_spill(target, bm, stages, page):
+    plan = SequenceConstants(bm=bm, bn=32, d=576, dv=512, stages=stages, heads=128, kv_heads=1, shared=bm, lengths=True, page=page, rows_first=True,
+                             box=box_rows(page, 32), splits=4, inner=True, pieces=max(bm // 32, 1))
     spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
     made = sequences.compile(spec(8, 128, 1, 576), spec(1 << 20, 576), spec(1 << 20, 576), spec(4, 1024, 512, dtype="float32"),
                              spec(4, 1024, dtype="float32"), 0, 0, spec(8, dtype="int32"), spec(8, 4096, dtype="int32"), 0.1, 0, 0, 0.0, 0, 0, 0, 0,
                              PLAN=plan, num_warps=8, target=target)
     assert made.spills == 0 and not made.warnings
+    assert {x.variant for x in made.products} == ({"wgmma"} if bm == 64 else {"mma_sync"})
+
+
+@pytest.mark.parametrize("target, variant", [("sm_90a", "wgmma"), ("sm_100a", "tcgen05")])
+@pytest.mark.parametrize("page", [16, 64, 256])
+def test_products_of_many_rows_read_blocks_of_pages_in_place(page, target, variant):
+    spec = lambda *shape, dtype="bfloat16": tile.ArraySpec(shape, dtype)
+    plan = SequenceConstants(bm=128, bn=64, d=128, dv=128, stages=2, heads=4, kv_heads=4, lengths=True, page=page, rows_first=True,
+                             box=box_rows(page, 64), scores=Scores(right=True))
+    q, k, n = spec(8, 4, 300, 128), spec(1 << 20, 4 * 128), spec(8, dtype="int32")
+    made = sequences.compile(q, k, k, spec(8, 4, 300, 128), 0, 0, 0, n, spec(8, 4096, dtype="int32"), 0.1, 0, 0, 0.0, 0, 0, 0, 0, PLAN=plan,
+                             num_warps=8, target=target)
+    assert not made.spills and {x.variant for x in made.products} == {variant}
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100a"])

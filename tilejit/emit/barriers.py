@@ -106,13 +106,13 @@ class Barriers(Component):
     def wait(self, barrier: EBarrier, parity: V) -> None:
         """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``.
 
-        The lanes of a warp leave together, by a vote. Without it, core dumps of an H200 show kernels that hang with the
-        first lane of a warp one trip ahead, and the others at a wait whose phase is over. ptxas had the barrier's
-        address in an ordinary register there, not in a uniform one, and put YIELD into the loop around ``try_wait``,
-        which lets lanes that have left it pass BSYNC. The first lane then arrives for its warp at the next barrier.
+        The lanes of a warp leave together, by a vote, since nothing else gathers them before the scope's next barrier.
+        Without it, core dumps of an H200 show kernels that hang with the first lane of a warp one trip ahead, and the
+        others at a wait whose phase is over. ptxas had the barrier's address in an ordinary register there, not in a
+        uniform one. Supposedly lanes got different answers, and the first one arrived for its warp at that barrier.
         """
         word = "try_wait" if self.e.architecture >= 90 else "test_wait"
-        alone = self.e.threads == 1 or self.e.partial
+        alone = self.e.threads == 1 or (self.e.divided if self.e.threads >= 32 else self.e.partial)
         vote = "" if alone else f" vote.sync.all.pred p, p, {self.e.scope_lanes()};"
         self.e.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], $1;{vote} "
                    "@!p bra W; }", [], [barrier.address, parity], convergent=not alone)

@@ -82,6 +82,7 @@ class Emitter(PlaceMixin, InstructionMixin):
         self.map_recipes: list = []
         self.scope = ExecScope("cta", graph.launch.threads)
         self.partial = False  # whether the code is divergent: perhaps only some of the scope's threads run it
+        self.divided = False  # whether perhaps only some lanes of a warp run it
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict = {}   # reserved hardware barriers, by owner: (first id, count)

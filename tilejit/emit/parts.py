@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         uses_libdevice: bool
         scope: ExecScope
         partial: bool
+        divided: bool
         memo: list[dict[Any, Any]]
         bulk: BulkCopies
         def ins(self, text: str, dtype: DType) -> V: ...

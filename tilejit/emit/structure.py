@@ -10,7 +10,7 @@ from ..dtypes import bool_, int16, int32, integer_range
 from ..ir.builder import ExecScope, element_type, type_of
 from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, number, walk
 from ..ops.mma import mma_async_
-from ..types import Tile
+from ..types import Tile, Uniformity
 from .accumulators import Pins
 from .component import Component
 from .place import has_lane_loops
@@ -91,13 +91,15 @@ class Structure(Component):
     @contextmanager
     def partial_on(self, *conditions):
         """A context for code under `conditions`: it is divergent (`partial`) if one of them may differ between
-        the scope's threads."""
-        outer, uniform = self.e.partial, self.e.scope.uniformity
-        self.e.partial = outer or any(isinstance(c, Value) and c.type.uniform < uniform for c in conditions)
+        the scope's threads, and `divided` if it may between the lanes of a warp."""
+        outer = self.e.partial, self.e.divided
+        levels = [c.type.uniform for c in conditions if isinstance(c, Value)]
+        self.e.partial |= any(level < self.e.scope.uniformity for level in levels)
+        self.e.divided |= any(level < Uniformity.WARP for level in levels)
         try:
             yield
         finally:
-            self.e.partial = outer
+            self.e.partial, self.e.divided = outer
 
     def emit_for(self, node: For) -> None:
         if self._over_scopes(node):

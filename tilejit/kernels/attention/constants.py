@@ -118,7 +118,7 @@ class SequenceConstants(AttentionConstants):
     - `heads`, `kv_heads`: the heads of Q, and of K and V; `shared`: how many of them a tile has
     - `lengths`: each sequence has a number of keys of its own; `packed`: and of rows, and all lie one after the other
     - `page`: the keys of a page, 0 without pages; `rows_first`: a page has the heads of a key beside each other
-    - `box`: rows of a page that are copied at once to a part of a block; 0: rows are gathered
+    - `box`: rows of a page that are copied at once to a block or a part of it; 0: there are none, or rows are gathered
     - `inner`: the values are the first columns of the keys, and are read once
     - `pieces`: a wide result is stored a few columns of each of so many parts at a time, each of which a warpgroup has;
       0: all of it at once

@@ -12,6 +12,7 @@ LINES = 64           # of a tile of `sequences` with rows of several heads
 SCRATCH = 24 << 10   # bytes that are kept free for probabilities and results of rows of over 256 columns
 FEW = 32             # rows of packed sequences, on the average, below which `sequences` is for them
 SPLITS = 64          # CTAs that may share the keys of a tile
+BESIDE = 7 << 10     # bytes of shared memory that a CTA of 16 lines needs beside Q and the slots
 PATTERN = 8          # rows of a block that a swizzle exchanges parts of
 SHORT = 1024         # rows up to which two consumers are faster than three at 64 columns, with a bound on the right
 # columns up to which: (columns of a block with two consumers, whether Q is in registers, staging columns)
@@ -127,22 +128,28 @@ def choose_sequences(problem: Attention, target: str, by_tma: bool, processors: 
     splits = min(2 * processors // max(tiles, 1), -(-problem.keys // (4 * bn)), SPLITS, PARTS // problem.dv)
     splits = 1 << max(splits, 1).bit_length() - 1  # few values: each is a kernel of its own
     config = replace(config, splits=splits)
-    in_boxes = by_tma and (problem.page == 0 or box_rows(problem.page, bn) > 0)
-    if target == "sm_90a" and in_boxes and bm == 16 and 64 < d <= 128:
+    boxed = box_rows(problem.page, bn) > 0 if problem.page else request.key_lengths is None
+    if target == "sm_90a" and by_tma and boxed and bm == 16 and 64 < d <= 128:
         return replace(config, warps=2, stages=slots_for_two_warps(problem, config, tiles, processors))
     return config
 
 
 def slots_for_two_warps(problem: Attention, config: Config, tiles: int, processors: int) -> int:
-    """How many slots for blocks of K and V CTAs of two warps have, with 16 lines of up to 128 columns: two, or three.
+    """How many slots for blocks of K and V CTAs of two warps have, with 16 lines of up to 128 columns, if blocks come
+    by TMA: two, or three.
 
     Measured on an H200, 8 lines, 128 columns, batches of 1 to 128, 1k to 32k keys: two warps are faster than four, by 2
-    to 5 % with 268 MB of keys and values and by 7 to 20 % with 17 to 34 MB, since they wait less for each other. With
-    two slots a processor runs three CTAs, if these have keys of their own, and with three slots two. CTAs that share
-    keys are all there at once; then two slots are up to 3 % faster, except with pages of 16 rows."""
+    to 16 % with 17 and 34 MB of keys and values, by 0 to 5 % with 268 MB and 2 GB. CTAs that share keys are all there
+    at once; then two slots are up to 3 % faster, except with pages of 16 rows. Others take turns, in which three of 128
+    columns run on a processor with two slots, and two with three."""
     if config.splits > 1:
         return 2 if problem.page % config.bn == 0 else 3
-    return min((2, 3), key=lambda slots: time_in_turns(tiles, (5 - slots) * processors, processors))
+    dv = 0 if problem.is_inner else problem.dv
+
+    def time(slots: int) -> int:
+        nbytes = replace(config, stages=slots).nbytes(problem.d, dv, problem.itemsize) + BESIDE
+        return time_in_turns(tiles, SHARED["sm_90a"] // nbytes * processors, processors)
+    return min((2, 3), key=time)
 
 
 def time_in_turns(ctas: int, at_once: int, processors: int) -> int:
@@ -153,8 +160,9 @@ def time_in_turns(ctas: int, at_once: int, processors: int) -> int:
 
 
 def box_rows(page: int, bn: int) -> int:
-    """The rows of a page that are copied at once to a part of a block of `bn` rows; 0 if rows are gathered: where a
-    block has parts of pages, or pages have fewer rows than a swizzle's pattern."""
+    """The rows of a page that are copied at once to a block of `bn` rows or a part of it. 0: there are no pages, or
+    rows are gathered, where neither of a page and a block divides the other, or a box would have fewer rows than a
+    swizzle's pattern."""
     rows = min(page, bn)
     return rows if rows >= PATTERN and page % rows == 0 and bn % rows == 0 else 0
 

@@ -106,12 +106,14 @@ def _by_sequences(problem: Attention, config: Config, how: dict[str, Any]) -> La
                           f"{PARTS // problem.dv} for {problem.dv} columns, not {splits}")
     order = page_order(request.k) if problem.page else False
     ahead = problem.page or all(map(loaded_by_threads, (request.k, request.v)))
-    in_boxes = config.stages > 1 and all(map(loaded_by_tma, (request.k, request.v)))
+    box = box_rows(problem.page, config.bn)
+    if config.stages == 1 or not all(map(loaded_by_tma, (request.k, request.v))):
+        box = 0
     plan = SequenceConstants(
         bm=config.bm, bn=config.bn, d=problem.d, dv=problem.dv, stages=config.stages if ahead else 1, lse=request.lse,
         scores=scores, heads=problem.heads, kv_heads=problem.kv_heads, shared=shared,
         lengths=request.key_lengths is not None, packed=packed, page=problem.page,
-        rows_first=bool(order), box=box_rows(problem.page, config.bn) if in_boxes else 0, splits=splits,
+        rows_first=bool(order), box=box, splits=splits,
         inner=problem.is_inner,
         pieces=config.warps // 4 if problem.is_wide and config.bm == 64 else int(problem.is_wide))
     tiles = -(-problem.rows * shared // config.bm)

@@ -78,18 +78,19 @@ def block(X, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.const
           FIRST: tile.constexpr, STOP: tile.constexpr):
     """Columns FIRST to STOP of block `i` of the rows of a sequence in X, which is K or V with rows of WIDTH columns;
     zeros beyond its last row. Without EDGE, the sequence has all rows of the block. `lines` are where it is in pages,
-    whose boxes are copied to the `slot`."""
+    whose boxes are copied to the `slot`, which is returned."""
     head = held.head
     if PLAN.page:  # X is a matrix: its lines are the rows of all pages, with all heads if these lie beside each other
         column = head * WIDTH + FIRST if PLAN.rows_first else FIRST
         if PLAN.box:
             for n in tile.static_range(len(lines)):
-                rows = X[lines[n]:lines[n] + PLAN.box, column:column + (STOP - FIRST)]
                 if EDGE:
                     there = tile.minimum(tile.maximum(place.keys - i * PLAN.bn - n * PLAN.box, 0), PLAN.box)
                     rows = tile.window(X, (lines[n], column), (there, STOP - FIRST))[0:PLAN.box, 0:STOP - FIRST]
+                else:
+                    rows = X[lines[n]:lines[n] + PLAN.box, column:column + (STOP - FIRST)]
                 tile.copy_async(slot[n * PLAN.box:(n + 1) * PLAN.box, 0:STOP - FIRST], rows)
-            return tile.load(slot)
+            return slot  # of which products read in place
         exists = (i * PLAN.bn + tile.arange(PLAN.bn) < place.keys)[:, None]
         return tile.load(X[lines[:, None], column + tile.arange(STOP - FIRST)[None, :]], mask=exists, other=0.0)
     if PLAN.packed:
@@ -105,19 +106,23 @@ def block(X, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.const
 def products(q, latent, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
     """The scores of the rows `q` (their parts, if `latent` has the first columns of the keys already) and block `i`."""
     if not PLAN.inner:
-        return tile.dot(q, block(held.K, slot, lines, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.d).T)
-    s = tile.dot(q[0], latent.T)
+        return tile.dot(q, block(held.K, slot, lines, held, place, i, PLAN, EDGE, PLAN.d, 0, PLAN.d), trans_b=True)
+    s = tile.dot(q[0], latent, trans_b=True)
     if PLAN.d > PLAN.dv:
-        s = tile.dot(q[1], block(held.K, slot, lines, held, place, i, PLAN, EDGE, PLAN.d, PLAN.dv, PLAN.d).T, s)
+        more = block(held.K, slot, lines, held, place, i, PLAN, EDGE, PLAN.d, PLAN.dv, PLAN.d)
+        s = tile.dot(q[1], more, s, trans_b=True)
     return s
 
 
 @tile.jit
 def values(latent, slot, lines, held, place, i, PLAN: tile.constexpr, EDGE: tile.constexpr):
     """Block `i` of the values, which `latent` has already if they are in the keys."""
-    if PLAN.inner:
-        return latent
-    return block(held.V, slot, lines, held, place, i, PLAN, EDGE, PLAN.dv, 0, PLAN.dv)
+    v = latent
+    if not PLAN.inner:
+        v = block(held.V, slot, lines, held, place, i, PLAN, EDGE, PLAN.dv, 0, PLAN.dv)
+    if PLAN.box and v.dtype.nbytes == 1:  # values of 8 bits are converted
+        v = tile.load(v)
+    return v
 
 
 @tile.jit
