@@ -67,6 +67,15 @@ def test_the_lanes_of_the_scope_vote_on_a_wait_and_single_threads_wait_for_thems
     assert [mask for _, mask in loops] == ["-1", "-1", "-1", str(0xf0), "", "-1", "-1", ""]
 
 
+@pytest.mark.parametrize("phase", [0.5, 1.0])
+def test_a_phase_that_is_a_float_is_refused(phase):
+    @tile.jit
+    def wait(n, PHASE: tile.constexpr):
+        tile.mbarrier().wait(PHASE if PHASE < 1 else n * 1.0)
+    with pytest.raises(tile.CompilationError, match="a phase is an integer, not "):
+        wait.compile(3, PHASE=phase)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_simulator_runs_them(seed):
     sums, ones = np.zeros((2, 128), np.int32), np.zeros(256, np.int32)

@@ -230,6 +230,9 @@ def _number(g: Builder, n, what: str):
 def _parity(g: Builder, phase):
     if isinstance(phase, int):
         return Const(phase % 2, int32)
+    kind = type_of(phase)
+    if isinstance(kind, Scalar) and kind.dtype.is_float:
+        raise g.error(f"a phase is an integer, not {describe(phase)}")
     return uniform_scalar(g, binary(g, "&", phase, 1), "a phase")
 
 
