@@ -395,6 +395,12 @@ class _Ring:
         """``with r.consume() as slot``: wait for the next full slot. The end of the block releases it; with `behind`,
         it releases the previous slot, and this one is released with the next or by ``r.release()``.
         """
+    def peek(self) -> None:
+        """Test whether the slot that the scope consumes next is full. If it is, the next ``consume()`` does not wait,
+        and the latency of the test is under what runs between the two; if not, it waits as ever. In a block that holds
+        all slots there is none to look at, and this does nothing. After ``skip()``, other scopes must have seen the
+        skipped slots full, as for ``consume()``.
+        """
     def produce(self) -> _Scope[_Slot]:
         """``with r.produce() as slot``: wait for the next empty slot, and make its full barrier expect the slot's
         bytes."""
@@ -1779,7 +1785,8 @@ def ring(
     slot is released at the end of the block or by ``slot.release()``, when the scope has read it; the proxy fence
     that reads by threads need before copies refill the slot is part of that. ``r.consume(behind=True)`` releases the
     previous slot instead, and ``r.release()`` the last one, so that a product may run during the wait for the next
-    slot. ``r.skip(n)`` skips `n` slots that another scope consumes. `consumers` is the number of warpgroups (or
+    slot. ``r.skip(n)`` skips `n` slots that another scope consumes. ``r.peek()`` tests early whether the next slot is
+    full, in which case the next ``consume()`` does not wait. `consumers` is the number of warpgroups (or
     narrower scopes) that release each slot.
 
     With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the

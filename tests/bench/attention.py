@@ -195,36 +195,43 @@ def simple(options: argparse.Namespace) -> Iterator[Cell]:
                    same={"library": library})
 
 
-def timed(found: dict[str, Callable[[], Any]], rounds: int, burst_ms: float = 15.0) -> dict[str, list[float]]:
-    """Milliseconds of each function in each round, interleaved."""
-    graphs = {}
-    for name, call in found.items():
-        for _ in range(3):
-            call()
-        torch.cuda.synchronize()
-        a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        a.record()
+def captured(call: Callable[[], Any], burst_ms: float = 15.0) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph of launches that take about so long together, and their number."""
+    for _ in range(3):
         call()
-        b.record()
-        b.synchronize()
-        times = max(2, min(50, int(burst_ms / max(a.elapsed_time(b), 1e-3))))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(times):
-                call()
-        graphs[name] = graph, times
-    took: dict[str, list[float]] = {name: [] for name in found}
+    torch.cuda.synchronize()
+    times = max(2, min(50, int(burst_ms / max(elapsed_ms(call), 1e-3))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    return graph, times
+
+
+def elapsed_ms(call: Callable[[], Any]) -> float:
+    a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    a.record()
+    call()
+    b.record()
+    b.synchronize()
+    return a.elapsed_time(b)
+
+
+def timed_graphs(graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of a launch of each graph in each round, interleaved."""
+    took: dict[str, list[float]] = {name: [] for name in graphs}
     for turn, order in enumerate(orders(graphs, rounds + 1)):
         for name in order:
             graph, times = graphs[name]
-            a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            a.record()
-            graph.replay()
-            b.record()
-            b.synchronize()
+            ms = elapsed_ms(graph.replay)
             if turn:  # the first round warms up
-                took[name].append(a.elapsed_time(b) / times)
+                took[name].append(ms / times)
     return took
+
+
+def timed(found: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each function in each round, interleaved."""
+    return timed_graphs({name: captured(call) for name, call in found.items()}, rounds)
 
 
 def check_same(cell: Cell) -> None:

@@ -73,7 +73,8 @@ class Clusters(Engines):
         lines = [f"{ring} = tile.ring({stages}, A=({slot.shape}, {tile_name(slot.dtype)}, {slot.layout() or packed}), multicast=True)",
                  "with tile.warp(0):", "    with tile.elect():", f"        for {i} in range({trips}):", f"            with {ring}.produce() as {x}:",
                  f"                {copy}", f"with tile.warp(range({a}, {b})):", f"    for {i} in range({trips}):",
-                 f"        with {ring}.consume() as {x}:", "            " + self.shown_block(slot, out, f"{x}.A", i), "tile.sync()"]
+                 f"        with {ring}.consume() as {x}:", "            " + self.shown_block(slot, out, f"{x}.A", i),
+                 *(["    " + line for part in self.looks(ring, i, stages) for line in part]), "tile.sync()"]
         return Statement(lines, self.every(out, values))
 
     def shared_by_one(self) -> Statement:

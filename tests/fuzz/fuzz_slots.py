@@ -344,6 +344,18 @@ class Slots(Ahead):
                     *("    " + line for line in read.lines), *fence, f"    {empty}[{at}].arrive()", *store], effect
         return head, produce, consume
 
+    def looks(self, ring: str, i: str, stages: int) -> tuple[list[str], list[str], list[str]]:
+        """Whether the next slot of a ring is full already: lines at the begin of the block that holds a slot, behind what reads it, and
+        behind the block."""
+        if self.r.random() < 0.4:
+            return [], [], []
+        self.draws.add("peek")
+        when = self.r.choice(("", "", f"if {i} % 3 == 1: "))
+        lines: tuple[list[str], list[str], list[str]] = [], [], []
+        for place in [2] if stages == 1 else self.r.sample(range(3), self.r.choice((1, 1, 2))):
+            lines[place].append(f"{' ' * (4 if place == 2 else 8)}{when}{ring}.peek()")
+        return lines
+
     def by_ring(self, slot: Slot, stages: int, trips: int, fill: str, consumers: int, region):
         """The slots of a `tile.ring`."""
         ring, i, x = self.name("r"), self.name("i"), self.name("x")
@@ -362,6 +374,7 @@ class Slots(Ahead):
             read = way(v, slot, lambda down, across: f"{x}.A[{down}, {across}]", "0", most)
             store, effect = self.shown(v, read)
             early = self.r.random() < 0.3
-            return [read.first, f"for {i} in range({trips}):", f"    with {ring}.consume() as {x}:", *("        " + line for line in read.lines),
-                    *([f"        {x}.release()"] if early else []), *store], effect
+            first, within, behind = self.looks(ring, i, stages)
+            return [read.first, f"for {i} in range({trips}):", f"    with {ring}.consume() as {x}:", *first,
+                    *("        " + line for line in read.lines), *([f"        {x}.release()"] if early else []), *within, *behind, *store], effect
         return head, produce, consume

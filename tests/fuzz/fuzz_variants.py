@@ -1,4 +1,4 @@
-"""Names the ways of copying and multiplying that a compiled kernel uses, and those that sm_90a has."""
+"""Names the ways of copying, multiplying and looking at barriers that a compiled kernel uses, and those that sm_90a has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = {"cp.async.bulk.tensor.": {".im2col.mbarrier": "tma im2col", ".tile.bul
           "cp.async.mbarrier.arrive": {"": "ldgsts on an mbarrier"}, "ldmatrix.": {"": "ldmatrix"}}
 
 ALL = frozenset({"ldgsts", "ldgsts rows", "vector", "tma load", "tma named map", "fma", "mma_sync", "wgmma a in registers",
-                 "wgmma a in shared memory",
+                 "wgmma a in shared memory", "peek",
                  *(name for names in _WORDS.values() for name in names.values())})
 
 
@@ -38,4 +38,6 @@ def used(compiled) -> set[str]:
                 found.update(name for part, name in names.items() if part in word)
     if "tensor_map(" in compiled.graph:
         found.add("tma named map")
+    if "mbarrier_peek(" in compiled.graph:
+        found.add("peek")
     return found

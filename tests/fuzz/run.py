@@ -202,6 +202,9 @@ class Run:
         self.outcomes[answer["outcome"]] += 1
         self.variants.update(answer["variants"])
         self.seconds.update(answer["seconds"])
+        count = sum(self.outcomes.values())
+        if count % 1000 == 0:
+            self.say(f"{count} of {self.options.count} kernels after {time.perf_counter() - self.begin:.0f} s")
         if answer["outcome"] not in ("right", "refused"):
             self.failed_variants.update(answer["variants"])
             message = " ".join(str(answer["message"]).split())[:600]

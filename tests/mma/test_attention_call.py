@@ -325,10 +325,11 @@ def usual(body):
     return len(body) - max(skipped, default=0)
 
 
-@pytest.mark.parametrize("d, most, moved", [(64, 395, 68), (128, 393, 68), (256, 310, 36)])
+@pytest.mark.parametrize("d, most, moved", [(64, 407, 68), (128, 393, 68), (256, 310, 36)])
 def test_the_loop_over_whole_blocks_on_hopper_has_no_instruction_too_many(d, most, moved):
     """One multiplication and one power for each score, none for a mask, no spill in the loops, shuffles for the maxima only, and descriptors in uniform
-    registers. The maxima are found under the product of the values, not behind it. A row's number and exponent are two selections."""
+    registers. The maxima are found under the product of the values, not behind it. A row's number and exponent are two selections.
+    With three consumers, 12 instructions test whether the next slots are full."""
     made = compiled(d, config=TWO if d == 128 else None)
     for body in (bodies := loops(made)):
         assert count(body, "STL") == count(body, "LDL") == count(body, "R2UR") == 0 and count(body, "SHFL") == 4

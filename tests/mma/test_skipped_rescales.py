@@ -135,7 +135,7 @@ def test_maxima_may_be_late_where_functions_hide_whole_blocks(d, config):
     tried(q, k, v, config, mask=seldom, seen=seen)
 
 
-@pytest.mark.parametrize("d, most", [(64, 390), (128, 427)])
+@pytest.mark.parametrize("d, most", [(64, 410), (128, 446)])
 def test_the_products_of_alibi_begin_with_what_it_adds(d, most):
     """A multiply-add for each score, and a few instructions for a thread's first columns."""
     body = max(loops(compiled(d, score=alibi, extras=1)), key=len)
@@ -171,10 +171,10 @@ def test_guesses_are_for_the_kernel_with_roles_and_16_bits():
         kernels.attention(q, q, q, config=Config(roles=False, bm=64, bn=64, guesses=True))
 
 
-@pytest.mark.parametrize("d, most", [(64, 275), (128, 355), (256, 320)])
+@pytest.mark.parametrize("d, most", [(64, 285), (128, 376), (256, 321)])
 def test_a_guess_takes_its_powers_under_the_product_of_the_values_without_spills_in_the_loop(d, most):
-    """So many instructions run for a block whose guess is right: those before the branch to the next block. Two are votes on the waits for
-    its keys and values."""
+    """So many instructions run for a block whose guess is right: those before the branch to the next block. Among them are the waits for its
+    slots, which are skipped where the block before has seen them full, and the tests of the next ones."""
     made = compiled(d, config=GUESSING[d])
     body = next(body for body in loops(made) if count(body, "FMNMX") and count(body, "FSEL") <= 4)
     wait = next(i for i, text in enumerate(body) if "WARPGROUP.DEPBAR.LE gsb0, 0x0" in text)

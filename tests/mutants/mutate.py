@@ -77,8 +77,8 @@ def changes(node, in_role: bool) -> Iterator[tuple[str, tuple]]:
         for word, changed in (("half", count.value // 2), ("16 more", count.value + 16)):
             other = replace(node, args=(barrier, replace(count, value=changed), *node.args[2:]))
             yield f"{word} of the bytes of {name}", (other,)
-    if name == "mbarrier_wait":
-        yield "other phase of mbarrier_wait", other_phase(node)
+    if name in ("mbarrier_wait", "mbarrier_peek"):
+        yield f"other phase of {name}", other_phase(node)
     if name == "mbarrier_init":
         right = node.attrs["count"]
         for count in filter(None, (right + 1, right - 1)):
@@ -109,13 +109,13 @@ def fewer_trips(loop: For) -> tuple:
 
 
 def other_phase(wait: Call) -> tuple:
-    """A wait for the other parity."""
-    barrier, phase = wait.args
+    """A wait or test for the other parity."""
+    barrier, phase, *seen = wait.args
     if isinstance(phase, Const):
-        return (replace(wait, args=(barrier, replace(phase, value=1 - phase.value % 2))),)
+        return (replace(wait, args=(barrier, replace(phase, value=1 - phase.value % 2), *seen)),)
     other = Value("other", type_of(phase), wait.loc)
     flip = Call(bit_xor, (phase, Const(1, phase.type.dtype)), {}, (other,), wait.loc)
-    return flip, replace(wait, args=(barrier, other))
+    return flip, replace(wait, args=(barrier, other, *seen))
 
 
 def swappable(first: Call, second) -> bool:

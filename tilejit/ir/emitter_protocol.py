@@ -151,8 +151,11 @@ class Barriers(Protocol):
         """Announce bytes, once for the scope."""
     def arrive_expect_tx(self, barrier: EBarrier, nbytes: Emitted) -> None:
         """Announce bytes and arrive once, for the scope."""
-    def wait(self, barrier: EBarrier, parity: Emitted) -> None:
-        """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``."""
+    def wait(self, barrier: EBarrier, parity: Emitted, seen: Emitted | None = None) -> None:
+        """Spin on ``try_wait``, which suspends the thread in hardware (sm_90 and later), or on ``test_wait``, unless
+        the end of the phase was `seen`."""
+    def peek(self, barrier: EBarrier, parity: Emitted) -> Emitted:
+        """Whether the phase with this parity has completed, the same for all lanes of a warp."""
     def test(self, barrier: EBarrier, parity: Emitted) -> Emitted:
         """Whether the phase with this parity has completed."""
     def arrive_on_copies(self, barrier: EBarrier, noinc: bool) -> None:

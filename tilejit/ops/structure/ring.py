@@ -104,8 +104,7 @@ class Turn:
         self.ring.used.setdefault(self.role, g.loc)
         self.cursor = _cursor(g, self.ring, self.role)
         ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
-        # enclosing blocks hold earlier slots
-        around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]
+        around = _blocks_around(g, self.cursor)
         if around and any(turn.behind for turn in (*around, self)):
             raise g.error("consume(behind=True) releases the slot before its own, "
                           "so it cannot enclose or be inside another block of its ring")
@@ -123,7 +122,7 @@ class Turn:
         else:
             if not self.behind and g.cells.get(_cursor(g, ring, "held"), 0) != 0:
                 raise g.error("consume(behind=True) may still hold a slot here: release it with release() first")
-            barriers.wait(g, full, phase)
+            barriers.wait_unless_seen(g, full, phase, _take_seen(g, ring))
         if ring.filled == "products":
             g.call(tcgen05_fence, side="after_thread_sync")
         self.slot = Slot(ring, stage, full, g.blocks[-1], len(g.blocks[-1]))
@@ -151,6 +150,11 @@ class Turn:
         if self.role == "produce" and self.ring.filled == "products":
             commit(g, slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
         g.cells[self.cursor] = advance_cursor(g, self.ring.stages, *g.cells[self.cursor])
+
+
+def _blocks_around(g: Builder, cursor: tuple) -> list[Turn]:
+    """The enclosing blocks, which hold the slots from the `cursor` on."""
+    return [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == cursor]
 
 
 def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
@@ -222,7 +226,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     slot is released at the end of the block or by ``slot.release()``, when the scope has read it; the proxy fence
     that reads by threads need before copies refill the slot is part of that. ``r.consume(behind=True)`` releases the
     previous slot instead, and ``r.release()`` the last one, so that a product may run during the wait for the next
-    slot. ``r.skip(n)`` skips `n` slots that another scope consumes. `consumers` is the number of warpgroups (or
+    slot. ``r.skip(n)`` skips `n` slots that another scope consumes. ``r.peek()`` tests early whether the next slot is
+    full, in which case the next ``consume()`` does not wait. `consumers` is the number of warpgroups (or
     narrower scopes) that release each slot.
 
     With ``filled="stores"``, the producer writes the slot by ordinary stores, and it is full at the end of the
@@ -336,7 +341,7 @@ def _skip(g: Builder, ring: Ring, n) -> None:
     ensure (`tile.turns`) that the others have seen these slots full."""
     collective(g, "skip() of a ring")
     place = _cursor(g, ring, "consume")
-    if any(isinstance(turn, Turn) and turn.cursor == place for turn in g.entered):
+    if _blocks_around(g, place):
         raise g.error("skip() cannot be called inside a block in which its scope holds a slot of the ring")
     if g.cells.get(_cursor(g, ring, "held"), 0) != 0:
         raise g.error("consume(behind=True) may still hold a slot here: release it with release() first")
@@ -350,6 +355,34 @@ def _skip(g: Builder, ring: Ring, n) -> None:
         assume.function(g, compare(g, ">=", n, 0))
     stage, phase = g.cells.setdefault(place, START)
     g.cells[place] = advance_cursor(g, ring.stages, stage, phase, n)
+    _take_seen(g, ring)
+
+
+def _take_seen(g: Builder, ring: Ring):
+    """Whether the last peek() saw the scope's next slot full, which then is not the next one any more."""
+    place = _cursor(g, ring, "seen")
+    seen = g.cells.setdefault(place, False)
+    if seen is not False:
+        g.cells[place] = False
+    return seen
+
+
+def _peek(g: Builder, ring: Ring) -> None:
+    """Test whether the slot that the scope consumes next is full. If it is, the next ``consume()`` does not wait, and
+    the latency of the test is under what runs between the two; if not, it waits as ever. In a block that holds all
+    slots there is none to look at, and this does nothing. After ``skip()``, other scopes must have seen the skipped
+    slots full, as for ``consume()``."""
+    collective(g, "peek() of a ring")
+    place, seen = _cursor(g, ring, "consume"), _cursor(g, ring, "seen")
+    held = _blocks_around(g, place)
+    if len(held) == ring.stages and not any(turn.slot is None or turn.slot.released for turn in held):
+        return
+    stage, phase = g.cells.setdefault(place, START)
+    for _ in held:
+        stage, phase = advance_cursor(g, ring.stages, stage, phase)
+    full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
+    g.cells.setdefault(seen, False)
+    g.cells[seen] = barriers.peek(g, full, phase)
 
 
 def _check_releases(g: Builder, ring: Ring) -> None:
@@ -411,5 +444,6 @@ def _release(g: Builder, slot: Slot) -> None:
 MEMBERS[Ring, "produce"] = (_produce, True)
 MEMBERS[Ring, "consume"] = (_consume, True)
 MEMBERS[Ring, "skip"] = (_skip, True)
+MEMBERS[Ring, "peek"] = (_peek, True)
 MEMBERS[Ring, "release"] = (_release_held, True)
 MEMBERS[Slot, "release"] = (_release, True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from ...dtypes import bool_, int32
 from ...ir.builder import Builder, describe, flag, type_as, type_of
 from ...ir.builtin import builtin, method
@@ -97,24 +99,29 @@ def index(g: Builder, value: Value, items: tuple) -> Value:
     return g.call(mbarrier_at, value, uniform_scalar(g, at, "a barrier's index"), peer=False)
 
 
+def _need_one(g: Builder, barrier: Value, name: str) -> None:
+    """CompilationError unless `barrier` is one mbarrier, and this CTA's if it is waited on or tested."""
+    if not isinstance(type_of(barrier), BarrierRef):
+        raise g.error(f"one barrier is needed, not {describe(barrier)}; index them first")
+    if type_as(barrier, BarrierRef).peer and name in ("wait", "test", "peek"):
+        raise g.error("a barrier can only be waited on in the CTA that holds it; arrive at a peer's, "
+                      "wait at your own")
+
+
 def _act(name: str, doc: str, machine, emitter):
     """Declare an operation on one barrier and one number (of bytes or arrivals, or a phase). Its rules call one method
     of the machine and one of the emitter."""
     def declaration(barrier: Signals, number: Registers): ...
     declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
-    declared = op("syncs", traits=Traits(waits=name == "wait"))(declaration)
-    result = Scalar(bool_, Uniformity.THREAD) if name == "test" else None
+    declared = op("syncs")(declaration)
+    results = {"test": Uniformity.THREAD, "peek": Uniformity.WARP}
 
     @declared.infer
     def _(g, barrier, number):
         if name.endswith("expect_tx"):
             g.need(f"mbarrier.{name}".replace("arrive_", "arrive."), 90)
-        if not isinstance(type_of(barrier), BarrierRef):
-            raise g.error(f"one barrier is needed, not {describe(barrier)}; index them first")
-        if type_of(barrier).peer and name in ("wait", "test"):
-            raise g.error("a barrier can only be waited on in the CTA that holds it; arrive at a peer's, "
-                          "wait at your own")
-        return result
+        _need_one(g, barrier, name)
+        return Scalar(bool_, results[name]) if name in results else None
 
     @declared.simulate
     def _(m, call, barrier, number):
@@ -135,10 +142,33 @@ expect_tx_op = _act("expect_tx", "Add `number` to the bytes that the current pha
 arrive_expect_tx_op = _act("arrive_expect_tx",
                            "Add `number` to the bytes that the current phase waits for, and arrive once.",
                            lambda m: m.barriers.arrive_expect_tx, lambda e: e.barriers.arrive_expect_tx)
-wait_op = _act("wait", "Block every thread of the scope until the phase with parity `number` has completed.",
-               lambda m: m.barriers.wait, lambda e: e.barriers.wait)
 test_op = _act("test", "Whether the phase with parity `number` has completed.",
                lambda m: m.barriers.test, lambda e: e.barriers.test)
+peek_op = _act("peek", "Whether all lanes of the warp have seen that the phase with parity `number` has completed.",
+               lambda m: m.barriers.test, lambda e: e.barriers.peek)
+
+
+@op("syncs", traits=Traits(waits=True))
+def mbarrier_wait(barrier: Signals, number: Registers, seen: Registers = None):
+    """Block every thread of the scope until the phase with parity `number` has completed, unless it was `seen` to."""
+
+
+@mbarrier_wait.infer
+def _(g, barrier, number, seen=None):
+    _need_one(g, barrier, "wait")
+
+
+@mbarrier_wait.simulate
+def _(m, call, barrier, number, seen=None):
+    if seen is not None and np.all(seen):
+        return None
+    return m.barriers.wait(barrier, number)
+
+
+@mbarrier_wait.emit
+def _(e, call, barrier, number, seen=None):
+    e.barriers.wait(barrier, number, seen)
+
 
 
 @method(BarrierRef)
@@ -170,7 +200,20 @@ def wait(g, barrier, phase):
     wait before the barrier completes its next phase: a warp that lags behind would wait for the one after that, which
     has the same parity.
     """
-    g.call(wait_op, barrier, _parity(g, phase))
+    wait_unless_seen(g, barrier, phase)
+
+
+def wait_unless_seen(g: Builder, barrier, phase, seen=False) -> None:
+    """`wait`, by those warps for which `seen`, the result of `peek`, is not true."""
+    if seen is False:
+        g.call(mbarrier_wait, barrier, _parity(g, phase))
+    else:
+        g.call(mbarrier_wait, barrier, _parity(g, phase), seen)
+
+
+def peek(g: Builder, barrier, phase) -> Value:
+    """Whether the phase with parity `phase` has completed, the same for all lanes of a warp, which meet here."""
+    return g.call(peek_op, barrier, _parity(g, phase))
 
 
 @method(BarrierRef)

@@ -21,7 +21,7 @@ from ...ir.graph import Block, Call, Const, Graph, Operand, Value, blocks, choic
 from ...ops.memory.shared import peer_buffer
 from ...ops.moves.copy_async import copy_async_
 from ...ops.moves.remote import remote_
-from ...ops.sync.barriers import arrive_expect_tx_op, mbarrier_at, test_op, wait_op
+from ...ops.sync.barriers import arrive_expect_tx_op, mbarrier_at, mbarrier_wait, peek_op, test_op
 from ...types import Barrier, BarrierRef, Points, Region, Selected
 from ..analysis.clusters import cluster_uniform_blocks, value_at_rank
 
@@ -80,7 +80,7 @@ def _call(block: Block, call: Call, uses: dict[Any, Any], refs: dict[Any, Any]) 
     elif call.op is arrive_expect_tx_op and call.args[0] in refs:
         barriers, index = refs[call.args[0]]
         uses[barriers].arms.setdefault(index, []).append((block, call))
-    elif call.op not in (wait_op, test_op):
+    elif call.op not in (mbarrier_wait, test_op, peek_op):
         _give_up(call.args, uses, refs)
 
 

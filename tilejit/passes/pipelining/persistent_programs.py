@@ -266,7 +266,7 @@ class ProgramNumbers:
         """Take the next program in this order, once the consumers have begun with the last one, and hand its number
         over. Returns it."""
         slot, phase = self._slot(g, turn)
-        g.call(bars.wait_op, g.call(bars.mbarrier_at, self.empty, slot, peer=False), flip_phase(g, phase))
+        g.call(bars.mbarrier_wait, g.call(bars.mbarrier_at, self.empty, slot, peer=False), flip_phase(g, phase))
         program = as_value(g.call(take_program, programs, turn, order=order))
         g.call(store_, self._place(g, slot), program, None, cache=None, each_thread=False)
         g.call(bars.arrive_op, g.call(bars.mbarrier_at, self.full, slot, peer=False), Const(1, int32))
@@ -275,7 +275,7 @@ class ProgramNumbers:
     def receive(self, g: Writer, turn: Operand) -> Value:
         """Wait for the next program's number. Returns it."""
         slot, phase = self._slot(g, turn)
-        g.call(bars.wait_op, g.call(bars.mbarrier_at, self.full, slot, peer=False), phase)
+        g.call(bars.mbarrier_wait, g.call(bars.mbarrier_at, self.full, slot, peer=False), phase)
         program = g.call(load_, self._place(g, slot), Const(0, int32), None, cache=None)
         program = g.call(same_in_warps, program)
         g.call(ring_release, g.call(bars.mbarrier_at, self.empty, slot, peer=False), None, self.buffer, ranks=1,

@@ -235,7 +235,7 @@ class PipelineWriter:
         """Wait until slot `stage` is released. A new barrier counts as released."""
         slot = bounded_slot(self.g, stage, staged.stages)
         before = flip_phase(self.g, phase.value if isinstance(phase, Const) else phase)
-        self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
+        self.g.call(bars.mbarrier_wait, self.barrier(staged.empty, slot), self.g.operand(before, int32))
 
     def commit_slot(self, staged: StagedLoop, stage: Operand) -> None:
         """Commit the products that the elected thread has started: their completion releases the slot."""
@@ -366,7 +366,7 @@ class PipelineWriter:
             self.g.call(sync)
 
     def await_full(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
-        self.g.call(bars.wait_op, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
+        self.g.call(bars.mbarrier_wait, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
 
     def append_uncounted(self, op: Op, **attrs: Any) -> None:
         """A commit or wait of groups that is not mistaken for one by the kernel's author."""
@@ -429,10 +429,13 @@ def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
 
 
 def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
-    """The parity of the slot `by` places further on: it flips where the ring wraps around."""
-    if by % stages == 0:
+    """The parity of the slot `by` places further on (at most the number of slots): it flips where the ring wraps
+    around."""
+    if by == 0:
         return phase
     if isinstance(stage, Const) and isinstance(phase, Const):
         return Const(number(phase) ^ (stage.value + by >= stages), int32)
-    other = flip_phase(g, phase.value if isinstance(phase, Const) else phase)
-    return as_value(where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32)))
+    other = g.operand(flip_phase(g, phase.value if isinstance(phase, Const) else phase), int32)
+    if by == stages:
+        return other
+    return as_value(where.function(g, compare(g, "<", stage, stages - by), phase, other))

@@ -79,7 +79,7 @@ class ProgramTile:
         """Have the producer load the tile, and wait for it."""
         full, empty = (g.call(bars.mbarrier_at, barriers, slot, peer=False) for barriers in (self.full, self.empty))
         g.call(load_for_program, place, source, full, empty, phase)
-        g.call(bars.wait_op, full, phase)
+        g.call(bars.mbarrier_wait, full, phase)
 
     def release(self, g: Writer, slot: Value) -> None:
         g.call(ring_release, g.call(bars.mbarrier_at, self.empty, slot, peer=False), None, self.ring, ranks=1,

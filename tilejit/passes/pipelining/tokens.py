@@ -299,7 +299,7 @@ def _issue_copy(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Bloc
         ref, round_ = _slot(pool, count, nodes, loc)
         if not isinstance(round_, Const) or round_.value:  # the first use of a slot has nothing to wait for
             parity = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
-            nodes.append(_effect(bars.wait_op, loc, ref, parity))
+            nodes.append(_effect(bars.mbarrier_wait, loc, ref, parity))
     if mask:  # order the copy after all CTAs' accesses and waits for their slots
         nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc),
                   _effect(bars.cluster_wait, loc)]
@@ -337,7 +337,7 @@ def _wait_for_copy(wait: Call, pool: TokenPool, differences: DifferenceBounds, m
     later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
-        nodes.append(_effect(bars.wait_op, loc, ref, _int32(ew.bit_and, round_, 1, nodes, loc)))
+        nodes.append(_effect(bars.mbarrier_wait, loc, ref, _int32(ew.bit_and, round_, 1, nodes, loc)))
     if "group" in kinds:
         nodes.append(Call(bars.cp_async_wait, (), {"n": later}, (), loc))
     if "bulk" in kinds:

@@ -201,7 +201,7 @@ class Consumer(PipelineWriter):
             slot = bounded_slot(g, stage, staged.stages)
 
             def await_full() -> None:
-                g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+                g.call(bars.mbarrier_wait, self.barrier(staged.full, slot), phase)
 
             alone = staged.by_commit and only_elected_thread(staged)
             if alone:
@@ -339,7 +339,7 @@ class Producer:
                          phase: Operand) -> None:
         """Load a tile into its slot, once that is empty."""
         g, g.loc = self.writer.g, call.loc
-        g.call(bars.wait_op, empty, flip_phase(g, phase))
+        g.call(bars.mbarrier_wait, empty, flip_phase(g, phase))
         g.call(bars.arrive_expect_tx_op, full, Const(copied_bytes(source), int32))
         g.append(Call(copy_async_, (target, source, full), {"options": {}, "partial": None}, (), call.loc))
 

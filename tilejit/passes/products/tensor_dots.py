@@ -206,7 +206,7 @@ class TensorDots(_Walk):
 
     def await_commit(self, barrier: Value, parity: Operand) -> None:
         """Wait for all that the commit on `barrier` covers."""
-        self.g.call(bars.wait_op, barrier, parity)
+        self.g.call(bars.mbarrier_wait, barrier, parity)
         self.g.call(tcgen05_fence, side="after_thread_sync")
 
     def order_operands(self, *matrices: Value) -> bool:

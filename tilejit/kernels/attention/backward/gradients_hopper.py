@@ -84,6 +84,8 @@ def walk(state, blocks, rings, shared, DQ, place, column, span, w, rules, EDGE: 
     scores, stage, both = shared
     BM: tile.constexpr = PLAN.bm
     HALF: tile.constexpr = PLAN.d // 2
+    # measured on an H200: gains 1 to 6 %; loses 2 % at 64 columns without bounds, where ptxas orders the products anew
+    PEEKS: tile.constexpr = PLAN.d > 64 or PLAN.scores.right
     k, v = blocks.K[w * 64:w * 64 + 64, :], blocks.V[w * 64:w * 64 + 64, :]
     for i in range(begin, end):
         tile.assume((side >= 0) & (side < 2))
@@ -115,6 +117,8 @@ def walk(state, blocks, rings, shared, DQ, place, column, span, w, rules, EDGE: 
                     side = 1 - side
                 dk = tile.mma_async(dk, ds, block.Q)
                 tile.mma_commit()
+                if PEEKS:
+                    queries.peek()
                 tile.mma_wait(2 if PLAN.add else 1)     # until dV is done
             if PLAN.add:
                 tile.mma_wait(1)

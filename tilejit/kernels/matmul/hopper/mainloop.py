@@ -147,6 +147,7 @@ def add_products(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexp
         for turn in tile.static_range(TURNS):
             with ring.consume(behind=PLAN.behind) as slot:
                 acc = product(acc, slot, w, PLAN, i > 0 if FRESH else True)
+                ring.peek()
                 tile.mma_wait(1 if PLAN.behind else 0)
     if TURNS == 2:
         for i in range(steps % 2):
@@ -212,6 +213,8 @@ def add_promoted(sums, ring, w, first, stop, scales, PLAN: tile.constexpr):
                 tile.mma_commit()
                 if h == 0:
                     following = factors(scales, i + 1, len(sums), COLUMNS, PLAN.blocks)
+                if h == len(sums) - 1:
+                    ring.peek()
                 tile.mma_wait(0)
                 if h == len(sums) - 1:
                     slot.release()

@@ -53,6 +53,7 @@ def multiplied_over(acc, before, ring, w, steps, t, stage, C, grid, PLAN: tile.c
                 place = tile.tile_at(t, grid.rows, grid.across, *PLAN.order)
             if (before[1] < PARTS) & (i == 1 + w + before[1] * (PLAN.bm // 64)):
                 before = send_next(before, w, stage, C, grid.down, PLAN)
+            ring.peek()
             tile.mma_wait(1 if PLAN.behind else 0)
     tile.mma_wait(0)
     ring.release()
@@ -124,6 +125,7 @@ def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, at, PLA
                 if i == when:
                     with tile.elect():
                         bring(stage, ready, z, row, column, how)
+            ring.peek()
             tile.mma_wait(0)
     return acc
 
