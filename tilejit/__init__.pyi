@@ -397,9 +397,9 @@ class _Ring:
         """
     def peek(self) -> None:
         """Test whether the slot that the scope consumes next is full. If it is, the next ``consume()`` does not wait,
-        and the latency of the test is under what runs between the two; if not, it waits as ever. In a block that holds
-        all slots there is none to look at, and this does nothing. After ``skip()``, other scopes must have seen the
-        skipped slots full, as for ``consume()``.
+        and the latency of the test is under what runs between the two; if not, it waits as ever. Where the scope holds
+        all slots and has released none, there is none to look at, and this does nothing. After ``skip()``, other scopes
+        must have seen the skipped slots full, as for ``consume()``.
         """
     def produce(self) -> _Scope[_Slot]:
         """``with r.produce() as slot``: wait for the next empty slot, and make its full barrier expect the slot's

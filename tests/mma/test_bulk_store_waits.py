@@ -22,6 +22,40 @@ def test_a_tile_is_stored_while_the_next_one_is_multiplied():
     assert tile_of == ["bulk_wait", "sync", "store", "fence_proxy_async", "sync", "copy_async", "bulk_commit", "yield %pipeline", "bulk_wait", "sync"]
 
 
+@tile.jit(num_warps=8)
+def looked_ahead(A, B, C, PEEK: tile.constexpr):
+    ring = tile.ring(4, A=((64, 64), A.dtype), B=((64, 64), B.dtype))
+    stage = tile.alloc((64, 64), C.dtype, layout=tile.auto)
+    tiles, steps = A.shape[0] // 64, A.shape[1] // 64
+    with tile.warpgroup(0):
+        with tile.elect():
+            for t in range(tiles):
+                for k in range(steps):
+                    with ring.produce() as slot:
+                        tile.copy_async(slot.A, A[t * 64:t * 64 + 64, k * 64:k * 64 + 64], mbar=slot.full)
+                        tile.copy_async(slot.B, B[0:64, k * 64:k * 64 + 64], mbar=slot.full)
+    with tile.warpgroup(1):
+        for t in range(tiles):
+            acc = tile.zeros((64, 64))
+            for _ in range(steps):
+                with ring.consume() as slot:
+                    acc = tile.mma_async(acc, slot.A, slot.B, trans_b=True)
+                    tile.mma_commit()
+                    if PEEK:
+                        ring.peek()
+                    tile.mma_wait(0)
+            tile.store(stage, tile.cast(acc, C.dtype))
+            tile.sync()
+            tile.copy_async(C[t * 64:t * 64 + 64, 0:64], stage).wait(read=True)
+
+
+@pytest.mark.parametrize("peek", [False, True])
+def test_a_look_at_the_next_slot_does_not_keep_the_wait_in_its_place(peek):
+    specs = tile.ArraySpec((512, 512), "bfloat16"), tile.ArraySpec((64, 512), "bfloat16"), tile.ArraySpec((512, 64), "bfloat16")
+    text = looked_ahead.compile(*specs, PEEK=peek).graph.split("  warpgroup ")[2]
+    assert re.findall(r"(?:mma_wait|bulk_wait|mbarrier_peek|store)(?=\()", text) == ["mbarrier_peek"] * peek + ["mma_wait", "bulk_wait", "store", "bulk_wait"]
+
+
 @tile.jit(num_warps=4)
 def turned_over(A, C, n, VIEWED: tile.constexpr):
     """Threads write what the next iteration's products read, perhaps through another view: the wait at the iteration's end is the

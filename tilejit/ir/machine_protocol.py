@@ -147,6 +147,8 @@ class Barriers(Protocol):
         """Count bytes of the current phase as arrived."""
     def arrive_expect_tx(self, barrier: SimBarrier, nbytes: Any, n: Any = 1) -> None:
         """Announce bytes, then arrive."""
+    def peek(self, barrier: SimBarrier, parity: Any) -> Array:
+        """A test that counts as the wait that it may replace."""
     def test(self, barrier: SimBarrier, parity: Any) -> Array:
         """Whether the phase of that parity is over, (B, 1)."""
     def wait(self, barrier: SimBarrier, parity: Any) -> Wait:

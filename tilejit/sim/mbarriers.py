@@ -241,10 +241,17 @@ class MBarriers(Component):
         self.expect_tx(barrier, nbytes)
         self.arrive(barrier, n)
 
+    def peek(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
+        """A test that counts as the wait that it may replace."""
+        return self._test(barrier, parity, waited=True)
+
     def test(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
         """Whether the phase of that parity is over, (B, 1). Where it is, the scope acquires what the phase has
         released. If only this test can end the surrounding loop, it counts as a wait."""
-        result, waited = np.zeros((self.m.batch, 1), bool), self.m.fiber.node in self.m.sim.program.spins
+        return self._test(barrier, parity, waited=self.m.fiber.node in self.m.sim.program.spins)
+
+    def _test(self, barrier: SimBarrier, parity: Any, waited: bool) -> np.ndarray:
+        result = np.zeros((self.m.batch, 1), bool)
         for positions, (index, peer, phase) in self.m.cases(barrier.index, barrier.peer, parity):
             rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
             for world, where in self.m.worlds(positions):

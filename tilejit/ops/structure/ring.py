@@ -53,13 +53,21 @@ class Ring:
         self.used: dict[str, Any] = {}  # "produce" and "consume" -> location of the first use
         # cursors with which consume(behind=True) may keep a slot before the scope's warps have synchronised
         self.passed: set[tuple] = set()
+        # cursors of scopes that look at slots, each with the location of the first time; those of scopes that consume
+        self.peeked: dict[tuple, Any] = {}
+        self.consuming: set[tuple] = set()
 
     def check(self) -> None:
-        """CompilationError if slots are consumed that no producer fills."""
+        """CompilationError if slots are consumed that no producer fills, or looked at by a scope that consumes
+        none."""
         if "consume" in self.used and "produce" not in self.used:
             raise CompilationError("nothing fills this ring's slots, so waiting for a full one would never end: "
                                    "fill them in `with ring.produce() as slot:`",
                                    self.used["consume"])
+        for cursor, loc in self.peeked.items():
+            if cursor not in self.consuming:
+                raise CompilationError("peek() looks at the slot that its scope consumes next, and this scope consumes "
+                                       "none of the ring: call it where consume() is called", loc)
 
     @property
     def slot_bytes(self) -> int:
@@ -120,6 +128,7 @@ class Turn:
                 full = _of_leader(g, ring, full)
                 barriers.arrive_expect_tx(g, full, ring.slot_bytes)
         else:
+            ring.consuming.add(self.cursor)
             if not self.behind and g.cells.get(_cursor(g, ring, "held"), 0) != 0:
                 raise g.error("consume(behind=True) may still hold a slot here: release it with release() first")
             barriers.wait_unless_seen(g, full, phase, _take_seen(g, ring))
@@ -369,13 +378,15 @@ def _take_seen(g: Builder, ring: Ring):
 
 def _peek(g: Builder, ring: Ring) -> None:
     """Test whether the slot that the scope consumes next is full. If it is, the next ``consume()`` does not wait, and
-    the latency of the test is under what runs between the two; if not, it waits as ever. In a block that holds all
-    slots there is none to look at, and this does nothing. After ``skip()``, other scopes must have seen the skipped
-    slots full, as for ``consume()``."""
+    the latency of the test is under what runs between the two; if not, it waits as ever. Where the scope holds all
+    slots and has released none, there is none to look at, and this does nothing. After ``skip()``, other scopes must
+    have seen the skipped slots full, as for ``consume()``."""
     collective(g, "peek() of a ring")
     place, seen = _cursor(g, ring, "consume"), _cursor(g, ring, "seen")
+    ring.peeked.setdefault(place, g.loc)
     held = _blocks_around(g, place)
-    if len(held) == ring.stages and not any(turn.slot is None or turn.slot.released for turn in held):
+    # the next slot's place is that of the first one held; with `behind`, the one before that is held as well
+    if len(held) + any(turn.behind for turn in held) == ring.stages and not (held[0].slot and held[0].slot.released):
         return
     stage, phase = g.cells.setdefault(place, START)
     for _ in held:

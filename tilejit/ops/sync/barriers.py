@@ -114,7 +114,7 @@ def _act(name: str, doc: str, machine, emitter):
     def declaration(barrier: Signals, number: Registers): ...
     declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
     declared = op("syncs")(declaration)
-    results = {"test": Uniformity.THREAD, "peek": Uniformity.WARP}
+    results = {"test": Uniformity.THREAD, "peek": Uniformity.WARP}  # in the scope: narrower ones vote for themselves
 
     @declared.infer
     def _(g, barrier, number):
@@ -145,7 +145,7 @@ arrive_expect_tx_op = _act("arrive_expect_tx",
 test_op = _act("test", "Whether the phase with parity `number` has completed.",
                lambda m: m.barriers.test, lambda e: e.barriers.test)
 peek_op = _act("peek", "Whether all lanes of the warp have seen that the phase with parity `number` has completed.",
-               lambda m: m.barriers.test, lambda e: e.barriers.peek)
+               lambda m: m.barriers.peek, lambda e: e.barriers.peek)
 
 
 @op("syncs", traits=Traits(waits=True))
@@ -168,7 +168,6 @@ def _(m, call, barrier, number, seen=None):
 @mbarrier_wait.emit
 def _(e, call, barrier, number, seen=None):
     e.barriers.wait(barrier, number, seen)
-
 
 
 @method(BarrierRef)

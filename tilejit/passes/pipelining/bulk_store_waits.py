@@ -19,11 +19,11 @@ from ...ir.op import Op
 from ...ops.memory.shared import sync
 from ...ops.mma import mma_async_, mma_commit, mma_wait
 from ...ops.structure.ring_release import ring_release
-from ...ops.sync.barriers import bulk_wait, mbarrier_wait
+from ...ops.sync.barriers import bulk_wait, mbarrier_wait, peek_op
 from ..analysis.context import Context, written_by_threads
 
 # synchronisation that may come before the wait and its barrier as well
-WAITS = (mma_commit, mma_wait, mbarrier_wait, ring_release)
+WAITS = (mma_commit, mma_wait, mbarrier_wait, peek_op, ring_release)
 
 
 def delay_bulk_store_waits(graph: Graph, facts: Facts) -> Graph:

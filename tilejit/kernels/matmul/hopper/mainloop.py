@@ -147,7 +147,6 @@ def add_products(acc, ring, w, steps, PLAN: tile.constexpr, MIXED: tile.constexp
         for turn in tile.static_range(TURNS):
             with ring.consume(behind=PLAN.behind) as slot:
                 acc = product(acc, slot, w, PLAN, i > 0 if FRESH else True)
-                ring.peek()
                 tile.mma_wait(1 if PLAN.behind else 0)
     if TURNS == 2:
         for i in range(steps % 2):
