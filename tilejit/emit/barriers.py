@@ -111,7 +111,8 @@ class Barriers(Component):
         Without it, core dumps of an H200 show kernels that hang with the first lane of a warp one trip ahead, and the
         others at a wait whose phase is over: the first one had arrived for its warp. ptxas had the barrier's address in
         an ordinary register there, not in a uniform one, for which it takes the answers of all lanes to be the same.
-        (They were in 7e7 tries by warps that were together, with either address: what parts them is not known.)
+        (So they were in 7e7 tries of a warp that was together, with either address, none of which ran into its time
+        limit. What parts the lanes is not known.)
         """
         word = "try_wait" if self.e.architecture >= 90 else "test_wait"
         vote = self._vote()
