@@ -27,6 +27,8 @@ from tilejit.jit import KERNELS
 from tilejit.ops.structure.ring import Ring
 from tilejit.passes.pipelining.rotated_loops import Half
 
+KEPT: list[dict] = []
+
 
 def sees_nothing(half, lanes, ahead=0):
     return ((lane, Const(False, bool_)) for lane in lanes)
@@ -34,7 +36,7 @@ def sees_nothing(half, lanes, ahead=0):
 
 @contextmanager
 def without_peeks():
-    """Kernels compile anew, and test nothing early."""
+    """Kernels test nothing early."""
     forget()
     with mock.patch.dict(MEMBERS, {(Ring, "peek"): (lambda g, ring: None, True)}), mock.patch.object(Half, "peek", sees_nothing), \
             mock.patch.dict("os.environ", TILEJIT_NO_CACHE="1"):
@@ -43,7 +45,9 @@ def without_peeks():
 
 
 def forget() -> None:
+    """Kernels compile anew. What they have compiled is kept, since graphs launch it."""
     for kernel in list(KERNELS.values()):
+        KEPT.append(dict(kernel.versions))
         kernel.versions.clear()
         kernel.warm.clear()
 
