@@ -111,16 +111,13 @@ class Turn:
         collective(g, f"{self.role}() of a ring")
         self.ring.used.setdefault(self.role, g.loc)
         self.cursor = _cursor(g, self.ring, self.role)
-        ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
-        around = _blocks_around(g, self.cursor)
+        ring, around = self.ring, _blocks_around(g, self.cursor)
         if around and any(turn.behind for turn in (*around, self)):
             raise g.error("consume(behind=True) releases the slot before its own, "
                           "so it cannot enclose or be inside another block of its ring")
         if len(around) >= ring.stages:
             raise g.error(f"{len(around) + 1} slots are held at once here, and the ring has {ring.stages}")
-        for _ in around:
-            stage, phase = advance_cursor(g, ring.stages, stage, phase)
-        full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
+        stage, phase, full = _slot_after(g, ring, self.cursor, len(around))
         if self.role == "produce":
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
             barriers.wait(g, empty, flip_phase(g, phase))
@@ -164,6 +161,14 @@ class Turn:
 def _blocks_around(g: Builder, cursor: tuple) -> list[Turn]:
     """The enclosing blocks, which hold the slots from the `cursor` on."""
     return [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == cursor]
+
+
+def _slot_after(g: Builder, ring: Ring, cursor: tuple, held: int) -> tuple:
+    """(The number, phase and full barrier) of the slot after `held` slots from the `cursor` on."""
+    stage, phase = g.cells.setdefault(cursor, START)
+    for _ in range(held):
+        stage, phase = advance_cursor(g, ring.stages, stage, phase)
+    return stage, phase, g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
 
 
 def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
@@ -388,10 +393,7 @@ def _peek(g: Builder, ring: Ring) -> None:
     # the next slot's place is that of the first one held; with `behind`, the one before that is held as well
     if len(held) + any(turn.behind for turn in held) == ring.stages and not (held[0].slot and held[0].slot.released):
         return
-    stage, phase = g.cells.setdefault(place, START)
-    for _ in held:
-        stage, phase = advance_cursor(g, ring.stages, stage, phase)
-    full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
+    _, phase, full = _slot_after(g, ring, place, len(held))
     g.cells.setdefault(seen, False)
     g.cells[seen] = barriers.peek(g, full, phase)
 
