@@ -189,7 +189,7 @@ def await_scores(block_k, keys, PLAN: tile.constexpr):
     """Wait for the scores and release their block of K. Here and in `await_values`, the next slots are looked at where
     that gains.
 
-    Measured on an H200: 0.4 to 2.8 % of the time at 128 columns, with guesses; 1.2 to 2.0 % at 64, with three
+    Measured on an H200: 0.8 to 2.8 % of the time at 128 columns, with guesses; 1.3 to 2.0 % at 64, with three
     consumers; nothing at 256. At other places of the trip, ptxas moves accumulators, and it loses up to 15 %."""
     tile.mma_wait(1)
     block_k.release()
