@@ -79,6 +79,16 @@ class AttentionConstants:
     lse: bool = False
 
 
+@dataclass(frozen=True)
+class Peeks:
+    """Of which rings consumers look at the next slot ("k", "v", "kv" or ""): behind the wait for a block's scores,
+    before the wait for the product of its values, and behind that."""
+
+    behind_scores: str = ""
+    before_values: str = ""
+    behind_values: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HopperConstants(AttentionConstants):
     """Those of `hopper`.
@@ -89,6 +99,7 @@ class HopperConstants(AttentionConstants):
     - `guesses`: powers are taken before the maxima are known
     - `chained`: the powers of a block are added to the sums one after the other
     - `turns`: only one consumer at a time issues its products
+    - `peeks`: where consumers look at next slots
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
       are stored by threads
     - `lengths`: sequences have numbers of keys of their own; `packed`: and of rows, and all lie one after the other"""
@@ -102,6 +113,7 @@ class HopperConstants(AttentionConstants):
     ahead: bool = False
     guesses: bool = False
     chained: bool = False
+    peeks: Peeks = Peeks()
     lengths: bool = False
     packed: bool = False
 

@@ -185,27 +185,27 @@ def check_guess(fits, guess, sums, s, acc, most, total, factor):
 
 
 @tile.jit
-def await_scores(block_k, keys, PLAN: tile.constexpr):
-    """Wait for the scores and release their block of K. Here and in `await_values`, the next slots are looked at where
-    that gains.
-
-    Measured on an H200: 0.8 to 2.8 % of the time at 128 columns, with guesses; 1.3 to 2.0 % at 64, with three
-    consumers; nothing at 256. At other places of the trip, ptxas moves accumulators, and it loses up to 15 %."""
+def await_scores(block_k, keys, values, PLAN: tile.constexpr):
+    """Wait for the scores and release their block of K."""
     tile.mma_wait(1)
     block_k.release()
-    if PLAN.consumers == 3:
-        keys.peek()
+    peek(keys, values, PLAN.peeks.behind_scores)
 
 
 @tile.jit
 def await_values(keys, values, PLAN: tile.constexpr):
     """Wait for the product of the values."""
-    if PLAN.guesses:
-        values.peek()
+    peek(keys, values, PLAN.peeks.before_values)
     tile.mma_wait(0)
-    if PLAN.guesses:
+    peek(keys, values, PLAN.peeks.behind_values)
+
+
+@tile.jit
+def peek(keys, values, RINGS: tile.constexpr):
+    """Look at the next slots of the rings that `Peeks` names."""
+    if "k" in RINGS:
         keys.peek()
-    elif PLAN.consumers == 3:
+    if "v" in RINGS:
         values.peek()
 
 
@@ -255,7 +255,7 @@ def attend(s, q, keys, values, barriers, w, place, ends, group, rules, dtype: ti
                     tile.mma_commit()
                     if PLAN.turns:
                         baton.pass_on(w)
-                    await_scores(block_k, keys, PLAN)
+                    await_scores(block_k, keys, values, PLAN)
                     s = mask_scores(s, place, column, rules, EDGE, SCORES)
                     if GUESSES:
                         powers = powers_of(s, most, factor)

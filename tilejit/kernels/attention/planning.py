@@ -15,7 +15,16 @@ from .constants import AttentionConstants, HopperConstants, SequenceConstants
 from .float8 import KEYS
 from .hopper import hopper
 from .launch import Launch, ordered_by_rows
-from .model import box_rows, chains_sums, choose, choose_sequences, few_rows, heads_at_once, heads_in_tile
+from .model import (
+    box_rows,
+    chains_sums,
+    choose,
+    choose_sequences,
+    few_rows,
+    heads_at_once,
+    heads_in_tile,
+    peeks_of,
+)
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
 from .sequences import sequences
@@ -133,7 +142,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
         return AttentionConstants(**common)
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers],
                            held=config.held, ahead=config.ahead and not config.held, chained=chains_sums(problem),
-                           guesses=config.guesses,
+                           guesses=config.guesses, peeks=peeks_of(problem, config),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
                            packed=problem.request.packed)
