@@ -151,6 +151,7 @@ def run_each(launch, rounds, ctas=1):
     np.testing.assert_array_equal(totals, np.broadcast_to(np.arange(128) * (rounds * (rounds - 1) // 2), totals.shape))
 
 
+@pytest.mark.misread_by_racecheck  # numbers are passed between threads through slots
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_they_end_on_the_gpu():

@@ -83,6 +83,7 @@ def test_the_simulator_runs_them(seed):
     assert not scopes.simulate((1,), ones, seed=seed).findings and (ones == 1).all()
 
 
+@pytest.mark.misread_by_racecheck  # numbers are passed between threads through slots
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=60)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
+from hypothesis import given, settings, strategies as st
 from tilejit import kernels
 from tilejit.kernels.attention.config import Config
 from tilejit.kernels.attention.hopper import hopper
@@ -67,6 +68,16 @@ def test_results_stored_under_the_next_tile_s_product_are_right(options):
 
 
 TWO = Config(bm=128, bn=128, held=True, turns=False, width=128)  # two consumers at 128 columns
+
+@given(rows=st.integers(1, 450), keys=st.integers(1, 450), bm=st.sampled_from((128, 192)), bn=st.sampled_from((16, 32, 48, 64, 112)),
+       stages=st.integers(1, 3), held=st.booleans(), ahead=st.booleans(), turns=st.booleans(), right=st.integers(0, 200), left=st.sampled_from((None, 0, 90)),
+       seed=st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_consumers_leave_out_blocks_that_a_bound_hides_from_their_rows(rows, keys, bm, bn, stages, held, ahead, turns, right, left, seed):
+    """Small blocks of few columns, any numbers of rows and keys, with and without turns, of one slot and more."""
+    config = Config(bm=bm, bn=bn, stages=stages, held=held, ahead=ahead, turns=turns)
+    tried(*inputs(1, 2, 1, rows, keys, 16, seed=seed), config, window=(left, right))
+
 
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("batch, heads, kv_heads", [(None, 4, 1), (2, 4, 2), (3, 1, 1)])
@@ -279,6 +290,19 @@ def problem_of(shape, **options):
     view = ArrayView(0, shape, row_major(shape), "bfloat16", "host")
     values = dict(causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=False) | options
     return check_attention(Request(view, view, view, None, None, **values))
+
+
+@pytest.mark.parametrize("d, rows, options, skips", [(256, 4096, dict(causal=True), True), (64, 4096, dict(window=(None, 5)), True), (128, 4096, dict(causal=True), False),
+                                                     (256, 4096, dict(), False), (256, 4096, dict(window=(5, None)), False), (256, 64, dict(causal=True), False)])
+def test_blocks_are_left_out_if_a_bound_hides_some_from_a_consumer(d, rows, options, skips):
+    problem = problem_of((1, 32, rows, d), **options)
+    assert model.skips_blocks(problem, model.choose(problem, "sm_90a", True, True, 132)) == skips
+
+
+def test_heads_are_taken_together_as_cache_and_processors_want_it():
+    assert [model.heads_at_once(problem_of((1, 32, rows, 256), causal=True)) for rows in (1024, 4096, 16384, 65536)] == [16, 4, 4, 4]
+    assert model.heads_at_once(problem_of((1, 2, 16384, 256), causal=True)) == 2
+    assert model.heads_at_once(problem_of((1, 32, 16384, 256))) == 1
 
 
 def compiled(d=128, rows=4096, target="sm_90a", config=None, **options):

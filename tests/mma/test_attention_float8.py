@@ -206,17 +206,30 @@ def test_values_are_transposed_in_the_order_of_an_operand(shape, lengths):
     np.testing.assert_array_equal(made.view(np.uint8), whole[..., order, :].swapaxes(-1, -2).view(np.uint8))
 
 
+OPTIONS = dict(causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=True)
+
+
+def planned(d, rows, **options):
+    """The launch of a call with large arrays on Hopper."""
+    shape = (1, 32, rows, d)
+    view, factors = ArrayView(0, shape, row_major(shape), "float8_e4m3fn", "host"), ArrayView(0, (1, 32), (32, 1), "float32", "host")
+    return plan_launch(Request(view, view, view, None, None, **OPTIONS | options, factors=(factors,) * 3), None, "sm_90a")
+
+
 def compiled(d=128, rows=4096, peeks=None, **options):
     """The kernel of a call with large arrays on Hopper; `peeks` instead of those of the model."""
-    shape, x = (1, 32, rows, d), "float8_e4m3fn"
-    view, factors = ArrayView(0, shape, row_major(shape), x, "host"), ArrayView(0, (1, 32), (32, 1), "float32", "host")
-    values = dict(causal=False, window=(None, None), positive=True, softcap=False, mask=None, score=None, extras=0, lse=True) | options
-    launch = plan_launch(Request(view, view, view, None, None, **values, factors=(factors,) * 3), None, "sm_90a")
+    shape, x, values, launch = (1, 32, rows, d), "float8_e4m3fn", OPTIONS | options, planned(d, rows, **options)
     constants = launch.constants if peeks is None else launch.constants | {"PLAN": replace(launch.constants["PLAN"], peeks=peeks)}
     spec, factor = tile.ArraySpec(shape, x), tile.ArraySpec((1, 32), "float32")
     extra = (tile.ArraySpec((rows,), "float32"), 0, 0, 0) if values["extras"] else (0,) * 4
     return launch.kernel.compile(spec, spec, tile.ArraySpec(launch.turned, x), tile.ArraySpec(shape, "bfloat16"), tile.ArraySpec(shape[:-1], "float32"), 0,
                                  tile.ArraySpec((1,), "uint32"), 16, (0.1, 1.0, factor, factor, factor), 0, 0, 0.0, *extra, target="sm_90a", **constants)
+
+
+def test_a_bound_takes_three_slots_of_wide_blocks_but_with_few_rows_narrow_ones():
+    for rows, causal, found in ((4096, True, (192, 3, False)), (1024, True, (128, 2, True)), (1024, False, (192, 2, False))):
+        plan = planned(128, rows, causal=causal).constants["PLAN"]
+        assert (plan.bn, plan.stages, plan.turns) == found
 
 
 @pytest.mark.parametrize("peeks, most", [(Peeks(), 610), (None, 622)], ids=["", "peeks"])

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tilejit as tile
+from hypothesis import given, settings, strategies as st
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.attention.config import Config
@@ -74,6 +75,24 @@ def test_packed_sequences_are_right_one_by_one(rows, keys, config):
         check(out[:, first:first + n], lse[:, first:first + n], q[:, first:first + n], k[:, start:start + m], v[:, start:start + m], **options)
         first, start = first + n, start + m
     assert (out[:, first:] == 7).all()
+
+
+@given(lengths=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=4), bm=st.sampled_from((128, 192)),
+       bn=st.sampled_from((16, 32, 48, 64)), stages=st.integers(1, 3), held=st.booleans(), ahead=st.booleans(), turns=st.booleans(),
+       right=st.integers(0, 100))
+@settings(max_examples=30, deadline=None)
+def test_consumers_leave_out_hidden_blocks_of_sequences_and_clear_their_ends_together(lengths, bm, bn, stages, held, ahead, turns, right):
+    """NaN stands behind the last sequence."""
+    rows, keys = zip(*lengths)
+    config = Config(bm=bm, bn=bn, stages=stages, held=held, ahead=ahead, turns=turns)
+    q, k, v = inputs(None, 1, 1, sum(rows) + 1, 1, 32)[0], *(x.copy() for x in inputs(None, 1, 1, 1, sum(keys) + 2, 32)[1:])
+    k[:, sum(keys):], v[:, sum(keys):] = np.nan, np.nan
+    out = np.full(q.shape, 7, BF16)
+    kernels.attention(q, k, v, lengths=(np.array(rows, np.int32), np.array(keys, np.int32)), out=out, window=(None, right), config=config)
+    first, start = 0, 0
+    for n, m in zip(rows, keys):
+        check(out[:, first:first + n], None, q[:, first:first + n], k[:, start:start + m], v[:, start:start + m], window=(None, right))
+        first, start = first + n, start + m
 
 
 @pytest.mark.parametrize("config", [None, WITHOUT])

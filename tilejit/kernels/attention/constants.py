@@ -100,6 +100,7 @@ class HopperConstants(AttentionConstants):
     - `chained`: the powers of a block are added to the sums one after the other
     - `turns`: only one consumer at a time issues its products
     - `peeks`: where consumers look at next slots
+    - `skips`: consumers leave out the last blocks of a tile if a bound hides them from all of their rows
     - `width`, `buffers`: columns of the result in a staging buffer and the number of these for each consumer; 0 columns
       are stored by threads
     - `lengths`: sequences have numbers of keys of their own; `packed`: and of rows, and all lie one after the other"""
@@ -114,6 +115,7 @@ class HopperConstants(AttentionConstants):
     guesses: bool = False
     chained: bool = False
     peeks: Peeks = Peeks()
+    skips: bool = False
     lengths: bool = False
     packed: bool = False
 

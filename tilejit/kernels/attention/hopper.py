@@ -208,6 +208,38 @@ def rows_of(place, row, w):
 
 
 @tile.jit
+def blocks_hidden(place, row, w, rules, PLAN: tile.constexpr):
+    """How many blocks of a tile, from the last on, a bound hides from all rows of consumer `w`, which leaves them out:
+    none of a tile at a sequence's end, which all consumers clear together. With results stored under the next tile's
+    product, no more than the producer loads before values are released."""
+    if not PLAN.skips:
+        return 0
+    first, stop, _, _ = blocks_of(place, None, rules, PLAN.bm, PLAN)
+    own, _ = rows_of(place, row, w)
+    _, own_stop, _, _ = blocks_of(own, None, rules, 64, PLAN)
+    hidden = max(min(stop - own_stop, stop - first - 1), 0)
+    if PLAN.lengths and not PLAN.scores.float8:
+        hidden = 0 if place.keys < stop * PLAN.bn else hidden
+    return min(hidden, PLAN.stages - 1) if PLAN.ahead else hidden
+
+
+@tile.jit
+def skip(ring, blocks):
+    """Release so many blocks of a ring."""
+    for _ in range(blocks):
+        with ring.consume():
+            pass
+
+
+@tile.jit
+def skip_turn(baton, w, PLAN: tile.constexpr):
+    """Pass on a turn of consumer `w`: all consumers take one for each block of a tile."""
+    if PLAN.turns:
+        baton.take(w)
+        baton.pass_on(w)
+
+
+@tile.jit
 def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.constexpr):
     """Consumer `w`: one tile after the other."""
     numbers, queries, keys, values = rings
@@ -218,6 +250,12 @@ def multiply(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN: tile.
         t, place, row = next_tile(numbers, Q, K, PLAN)
         if t < tiles:
             first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
+            hidden = blocks_hidden(place, row, w, rules, PLAN)
+            stop -= hidden
+            for _ in range(hidden):  # block by block: the next keys may need the others to have had their turn
+                skip(keys, 1)
+                skip_turn(baton, w, PLAN)
+                skip(values, 1)
             place, row = rows_of(place, row, w)
             own_rules = with_steps(rules_in(rules, place, Q, K, PLAN.scores), place, PLAN)
             begin = added_to_last(place, stop, group, own_rules, PLAN)
@@ -253,11 +291,17 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
     baton, together = barriers
     n = 0  # tiles before this one
     t, place, row = next_tile(numbers, Q, K, PLAN)
+    hidden = blocks_hidden(place, row, w, rules, PLAN) if t < tiles else 0
     full[0].wait(phase=0)
+    skip(keys, hidden)
     with keys.consume() as slot:
         s = scores_of(buffers[0, w * 64:w * 64 + 64, :], slot, baton, w, None, PLAN)
     while t < tiles:
         first, stop, _, _ = blocks_of(place, group, rules, PLAN.bm, PLAN)
+        stop -= hidden
+        for _ in range(hidden):
+            skip_turn(baton, w, PLAN)
+            skip(values, 1)
         here, here_row = rows_of(place, row, w)
         own_rules = rules_in(rules, here, Q, K, PLAN.scores)
         acc, p, most, total = attend(s, buffers[n % 2, w * 64:w * 64 + 64, :], keys, values, barriers, w, here,
@@ -265,7 +309,9 @@ def multiply_ahead(rings, arrays, stage, w, group, rules, tiles, barriers, PLAN:
         empty[n % 2].arrive()
         n += 1
         t, place, row = next_tile(numbers, Q, K, PLAN)
+        hidden = blocks_hidden(place, row, w, rules, PLAN) if t < tiles else 0  # the last product has one block
         full[n % 2].wait(phase=n // 2 % 2)
+        skip(keys, hidden)
         with keys.consume() as block_k:
             with values.consume() as block_v:
                 if PLAN.lengths and not PLAN.scores.float8:

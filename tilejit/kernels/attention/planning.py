@@ -24,6 +24,7 @@ from .model import (
     heads_at_once,
     heads_in_tile,
     peeks_of,
+    skips_blocks,
 )
 from .pipelined import pipelined
 from .problem import Attention, Request, check_attention, page_order
@@ -143,6 +144,7 @@ def constants(problem: Attention, config: Config, ahead: bool, stored: bool) -> 
     return HopperConstants(**common, consumers=config.consumers, regs=REGISTERS[config.consumers],
                            held=config.held, ahead=config.ahead and not config.held, chained=chains_sums(problem),
                            guesses=config.guesses, peeks=peeks_of(problem, config),
+                           skips=skips_blocks(problem, config),
                            turns=config.turns and config.consumers > 1, width=config.width if stored else 0,
                            buffers=config.buffers, lengths=_has_lengths(problem.request),
                            packed=problem.request.packed)
