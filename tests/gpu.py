@@ -10,14 +10,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import importlib.util
 import inspect
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -73,7 +76,11 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
     `work` is a program's text, or a module-level function, which is called with the JSON-serializable `arguments`. The test
     fails, with the end of the child's output, if the child exits with an error or takes longer than `timeout` seconds; in the
     latter case its process group is killed.
+
+    With TILEJIT_FORK=1 and without a sanitizer, a function runs in a fork of this process instead.
     """
+    if forks(work):
+        return _run_fork(work, timeout, arguments)
     if isinstance(work, str):
         command = [sys.executable, "-c", inspect.cleandoc(work)]
     else:
@@ -93,6 +100,44 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
     if process.returncode:
         pytest.fail(f"the child ended with {process.returncode}\n{output[-3000:]}{errors[-6000:]}", pytrace=False)
     return output
+
+
+def forks(work) -> bool:
+    """Whether `run_child` forks for this work."""
+    return os.environ.get("TILEJIT_FORK") == "1" and not isinstance(work, str) and not os.environ.get("TILEJIT_SANITIZER")
+
+
+def _run_fork(work, timeout: float, arguments: dict) -> str:
+    """As `run_child`, in a fork of this process, which has imported torch: that takes longer than most tests do, above all with 20
+    jitter seeds whose kernels are in the cache. This process must not use a GPU itself."""
+    if importlib.util.find_spec("torch"):
+        importlib.import_module("torch")
+    timeout *= float(os.environ.get("TILEJIT_SLOWER", "1")) * int(os.environ.get("TILEJIT_JITTER_SEEDS", "1"))
+    with tempfile.TemporaryFile() as file:
+        child = multiprocessing.get_context("fork").Process(target=_call_in_fork, args=(work, arguments, file.fileno()))
+        child.start()
+        child.join(timeout)
+        late = child.exitcode is None
+        if late:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.join()
+        file.seek(0)
+        output = file.read().decode(errors="replace")
+    if late or child.exitcode:
+        why = f"took longer than {timeout} s and was killed" if late else f"ended with {child.exitcode}"
+        pytest.fail(f"the child {why}\n{output[-9000:]}", pytrace=False)
+    return output
+
+
+def _call_in_fork(work, arguments: dict, output: int) -> None:
+    """What a fork does: call the function under each jitter seed, with its output to a file."""
+    os.setsid()
+    for number in (1, 2):
+        os.dup2(output, number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    faulthandler.enable(sys.stderr)
+    for _ in jitter_seeds():
+        getattr(work, "body", work)(**arguments)
 
 
 def _environment() -> dict[str, str]:

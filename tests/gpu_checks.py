@@ -43,9 +43,9 @@ def streams(seed: int) -> list[Stream]:
     pytest = "-m pytest tests -p no:cacheprovider -m gpu -n {processes}"
     tool = "tests/sanitizer.py --tool {} --every {{every}} --log {{log}}/{} -- -p no:cacheprovider -n {{processes}}"
     random = "tests/fuzz/run.py --count 20000 --seed {0} --processes {{processes}} --seconds {{seconds}} --log {{log}}/random-{0}.log"
-    jitter = {"TILEJIT_JITTER": "1", "TILEJIT_JITTER_SEEDS": "20", "TILEJIT_EVERY": "40", "TILEJIT_SLOWER": "3"}
+    jitter = {"TILEJIT_JITTER": "1", "TILEJIT_JITTER_SEEDS": "20", "TILEJIT_EVERY": "40", "TILEJIT_SLOWER": "3", "TILEJIT_FORK": "1"}
     tools = (("memcheck", 14, 0.25), ("racecheck", 18, 0.5), ("synccheck", 8, 0.75))
-    return [Stream("plain", 10, pytest, {"TILEJIT_SLOWER": "3"}, 0.0), Stream("jitter", 32, pytest, jitter),
+    return [Stream("plain", 10, pytest, {"TILEJIT_SLOWER": "3", "TILEJIT_FORK": "1"}, 0.0), Stream("jitter", 32, pytest, jitter),
             *(Stream(name, share, tool.format(name, name), {}, begin) for name, share, begin in tools),
             Stream("random", 18, random.format(seed))]
 

@@ -1,9 +1,12 @@
 """The command that runs all checks on GPUs, without one: streams of small programs in place of the checks."""
 
+import os
+import time
 
 import pytest
 
 from tests import gpu_checks
+from tests.gpu import forks, run_child
 from tests.gpu_checks import ROOT, Stream, main, streams
 
 SAYS = "-c print(__import__('os').environ['CUDA_VISIBLE_DEVICES'])"
@@ -47,6 +50,35 @@ def test_the_gpus_are_those_that_are_visible_and_folders_may_have_blanks(run, tm
     monkeypatch.setattr(gpu_checks, "streams", lambda seed: [Stream("jitter", 50, says)])
     assert main(["--log", str(tmp_path / "a folder")]) == 0
     assert (tmp_path / "a folder" / "jitter.txt").read_text() == f"{tmp_path / 'a folder'}\n"
+
+
+def says_and_fails(word):
+    print(word, os.getpid())
+    raise ValueError(f"no {word}")
+
+
+def says(word):
+    print(word, os.getpid())
+
+
+def hangs():
+    print("begins")
+    time.sleep(60)
+
+
+def test_a_child_may_be_a_fork_with_the_output_and_the_time_limit_of_a_new_process(monkeypatch):
+    """Jitter seeds have their turns in it, too."""
+    monkeypatch.setenv("TILEJIT_FORK", "1")
+    word, pid = run_child(says, word="here").split()
+    assert word == "here" and int(pid) != os.getpid()
+    with pytest.raises(pytest.fail.Exception, match="(?s)the child ended with 1.*there .*ValueError: no there"):
+        run_child(says_and_fails, word="there")
+    with pytest.raises(pytest.fail.Exception, match="(?s)took longer than 0.5 s and was killed.*begins"):
+        run_child(hangs, timeout=0.5)
+    monkeypatch.setenv("TILEJIT_SANITIZER", '["env"]')
+    assert not forks(says)
+    monkeypatch.delenv("TILEJIT_SANITIZER")
+    assert forks(says) and not forks("print(1)")
 
 
 def test_an_unknown_stream_is_refused(capsys):
