@@ -142,6 +142,13 @@ def test_the_cuda_array_interface_exists_only_for_dtypes_that_it_supports(memory
     assert not hasattr(empty((3,), "bfloat16"), "__cuda_array_interface__")
 
 
+def test_dlpack_exports_capsules_whatever_prototypes_others_give_to_python_s_functions(memory, monkeypatch):
+    """JAX's `ffi.pycapsule` sets that of the process's PyCapsule_New to one with a function."""
+    shared = ctypes.pythonapi.PyCapsule_New
+    monkeypatch.setattr(shared, "argtypes", (ctypes.c_void_p, ctypes.c_char_p, ctypes.CFUNCTYPE(None, ctypes.py_object)))
+    assert "dltensor" in repr(to_device(np.arange(4, dtype=np.float32)).__dlpack__())
+
+
 def test_dlpack_exports_both_kinds_of_capsules(memory):
     array = empty((3, 4), "bfloat16")[1:]
     for options, versioned in (({}, False), ({"max_version": (1, 1)}, True), ({"max_version": (0, 8)}, False)):

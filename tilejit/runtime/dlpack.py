@@ -37,7 +37,8 @@ class ManagedVersioned(Structure):
                 ("flags", c_uint64), ("tensor", DLTensor)]
 
 
-_api = ctypes.pythonapi
+# functions of our own: those of ctypes.pythonapi are the process's, and JAX gives PyCapsule_New another prototype
+_api = ctypes.PyDLL(None)
 _api.PyCapsule_IsValid.argtypes = [c_void_p, ctypes.c_char_p]
 _api.PyCapsule_IsValid.restype = c_int
 _api.PyCapsule_GetPointer.argtypes = [c_void_p, ctypes.c_char_p]

@@ -59,7 +59,7 @@ def build(launcher, store=None, patient: bool = False):
     data = _table(launcher, torch, borrow, stream_of)
     method = _MethodDef(b"launch", address, _METH_FASTCALL, None)
     _kept.append(method)
-    new = ctypes.pythonapi.PyCFunction_NewEx
+    new = ctypes.PyDLL(None).PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     return new(ctypes.addressof(method), data, None)
 
