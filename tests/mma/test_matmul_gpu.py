@@ -111,7 +111,7 @@ def test_any_number_of_ctas_may_share_k():
     cases = some(chosen, least=6)[:12]
     first, streams, wrong = [kernels.matmul(*x[shape], config=c) for shape, c in cases], [torch.cuda.Stream() for _ in range(2)], []
     torch.cuda.synchronize()
-    for i in range(400):
+    for i in launches(400):
         (shape, config), want = cases[i % len(cases)], first[i % len(cases)]
         with torch.cuda.stream(streams[i % 2]):
             out = torch.full_like(want, float("nan"))
@@ -121,7 +121,7 @@ def test_any_number_of_ctas_may_share_k():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         made = [kernels.matmul(*x[shape], config=config) for shape, config in cases]
-    for _ in range(20):
+    for _ in launches(20):
         for z in made:
             z.fill_(float("nan"))
         graph.replay()
