@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.builder import element_type
-from ..ir.graph import Block, For, If, While
+from ..ir.graph import Block, For, If, Node, While
 from .parting import Frame, Parting, Spin
 from .thread_loops import ThreadLoop, Trips, calls_in
 from .waits import SpinWait
@@ -37,12 +37,27 @@ class Control(Parting):
             return True
         return by_cta if by_cta.any() else False
 
+    def _find_alike(self, way, node: Node) -> np.ndarray | None:
+        """The CTAs (B,) in which the same threads as in the first go a way. None if that holds for all, or if what the
+        threads do in the blocks of `node` orders no accesses, which is recorded for all CTAs of a fiber at once."""
+        if not isinstance(way, np.ndarray) or way.ndim == 1 or len(way) == 1:
+            return None
+        if node not in self.sim.program.atoms.apart:
+            return None
+        alike = (way == way[0]).all(axis=1)
+        return None if alike.all() else alike
+
     def _if(self, frame: Frame, node: If) -> None:
         way = self.decide(self.value(node.test), frame.active)
         if isinstance(way, np.ndarray) and way.ndim == 1:
             self.open_join()
             self.fork(way)
             return  # both parts evaluate this node again, each with a uniform condition
+        alike = self._find_alike(way, node)
+        if alike is not None:
+            self.open_join()
+            self.fork(alike)
+            return
         if isinstance(way, np.ndarray):
             outer = True if frame.active is None else frame.active
             self.frames.append(Frame(self.sim.program.code(node.then, node), node, "then", (way,), way & outer))
@@ -85,6 +100,12 @@ class Control(Parting):
         index, stop, step, wrapped = frame.state
         test = np.where(step > 0, index < stop, index > stop) & ~wrapped
         way = self.decide(test, frame.active)
+        alike = self._find_alike(way, frame.node)
+        if alike is not None:
+            rest = self.fork(alike)
+            for part in (rest, self):
+                part._begin_next_iteration(part.frames[-1])
+            return
         if isinstance(way, np.ndarray):
             if way.ndim == 1 and frame.active is None:
                 rest = self.fork(way)
@@ -140,6 +161,12 @@ class Control(Parting):
             self._notice_spinning(frame)
             return
         way = self.decide(self.value(frame.code.yields[0]), frame.active)
+        alike = self._find_alike(way, node)
+        if alike is not None:
+            rest = self.fork(alike)
+            for part in (rest, self):
+                part._end_while(part.frames[-1])
+            return
         if isinstance(way, np.ndarray):
             if way.ndim == 1 and frame.active is None:
                 rest = self.fork(way)

@@ -181,7 +181,8 @@ class Engines(Component):
                 else:
                     found = shadow.read(world.clocks, self.m.rank, access, through, keep=False)
                 if found is not None:
-                    Reporter(self.m, world, rank, space).report_operation(op, access, found, writing)
+                    where = next(at for other, at in self.m.peek() if other is world)
+                    Reporter(self.m, world, rank, space, where).report_operation(op, access, found, writing)
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] += 1
 
@@ -212,7 +213,7 @@ class Engines(Component):
                     q.groups = q.groups[len(done):]
 
     def queues(self, world, queue: str):
-        wanted = {MANY} | set(range(self.m.low, self.m.high))
+        wanted = {MANY} | set((self.m.low + np.flatnonzero(self.m.active.any(axis=0))).tolist())
         threads = range(self.m.low, self.m.high) if self.m.threads == 1 else (MANY,)
         keys: list[tuple[str, int, Any]] = [(queue, self.m.rank, t) for t in threads]
         if queue in ("cp.async", "wgmma", "tcgen05.ld", "tcgen05.st"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .barriers import LastWait
-from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
+from .shadow import ATOMIC, COPIED, FIRST_ATOMIC, MANY, NEVER, PENDING, SUMMED, Access, Conflict
 from .vector_clocks import BEFORE, FENCED, ORDER
 from .verdicts import late_words
 from .world import AsyncOp, World
@@ -294,6 +294,8 @@ class Reporter:
             return f"thread {c.thread}{place}"
         if column >= self.clocks.atoms:
             return f"an asynchronous copy{place}"
+        if c.thread <= FIRST_ATOMIC:
+            return f"an atomic of thread {FIRST_ATOMIC - c.thread}{place}"
         start, stop = self.m.sim.atom_threads(column)
         kind = "an atomic of one of" if c.thread == ATOMIC else "one of"
         return f"{kind} the threads {start} to {stop - 1}{place}" if stop - start > 1 else f"thread {start}{place}"
@@ -313,7 +315,9 @@ class Reporter:
 
     def _say(self, kind: str, line: int, message: str, a: Access, c: Conflict, other: int | None = None) -> None:
         granule = self.m.sim.program.granule if self.space == "shared" else 4
-        other_thread = c.thread if c.what in ("writer", "reader", "unfenced", "overtaking") else -1
+        other_thread = FIRST_ATOMIC - c.thread if c.thread <= FIRST_ATOMIC else c.thread
+        if c.what not in ("writer", "reader", "unfenced", "overtaking"):
+            other_thread = -1
         threads = tuple(t for t in (self._thread_number(a, c.at), other_thread) if t >= 0)
         ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
         protocol = (kind != "uninitialized-read" and c.what != "overtaking"

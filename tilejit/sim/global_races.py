@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,12 +114,12 @@ class GlobalClocks:
             views.append((some, np.maximum.reduce(known)))
             del views[:len(views) - 1 if some is None else len(views) - SOME]
 
-    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool,
-             near: Near) -> None:
-        """Synchronise at an element `place` that threads of a CTA read, write or both. `order` is 'acquire',
+    def meet(self, cta: int, cluster: int, places: Iterable[tuple], order: str | None, reads: bool, writes: bool,
+             of_grid: bool, near: Near) -> None:
+        """Synchronise at the elements that threads of a CTA read, write or both in one access. `order` is 'acquire',
         'release', 'acq_rel' or None (relaxed). Two accesses synchronise if the scope of each includes the other: the
         grid (`of_grid`), or the CTA's own cluster."""
-        keys = ((*place, cluster), (*place, None)) if of_grid else ((*place, cluster),)
+        keys = [(*place, who) for place in places for who in ((cluster, None) if of_grid else (cluster,))]
         for key in keys:
             if reads and key in self.released and order in ("acquire", "acq_rel"):
                 self._learn(self.released[key], near)

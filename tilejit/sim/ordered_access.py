@@ -61,7 +61,7 @@ class OrderedAccess(Component):
             elif need_old and old is not None:
                 old[keep] = before
             if self.m.checks:
-                if order is not None or len(shape) == 2 and shape[1] == 1:
+                if order is not None or shape[1:] == (1,) or self.m.sim.program.fences_threads:
                     self._meet(memory, at.reshape(-1), who.reshape(-1) - 1, order, scope)
                 self._check_ordered(memory, index, keep, shape, owner, "write")
             self.m.global_memory.count("atomics", at.size * memory.itemsize)
@@ -141,9 +141,11 @@ class OrderedAccess(Component):
         near = self.clusters_of(ctas)
         if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
             self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
-        for at, cta in zip(self.m.global_memory.cells(memory, index), ctas):
-            place = memory.shadow.address, int(at)  # alike for arrays that lie over each other
-            clocks.meet(int(cta), int(clusters[cta + 1]), place, order, reads, writes, of_grid, near[int(cta)])
+        cells = self.m.global_memory.cells(memory, index)
+        for cta in dict.fromkeys(ctas.tolist()):
+            # cells of an address are alike for arrays that lie over each other
+            places = [(memory.shadow.address, at) for at in np.unique(cells[ctas == cta]).tolist()]
+            clocks.meet(cta, int(clusters[cta + 1]), places, order, reads, writes, of_grid, near[cta])
 
     def clusters_of(self, ctas: np.ndarray) -> dict[int, Near]:
         """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""

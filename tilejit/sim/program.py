@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
 from ..concurrency import cached_property
 from ..ir.builder import type_as, type_of
@@ -15,16 +14,13 @@ from ..ir.graph import (
     UNIT,
     Block,
     Call,
-    Const,
     For,
     Graph,
     Node,
-    Operand,
     Scope,
     Value,
     While,
     blocks,
-    number,
     operands,
     results,
     walk,
@@ -34,8 +30,9 @@ from ..ops.language.addressed import array_
 from ..ops.memory.access_ops import load_, store_
 from ..ops.moves.copy_async import copy_async_
 from ..ops.moves.copy_async.tma.map_edits import map_rebind
-from ..ops.sync.barriers import fence_proxy_async
+from ..ops.sync.barriers import fence_proxy_async, threadfence
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
+from .atoms import Atoms
 from .dependences import Dependences
 from .places import Places
 from .spins import spins
@@ -90,11 +87,7 @@ def _inputs(node: Node) -> tuple[Value, ...]:
 
 
 class Program:
-    """A graph with what is needed to run it: code per block, values read per scope, and the atoms of its threads.
-
-    Atoms are the largest groups of consecutive threads such that each scope of the kernel contains all or none of a
-    group, and so does each mask of a ``bar.warp.sync``. They are the unit of the vector clocks.
-    """
+    """A graph with what is needed to run it: code per block, values read per scope, and the atoms of its threads."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -102,11 +95,13 @@ class Program:
         self._code: dict[int, Code] = {}
         self._reads: dict[int, tuple[Value, ...]] = {}
         self.nodes = tuple(walk(graph.body))
-        self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
+        self.atoms = Atoms(graph)
+        self.bounds = self.atoms.bounds
         self.atomics = any(isinstance(n, Call) and (
             n.op.traits.atomic or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st.")))
                            for n in self.nodes)
         self.fences_global = any(map(_fences_global, self.nodes))
+        self.fences_threads = any(map(_fences_threads, self.nodes))
         self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
         self.touched = _count_accesses(graph.body)
@@ -161,40 +156,16 @@ def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
     return first * unit, (first + scope.count) * unit
 
 
-def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
-    for node in block.nodes:
-        if isinstance(node, Call) and node.attrs.get("form") == "bar.warp.sync":
-            yield from _lanes_apart(node.args[0], low, high)
-        elif isinstance(node, Scope):
-            first = node.first
-            if node.kind != "elect" and not isinstance(first, Const):
-                unit = UNIT[node.kind]
-                starts: Sequence[int] = range(low, high, unit)
-            else:
-                starts = (0 if node.kind == "elect" else number(first) * UNIT[node.kind],)
-            for start in starts:
-                inner = (low, low + 1) if node.kind == "elect" else (start, start + node.threads)
-                yield from inner
-                yield from _boundaries(node.body, *inner)
-        else:
-            for inner_block in blocks(node):
-                yield from _boundaries(inner_block, low, high)
-
-
-def _lanes_apart(mask: Operand, low: int, high: int) -> Iterator[int]:
-    """The threads of [low, high) where the lanes of a warp that `mask` names begin or end; every thread if it is not
-    constant."""
-    named = [number(mask) >> lane & 1 for lane in range(32)] if isinstance(mask, Const) else None
-    for thread in range(low, high):
-        lane = thread % 32
-        if lane == 0 or named is None or named[lane] != named[lane - 1]:
-            yield thread
-
-
 def _fences_global(node: Node) -> bool:
     """Whether a node is a proxy fence of global memory."""
     return isinstance(node, Call) and (node.attrs.get("form", "") in ("fence.proxy.async", "fence.proxy.async.global")
                                        or node.op is fence_proxy_async and node.attrs.get("space") in ("global", "all"))
+
+
+def _fences_threads(node: Node) -> bool:
+    """Whether a node is a fence by which relaxed accesses before or after it synchronise."""
+    return isinstance(node, Call) and (node.op is threadfence
+                                       or re.match(r"fence(?!\.proxy)|membar", node.attrs.get("form", "")) is not None)
 
 
 def _binds_map(node: Node) -> bool:

@@ -21,11 +21,12 @@ PENDING = 1 << 24   # PENDING + n: operation n, in flight, will write it
 
 # Values of `thread` besides a thread's number:
 MANY = -2           # several threads of the atom
-ATOMIC = -3         # an atomic access, by any thread
+ATOMIC = -3         # atomic accesses, by several threads of the atom
 ANYONE = -4         # an access by an unknown thread of the scope: it conflicts with no access from that scope
 COPIED = -5         # cp.async or st.async that completed on a barrier: writes of the generic proxy, like a thread's own
 REDUCED = -6        # an asynchronous reduction that has landed
 SUMMED = -7         # the same by red.async, which also writes through the generic proxy
+FIRST_ATOMIC = -16  # FIRST_ATOMIC - t: an atomic access by thread t
 
 
 Cells = np.ndarray | range  # numbers of cells; asynchronous operations mostly access one contiguous run
@@ -39,6 +40,16 @@ def index_of(cells: Cells) -> np.ndarray | slice:
         return cells
     assert cells.step == 1 and cells.start >= 0, cells
     return slice(cells.start, cells.stop)
+
+
+def by_atomic(threads):
+    """Where values of `thread` stand for atomic accesses."""
+    return (threads == ATOMIC) | (threads <= FIRST_ATOMIC)
+
+
+def atomics_by(threads: np.ndarray) -> np.ndarray:
+    """The values of `thread` for atomic accesses by these threads."""
+    return np.where(np.asarray(threads) >= 0, FIRST_ATOMIC - np.asarray(threads), ATOMIC).astype(np.int16)
 
 
 @dataclass
@@ -95,7 +106,8 @@ class Shadow:
         self.epoch = np.zeros(cells, np.int32)
         self.thread = np.zeros(cells, np.int16)
         self.line = np.zeros(cells, np.int32)
-        self.readers: Readers = {}  # reads by threads since the last write; also their atomics, with thread ATOMIC
+        self.readers: Readers = {}  # reads by threads since the last write that is no atomic; also their atomics
+        self.atomics = False        # whether there are atomics among them
         self.drained: Readers = {}  # reads by asynchronous operations that were waited for
         self.busy = np.zeros(cells, np.int16)      # how many operations in flight read the cell
         self.unset_line: dict[int, np.ndarray] = {}  # line -> cells that were read there before they were first written
@@ -120,6 +132,7 @@ class Shadow:
         see ANYONE."""
         mine = columns == rank * clocks.width + a.atoms
         own = mine & (threads == a.threads) & (threads >= 0)
+        own |= mine & (threads <= FIRST_ATOMIC) & (FIRST_ATOMIC - threads == a.threads)
         if np.any(a.threads == ANYONE):
             first, stop = (rank * clocks.width + s for s in a.scope)
             own |= (columns >= first) & (columns < stop)
@@ -151,7 +164,7 @@ class Shadow:
         if a.pipe:
             late &= ~self._pipe_is_ahead(clocks, a, columns)
         if atomic:
-            late &= threads != ATOMIC
+            late &= ~by_atomic(threads)
         pending = writer >= PENDING
         if a.after and pending.any():
             pending &= ~np.isin(writer - PENDING, a.after)
@@ -247,11 +260,35 @@ class Shadow:
         """Threads of CTA `rank` read cells; returns the first conflict. `plane` is FENCED for reads through the async
         proxy. With `keep`, the read is recorded."""
         found = self._find_unordered_write(clocks, rank, a, plane, atomic=False)
+        if found is None and self.atomics:
+            found = self._find_hidden_atomic(clocks, rank, a, plane)
         if found is None:
             found = self._find_unset(a)
         if keep:
             self._remember(clocks, rank, a)
         return found
+
+    def _find_hidden_atomic(self, clocks: Clocks, rank: int, a: Access, plane: int) -> Conflict | None:
+        """The first cell with an atomic that is not known to happen before this read, or (on plane FENCED) not known to
+        be fenced, though the last one may be."""
+        for column, (epoch, thread, line) in self.readers.items():
+            threads = thread[a.index]
+            epochs = np.where(by_atomic(threads), epoch[a.index], 0)
+            if not epochs.any():
+                continue
+            own = self._is_own(clocks, rank, a, np.full(len(a.cells), column), threads)
+            checks = [(ORDER, "writer", np.iinfo(np.int32).max)]
+            if plane == FENCED:
+                fences = clocks.fences_of(rank, self.rank)[a.atoms]
+                checks.append((clocks.fence_plane(column, self.rank), "unfenced", fences))
+            for known_on, what, of_own in checks:
+                known = self._known_epochs(clocks, rank, a, np.asarray(column), known_on)
+                late = epochs > np.where(own, np.maximum(known, of_own), known)
+                if late.any():
+                    at = int(np.argmax(late))
+                    cell = int(a.cells[at])
+                    return Conflict(what, at, cell, column, int(threads[at]), int(line[cell]))
+        return None
 
     def _find_unset(self, a: Access) -> Conflict | None:
         """The first cell that has not been written yet; the reading line is noted in `unset_line`."""
@@ -273,7 +310,7 @@ class Shadow:
         """Forget the reads of cells that are being written: what comes after the write is ordered after them too.
         Atomics are not ordered with each other, so an `atomic` write leaves those of other atoms."""
         for epoch, thread, _ in (*self.readers.values(), *self.drained.values()):
-            epoch[index] = np.where(thread[index] == ATOMIC, epoch[index], 0) if atomic else 0
+            epoch[index] = np.where(by_atomic(thread[index]), epoch[index], 0) if atomic else 0
 
     def _remember(self, clocks: Clocks, rank: int, a: Access) -> None:
         if np.ndim(a.threads) == 0 and a.threads == ANYONE:  # each atom of the scope reads the cells, or may
@@ -290,10 +327,12 @@ class Shadow:
             cells, who = (a.index, threads) if mine.all() else (np.asarray(a.cells)[mine], threads[mine])
             open_ = epoch[cells] > clocks.known[rank, atom, ORDER, column]
             other = open_ & (thread[cells] != who)
-            thread[cells] = np.where(other, MANY, who)
-            repeated = thread[cells] != np.where(other, MANY, who)  # several threads of this access read the cell
+            several = np.where(by_atomic(thread[cells]) & by_atomic(who), ATOMIC, MANY)
+            found = np.where(other, several, who)
+            thread[cells] = found
+            repeated = thread[cells] != found  # several threads of this access read the cell
             if repeated.any():
-                thread[np.asarray(a.cells)[mine][repeated]] = MANY
+                thread[np.asarray(a.cells)[mine][repeated]] = np.where(by_atomic(found), ATOMIC, MANY)[repeated]
             epoch[cells] = clocks.now[rank, atom]
             line[cells] = a.line
 
@@ -315,16 +354,18 @@ class Shadow:
         if keep:
             self.forget_reads(a.index, atomic)
             if atomic:  # also a read, which atomics of other atoms do not hide
-                self._remember(clocks, rank, replace(a, threads=np.asarray(ATOMIC)))
+                self.atomics = True
+                self._remember(clocks, rank, replace(a, threads=atomics_by(a.threads)))
             self.reductions.end(a.index)
             atoms = np.broadcast_to(a.atoms, len(a.cells))
             self.writer[a.index] = rank * clocks.width + atoms
             self.epoch[a.index] = clocks.now[rank, atoms]
-            self.thread[a.index] = ATOMIC if atomic else a.threads
-            if not atomic and np.ndim(a.threads) and not isinstance(a.index, slice):
-                repeated = self.thread[a.index] != a.threads  # several threads write the cell at once, the same value
+            threads = atomics_by(a.threads) if atomic else a.threads
+            self.thread[a.index] = threads
+            if np.ndim(threads) and not isinstance(a.index, slice):
+                repeated = self.thread[a.index] != threads  # several threads write the cell at once, the same value
                 if repeated.any():
-                    self.thread[a.index[repeated]] = MANY
+                    self.thread[a.index[repeated]] = ATOMIC if atomic else MANY
             self.line[a.index] = a.line
         return found
 
@@ -367,7 +408,7 @@ class Shadow:
         if a.pipe:
             late &= ~self._pipe_is_ahead(clocks, a, np.full(len(a.cells), column))
         if atomic:
-            late &= threads != ATOMIC
+            late &= ~by_atomic(threads)
         if not late.any():
             return None
         at = int(np.argmax(late))
@@ -387,18 +428,6 @@ class Shadow:
         at = int(np.argmax(bad))
         cell = int(a.cells[at])
         return Conflict("overtaking", at, cell, column, int(threads[at]), int(line[cell]))
-
-    def fenced_by(self, clocks: Clocks, rank: int, atom: int, last: np.ndarray) -> bool:
-        """Whether each access by an atom since its last proxy fence was by a thread that has had a fence itself:
-        `last` has the epochs."""
-        column = clocks.column(rank, atom)
-        accesses = [(np.where(self.writer == column, self.epoch, 0), self.thread)]
-        accesses += [reads[:2] for reads in (self.readers.get(column),) if reads is not None]
-        for epochs, threads in accesses:
-            since = (epochs > clocks.fenced[rank, atom]) & (threads >= 0)
-            if (epochs[since] > last[threads[since]]).any():
-                return False
-        return True
 
     def settle(self, cells: np.ndarray) -> None:
         """Mark cells as visible to everybody, after a fault there has been reported,

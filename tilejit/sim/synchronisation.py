@@ -68,9 +68,10 @@ class Synchronisation(Component):
         return NamedWait(self.m, _named_ready, _named_words, _named_pass, (generations, index, number), self.m.loc)
 
     def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> np.ndarray:
-        """Let `count` threads (by default those of the scope) arrive at a hardware barrier without waiting. Returns
-        the generation that their arrival belongs to, (B, 1)."""
+        """Let `count` threads (by default the active ones of the scope) arrive at a hardware barrier without waiting.
+        Returns the generation that their arrival belongs to, (B, 1)."""
         self.m.sim.version += 1
+        arriving = count or int(self.m.active[0].sum())
         generations = np.zeros((self.m.batch, 1), np.int64)
         for positions, (i,) in self.m.cases(np.asarray(index).reshape(-1, 1)):
             for world, where in self.m.worlds(positions):
@@ -80,18 +81,18 @@ class Synchronisation(Component):
                     barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks),
                                                               empty_clock(world.clocks))
                 generations[slice(None) if where is None else where] = barrier.generation + 1
-                if barrier.arrived + (count or self.m.threads) > threads:
+                if barrier.arrived + arriving > threads:
                     self.m.fault(world, "barrier-phase",
-                                 f"{count or self.m.threads} threads arrive at a named barrier for "
+                                 f"{arriving} threads arrive at a named barrier for "
                                  f"{threads}, at which {barrier.arrived} have already arrived")
-                clock = world.clocks.release(self.m.rank, self.m.atoms)
+                clock = world.clocks.release(self.m.rank, self.m.active_atoms)
                 if (clock[ORDER] < barrier.done[ORDER]).any():
                     self.m.sim.suspect(world, self.m.rank, self.m.line,
                                        "nothing orders this arrival at a named barrier after those that completed its "
                                        "previous use: it may count toward that use, and other threads then pass the "
                                        "barrier too early or wait for ever")
                 self.m.sim.note_arrival(world, key, barrier.generation + 1)
-                barrier.arrive(count or self.m.threads, clock)
+                barrier.arrive(arriving, clock)
                 barrier.line, barrier.baton = self.m.line, barrier.baton or count is not None
         return generations
 
@@ -167,22 +168,9 @@ class Synchronisation(Component):
             return
         place = Place(np.arange(self.m.low, self.m.high)[None], (), self.m.active_mask)
         for positions, threads, active in self.m.shared.group_alike(place):
+            atoms = np.unique(self.m.sim.atom_of[threads[active]])
             for world, _ in self.m.worlds(positions):
-                self._fence_some(world, threads[active], peers)
-
-    def _fence_some(self, world: World, threads: np.ndarray, peers: bool) -> None:
-        """A proxy fence in these threads, perhaps not in all of their atoms. An atom's accesses are ordered if each
-        of their threads has had a fence since."""
-        clocks, key = world.clocks, ("fenced", self.m.rank, peers)
-        # each thread's epoch at its last such fence
-        last = np.array(world.facts.get(key, np.zeros(self.m.sim.program.threads, np.int32)))
-        atoms = self.m.sim.atom_of[threads]
-        last[threads] = clocks.now[self.m.rank, atoms]
-        world.facts[key] = last
-        shadows = [shadow for (space, _), shadow in world.shadows.items() if space == "shared"]
-        atoms = np.unique(atoms)
-        own = [a for a in atoms if all(s.fenced_by(clocks, self.m.rank, a, last) for s in shadows)]
-        clocks.fence(self.m.rank, atoms, np.array(own, int), peers)
+                world.clocks.fence(self.m.rank, atoms, peers=peers)
 
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy. No effect:
@@ -261,7 +249,7 @@ def _named_words(m, generations: np.ndarray, index: np.ndarray, number: Any) -> 
 def _named_pass(m, generations: np.ndarray, index: np.ndarray, number: Any) -> None:
     for positions, (i,) in m.cases(index):
         for world, _ in m.worlds(positions):
-            world.clocks.acquire(m.rank, m.atoms, world.named["named", m.rank, number, i].done)
+            world.clocks.acquire(m.rank, m.active_atoms, world.named["named", m.rank, number, i].done)
 
 
 def _cluster_ready(m) -> np.ndarray:

@@ -115,19 +115,18 @@ class Clocks:
             self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
-    def fence(self, rank: int, atoms: np.ndarray, own: np.ndarray | None = None, peers: bool = False) -> None:
-        """A proxy fence in threads of these atoms: it orders the copies that they know to have completed on barriers
-        before later accesses through the async proxy, and also the accesses so far of all threads of the atoms `own`
-        (by default all of them): those to the shared memory of their CTA, and with `peers` to that of the whole
-        cluster."""
+    def fence(self, rank: int, atoms: np.ndarray, peers: bool = False) -> None:
+        """A proxy fence in all threads of these atoms: it orders the copies that they know to have completed on
+        barriers before later accesses through the async proxy, and also the threads' own accesses so far: those to the
+        shared memory of their CTA, and with `peers` to that of the whole cluster."""
         copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
-        own, both = atoms if own is None else own, [(FENCED, self.fenced)]
+        both = [(FENCED, self.fenced)]
         if peers and self.fenced_peers is not None:
             both.append((PEERS, self.fenced_peers))
         known = self.known[rank, atoms]
         for plane, fenced in both:
             known[:, plane, copies] = known[:, ORDER, copies]
-            fenced[rank, own] = self.now[rank, own]
+            fenced[rank, atoms] = self.now[rank, atoms]
         self.known[rank, atoms] = known
         self.now[rank, atoms] += 1
 

@@ -122,18 +122,26 @@ def _number(m, form, x) -> np.ndarray:
     return number[:, :1]
 
 
+def _of_whole_warps(m, form) -> None:
+    """Report threads that come to a barrier without the others of their warp: it counts warps."""
+    active = m.active
+    if m.threads % 32 or (active.reshape(-1, 32).all(axis=1) != active.reshape(-1, 32).any(axis=1)).any():
+        m.sync.collective(form.name)
+
+
 @means(r"bar(rier)?\.sync(\.aligned)?(\.threads)?")
 def barrier_of_the_cta(m, form, x):
     """If the scope has all the threads that meet, this is its ``sync()``; otherwise they meet at the barrier's
     number."""
-    m.sync.collective(form.name)
+    _of_whole_warps(m, form)
     number, threads = _number(m, form, x), _threads(m, x)
-    return m.sync.scope() if m.threads == threads else m.sync.named_barrier("ptx", threads, number)
+    whole = m.threads == threads and m.active.all()
+    return m.sync.scope() if whole else m.sync.named_barrier("ptx", threads, number)
 
 
 @means(r"bar(rier)?\.arrive(\.aligned)?")
 def arrive_at_the_barrier(m, form, x):
-    m.sync.collective(form.name)
+    _of_whole_warps(m, form)
     m.sync.named_arrive("ptx", _threads(m, x), _number(m, form, x))
 
 
