@@ -313,6 +313,28 @@ def test_the_cta_in_which_a_thread_has_no_fence_is_the_one_that_is_named(loop):
         assert (finding.kind, finding.ctas) == ("missing-proxy-fence", (4,)) and 77 in finding.threads, str(finding)
 
 
+@tile.jit(num_warps=1)
+def fenced_often(D, COUNTS: tile.constexpr):
+    i, at, n = tile.thread_id(), tile.program_id(0), 0
+    if COUNTS:
+        for _ in range(tile.load(D[at, i])):
+            tile.fence_proxy_async()
+            n += 1
+    else:
+        while n < tile.load(D[at, i]):
+            tile.fence_proxy_async()
+            n += 1
+    tile.store(D[at, i], n + 1)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_every_cta_may_part_in_another_way(counts):
+    trips = (np.arange(3000)[:, None] >> np.arange(32) % 12 & 1).astype(np.int32)  # each row is another one
+    d = trips.copy()
+    assert not fenced_often.simulate((len(d),), d, COUNTS=counts).findings
+    np.testing.assert_array_equal(d, trips + 1)
+
+
 # -- atomics of shared memory -----------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=3)

@@ -47,6 +47,16 @@ class Control(Parting):
         alike = (way == way[0]).all(axis=1)
         return None if alike.all() else alike
 
+    def _divide(self, way: np.ndarray) -> list[Any]:
+        """Split until the same threads go a way (B, T) in all CTAs of a part. Returns the parts, this one first."""
+        which = np.unique(way, axis=0, return_inverse=True)[1].reshape(-1)
+        parts = [self]
+        while (which != which[0]).any():
+            alike = which == which[0]
+            parts.append(parts[-1].fork(alike))
+            which = which[~alike]
+        return parts
+
     def _if(self, frame: Frame, node: If) -> None:
         way = self.decide(self.value(node.test), frame.active)
         if isinstance(way, np.ndarray) and way.ndim == 1:
@@ -100,10 +110,8 @@ class Control(Parting):
         index, stop, step, wrapped = frame.state
         test = np.where(step > 0, index < stop, index > stop) & ~wrapped
         way = self.decide(test, frame.active)
-        alike = self._find_alike(way, frame.node)
-        if alike is not None:
-            rest = self.fork(alike)
-            for part in (rest, self):
+        if self._find_alike(way, frame.node) is not None:
+            for part in self._divide(way):
                 part._begin_next_iteration(part.frames[-1])
             return
         if isinstance(way, np.ndarray):
@@ -161,10 +169,8 @@ class Control(Parting):
             self._notice_spinning(frame)
             return
         way = self.decide(self.value(frame.code.yields[0]), frame.active)
-        alike = self._find_alike(way, node)
-        if alike is not None:
-            rest = self.fork(alike)
-            for part in (rest, self):
+        if self._find_alike(way, node) is not None:
+            for part in self._divide(way):
                 part._end_while(part.frames[-1])
             return
         if isinstance(way, np.ndarray):
