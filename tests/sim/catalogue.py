@@ -20,6 +20,7 @@ import test_clusters as clusters
 import test_global_races as races
 import test_global_thread_races as threads
 import test_odd_corners as corners
+import test_parted_threads as parted
 import test_refills as refills
 import test_shared_races as shared
 import test_shown_on_the_chip as chip
@@ -83,7 +84,7 @@ class Fault:
 def fault(kernel, twin, *arguments, grid=1, expect=None, twin_constants=None, ctas=0, stacked=None, **constants) -> Fault:
     """A line of the catalogue. `twin` is the repaired kernel (with `twin_constants`, or the same constants), or the constants that repair
     this one."""
-    words = [kernel.name, *(f"{n.lower()}={v}" for n, v in constants.items())]
+    words = [kernel.name, *(f"{n.lower()}={getattr(v, 'name', v)}" for n, v in constants.items())]
     if isinstance(twin, dict):
         other = Side(kernel, {**constants, **twin})
     else:
@@ -182,6 +183,17 @@ FAULTS: list[Fault] = [
     fault(refills.full_and_empty, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 5, ctas=264, WARPS=4, FENCE=False),
     fault(refills.by_turns, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 4, ctas=264, FENCE=False),
     fault(refills.by_named_barriers, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 4, ctas=264, FENCE=False),
+    # what some threads do, which does not count for others
+    fault(parted.handed_over, dict(ONE=False), ROWS, OUT, SYNC=True, ONE=True),
+    fault(parted.handed_over, dict(SYNC=True), ROWS, OUT, SYNC=False, ONE=False),
+    fault(parted.sent, dict(MINE=True), parted.A, parted.B, parted.B, MINE=False),
+    *(fault(parted.published, dict(SYNC=True), parted.A, parted.B, parted.B, parted.FLAG, grid=2, WHO=who, NEED=need, HOW=how, SYNC=False)
+      for who, need, how in ((parted.one_thread, 1, "release"), (parted.one_thread, 1, "store"), (parted.first_lanes, 4, "relaxed"))),
+    *(fault(parted.taken, dict(SYNC=True), parted.A, parted.B, parted.B, parted.FLAG, grid=2, RELAXED=relaxed, SYNC=False)
+      for relaxed in (False, True)),
+    fault(parted.counted_by_two, dict(FENCE=True), parted.A, parted.B, FENCE=False, COPY=False),
+    fault(parted.counted_by_two, dict(FENCE=True), parted.A, parted.B, FENCE=False, COPY=True),
+    fault(parted.another_s, dict(SYNC=True), parted.A, parted.B, SYNC=False),
     # made for the GPU
     *(fault(kernel, repaired, chip.A, chip.output_of(kernel), chip.BLOCKS, grid=len(chip.output_of(kernel)), ctas=528, stacked=1, **faulty)
       for kernel, faulty, repaired, kinds in chip.FAULTS),
@@ -212,5 +224,8 @@ HIDDEN = {
     threads.stored_whole: "needs an array whose elements alias, which a device array cannot be",
     threads.stored_windows: "needs an array whose elements alias, which a device array cannot be",
     corners.partial_access_unwritten: _ANYTHING,
+    parted.refilled: "refills once, at the kernel's end (one_buffer and slots show it, with fences of some threads)",
+    parted.waited: "memory that nobody has written holds what the launch before left there, which is right (by_cp_async and slots show it)",
+    parted.overwritten: "a thread has its value before it can store it, and stores it before the barrier",
     corners.counts_for_ever: "ptxas may remove a loop without an effect",
 }

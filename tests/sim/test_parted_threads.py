@@ -7,6 +7,8 @@ from faulty import SEEDS
 from tilejit.sim import launch
 from tilejit.sim.program import Program
 
+from tests.gpu import in_child, needs_gpu
+
 A = np.arange(16 * 256, dtype=np.int32).reshape(16, 256)
 B = np.zeros_like(A)
 FLAG = np.zeros(1, np.int32)
@@ -473,3 +475,37 @@ def test_threads_part_where_a_condition_of_their_ids_changes_and_else_wherever_i
     assert set(parted[first_lanes]) == elected | {n + lane for n in range(0, 128, 32) for lane in (0, 1)}
     assert set(parted[other_warps]) == elected | {64, 96}
     assert parted[as_memory_says] == list(range(129))
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------------------
+
+TWO = dict(grid=(2,))
+TWINS = [
+    *((refilled, (A, B, ALL), dict(WHO=who, HOW=how)) for who in (all_of_them, as_memory_says) for how in ("load", "store", "atomic")),
+    (handed_over, (A, B), dict(SYNC=True, ONE=False)),
+    *((waited, (A, B, ALL), dict(WHO=as_memory_says, HOW=how)) for how in ("mbarrier", "cp.async")),
+    (sent, (A, B, B), dict(MINE=True)),
+    (published, (A, B, B, FLAG), dict(TWO, WHO=first_lanes, NEED=4, HOW="relaxed", SYNC=True)),
+    (published, (A, B, B, FLAG), dict(TWO, WHO=two_threads, NEED=2, HOW="release", SYNC=True)),
+    *((taken, (A, B, B, FLAG), dict(TWO, RELAXED=relaxed, SYNC=True)) for relaxed in (False, True)),
+    (overwritten, (A, B, ALL), dict(WHO=as_memory_says)),
+    *((counted_by_two, (A, B), dict(FENCE=True, COPY=copy)) for copy in (False, True)),
+    *((its_own, (A, B), dict(HOW=how)) for how in ("load", "store", "copy")),
+    (another_s, (A, B), dict(SYNC=True)),
+    (met_in_a_branch, (A, B), dict(LAST=64)),
+]
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(name, marks=[pytest.mark.misread_by_racecheck] if name == "handed_over" else [])
+                                    for name in dict.fromkeys(kernel.name for kernel, _, _ in TWINS)])
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_the_right_kernels_give_on_the_gpu_what_the_simulator_says(kernel):
+    for right, arguments, constants in (twin for twin in TWINS if twin[0].name == kernel):
+        constants = dict(constants)
+        grid = constants.pop("grid", (1,))
+        wanted = silent(right, *arguments, grid=grid, **constants)
+        there = [tile.to_device(a) for a in arguments]
+        right[grid](*there, **constants)
+        for got, want in zip(there, wanted, strict=True):
+            np.testing.assert_array_equal(got.numpy(), want)

@@ -1,5 +1,5 @@
 """Faults made for the GPU: kernels with as many CTAs as fit and enough data that the fault shows there. FAULTY leaves out one wait, fence or
-barrier. Here they are simulated; `jitter_gpu.py` runs them on a GPU."""
+barrier; "some fence" and "some wait" leave it to some of the threads. Here they are simulated; `jitter_gpu.py` runs them on a GPU."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def one_buffer(A, O, N, SWIZZLE: tile.constexpr, FAULTY: tile.constexpr):
     bar.wait(phase=0)
     for i in range(1, N):
         v = v + tile.cast(tile.load(s), tile.float32)
-        if not FAULTY:
+        if FAULTY == "" or FAULTY == "some fence" and tile.warp_id() == 3:
             tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
@@ -44,14 +44,15 @@ def slots(A, O, N, SWIZZLE: tile.constexpr, FAULTY: tile.constexpr):
     with tile.warpgroup(1):
         v = tile.zeros((64, 64))
         for i in range(N - 1):
-            full[i % 2].wait(phase=0 if FAULTY == "parity" else i // 2)
+            if FAULTY != "some wait" or tile.thread_id() % 32 < 8:
+                full[i % 2].wait(phase=0 if FAULTY == "parity" else i // 2)
             if FAULTY == "release":
                 tile.sync()
                 with tile.elect():
                     empty[i % 2].arrive()
             v = v + tile.cast(tile.load(s[i % 2]), tile.float32)
             if FAULTY != "release":
-                if FAULTY != "fence":
+                if FAULTY != "fence" and (FAULTY != "some fence" or tile.warp_id() == 7):
                     tile.fence_proxy_async()
                 tile.sync()
                 with tile.elect():
@@ -68,7 +69,7 @@ def by_cp_async(A, O, N, FAULTY: tile.constexpr):
     for i in range(1, N):
         tile.copy_async(s[i % 2], A[i * 64:i * 64 + 64, 0:64])
         tile.cp_async_commit()
-        if FAULTY != "wait":
+        if FAULTY != "wait" and (FAULTY != "some wait" or tile.warp_id() != 2):  # the lanes of a warp wait together there
             tile.cp_async_wait(1)
         if FAULTY != "sync":
             tile.sync()
@@ -100,15 +101,17 @@ def stored_by_tma(A, O, N, FAULTY: tile.constexpr):
     s, p = tile.alloc((64, 64), tile.float32), tile.program_id(0)
     for i in range(N - 1):
         tile.store(s, tile.cast(tile.load(A[i * 64:i * 64 + 64, 0:64]), tile.float32))
-        if FAULTY != "fence":
+        if FAULTY != "fence" and (FAULTY != "some fence" or tile.lane_id() == 0):
             tile.fence_proxy_async()
         if FAULTY != "sync":
             tile.sync()
         with tile.elect():
             tile.copy_async(O[p, i * 64:i * 64 + 64, 0:64], s)
             tile.bulk_commit()
-            if FAULTY != "wait":
+            if FAULTY != "wait" and FAULTY != "some wait":
                 tile.bulk_wait(0, read=True)
+        if FAULTY == "some wait" and tile.thread_id() > 0:
+            tile.bulk_wait(0, read=True)
         tile.sync()
     with tile.elect():
         tile.bulk_wait(0)
@@ -124,7 +127,7 @@ def multiplied(A, O, N, FAULTY: tile.constexpr):
     acc = tile.zeros((64, 64))
     for i in range(N - 1):
         tile.store(s, tile.load(A[i * 64:i * 64 + 64, 0:64]))
-        if FAULTY != "fence":
+        if FAULTY != "fence" and (FAULTY != "some fence" or tile.warp_id() == 0):
             tile.fence_proxy_async()
         tile.sync()
         acc = tile.mma_async(acc, s, unit)
@@ -157,7 +160,7 @@ def from_the_peer(A, O, N, FAULTY: tile.constexpr):
         v = v + tile.cast(tile.load(inbox), tile.float32)
         if FAULTY == "arm":
             full.wait(phase=i)
-        if FAULTY != "fence":
+        if FAULTY != "fence" and (FAULTY != "some fence" or tile.warp_id() == 3):
             tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
@@ -166,19 +169,20 @@ def from_the_peer(A, O, N, FAULTY: tile.constexpr):
 
 
 FAULTS = [
-    *((one_buffer, dict(SWIZZLE=swizzle, FAULTY=True), dict(FAULTY=False), "missing-proxy-fence") for swizzle in (0, 32, 64, 128)),
-    *((slots, dict(SWIZZLE=swizzle, FAULTY="fence"), dict(FAULTY=""), "missing-proxy-fence") for swizzle in (0, 32, 64, 128)),
+    *((kernel, dict(SWIZZLE=swizzle, FAULTY=how), dict(FAULTY=""), "missing-proxy-fence")
+      for kernel in (one_buffer, slots) for how in ("fence", "some fence") for swizzle in (0, 32, 64, 128)),
     *((slots, dict(SWIZZLE=128, FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
-        ("parity", "barrier-phase"), ("release", "race missing-proxy-fence missing-wait"), ("empty", "race missing-wait barrier-phase"))),
+        ("some wait", "missing-wait race"), ("parity", "barrier-phase"), ("release", "race missing-proxy-fence missing-wait"), ("empty", "race missing-wait barrier-phase"))),
     *((by_cp_async, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
-        ("wait", "missing-wait"), ("sync", "race missing-wait"), ("reuse", "race missing-wait"))),
+        ("wait", "missing-wait"), ("some wait", "missing-wait"), ("sync", "race missing-wait"), ("reuse", "race missing-wait"))),
     *((through_threads, dict(FAULTY=how), dict(FAULTY=""), "race") for how in ("written", "read")),
     *((stored_by_tma, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
-        ("fence", "missing-proxy-fence"), ("wait", "missing-wait"), ("sync", "race"))),
+        ("fence", "missing-proxy-fence"), ("some fence", "missing-proxy-fence"), ("wait", "missing-wait"), ("some wait", "missing-wait"),
+        ("sync", "race"))),
     *((multiplied, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
-        ("wait", "missing-wait wgmma-order"), ("fence", "missing-proxy-fence"))),
+        ("wait", "missing-wait wgmma-order"), ("fence", "missing-proxy-fence"), ("some fence", "missing-proxy-fence"))),
     *((from_the_peer, dict(FAULTY=how), dict(FAULTY=""), kinds) for how, kinds in (
-        ("fence", "missing-proxy-fence"), ("free", "race missing-wait missing-proxy-fence"), ("arm", "race missing-wait"))),
+        ("fence", "missing-proxy-fence"), ("some fence", "missing-proxy-fence"), ("free", "race missing-wait missing-proxy-fence"), ("arm", "race missing-wait"))),
 ]
 
 
