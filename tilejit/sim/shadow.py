@@ -381,8 +381,7 @@ class Shadow:
                 last = epochs.max(initial=0)
                 if not last:  # no reads since the last write
                     continue
-                known = clocks.known[rank, a.atoms]
-                if last > known[..., ORDER, column].min():
+                if last > clocks.known[rank, a.atoms, ORDER, column].min():
                     found = self._find_unfinished_read(clocks, rank, a, column, epochs, thread[a.index], line, atomic)
                     if found is not None:
                         return found
@@ -392,7 +391,7 @@ class Shadow:
                     if found is not None:
                         return found
                 elif (generic and plane == FENCED and overtaking is None
-                      and last > known[..., clocks.fence_plane(column, self.rank), column].min()):
+                      and last > clocks.known[rank, a.atoms, clocks.fence_plane(column, self.rank), column].min()):
                     overtaking = self._find_overtaken(clocks, rank, a, column, epochs, thread[a.index], line)
         return overtaking
 
