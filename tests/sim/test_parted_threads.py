@@ -438,9 +438,37 @@ def met_in_a_branch(A, B, LAST: tile.constexpr):
         tile.store(B[0, i], tile.load(s[63 - i]))
 
 
+@tile.jit(num_warps=6)
+def met_where_warps_branch(A, B, MEET: tile.constexpr):
+    """Warps 1 and 2 meet, and 4 and 5: those hand over to 0 and 3, which wait, by an arrival."""
+    i, s, w = tile.thread_id(), tile.alloc((192,), A.dtype), tile.warp_id()
+    tile.store(s[i], tile.load(A[0, i]))
+    if w % 3 != 0:
+        if w > 3:
+            if MEET:
+                tile.ptx.bar.sync.threads(6, 64)
+            tile.store(B[0, i], tile.load(s[2 * 160 - i - 1]))
+            tile.ptx.bar.arrive(7, 128)
+        else:
+            if MEET:
+                tile.ptx.bar.sync.threads(5, 64)
+            tile.store(B[0, i], tile.load(s[2 * 64 - i - 1]))
+    else:
+        tile.ptx.bar.sync.threads(7, 128)
+        tile.store(B[0, i], tile.load(s[i % 2 + 128]) + tile.load(s[i % 2 + 190]))
+
+
 def test_warps_may_meet_at_a_barrier_in_a_branch_that_the_others_do_not_take():
     np.testing.assert_array_equal(silent(met_in_a_branch, A, B, LAST=64)[1][0, :64], A[0, 63::-1])
     assert "divergent-collective" in kinds(met_in_a_branch, A, B, LAST=50)[0]
+
+
+def test_a_barrier_of_the_cta_may_be_reached_by_the_warps_that_a_condition_picks():
+    found(met_where_warps_branch, "race", A, B, MEET=False)
+    row, left = A[0, :192], silent(met_where_warps_branch, A, B, MEET=True)[1][0]
+    np.testing.assert_array_equal(left[32:96], row[95:31:-1])
+    np.testing.assert_array_equal(left[128:192], row[191:127:-1])
+    np.testing.assert_array_equal(left[:32], np.tile(row[128:130] + row[190:192], 16))
 
 
 # -- what parts threads -----------------------------------------------------------------------------------------------------------
@@ -493,6 +521,7 @@ TWINS = [
     *((its_own, (A, B), dict(HOW=how)) for how in ("load", "store", "copy")),
     (another_s, (A, B), dict(SYNC=True)),
     (met_in_a_branch, (A, B), dict(LAST=64)),
+    (met_where_warps_branch, (A, B), dict(MEET=True)),
 ]
 
 

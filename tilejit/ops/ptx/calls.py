@@ -29,7 +29,16 @@ from ...dtypes import (
     uint64,
 )
 from ...errors import SimulationError
-from ...ir.builder import Builder, describe, element_type, extents_of, number_type, source_text, type_of
+from ...ir.builder import (
+    Builder,
+    describe,
+    element_type,
+    extents_of,
+    number_type,
+    source_text,
+    type_as,
+    type_of,
+)
 from ...ir.graph import Call, Const, Operand, Value
 from ...ir.machine_protocol import Wait
 from ...ir.op import Op, op
@@ -160,16 +169,18 @@ def _check_barrier(g: Builder, form, number) -> None:
 
 def _check_scope(g: Builder, form) -> None:
     """CompilationError if a form that a whole warp or warpgroup must execute together is called by only
-    some of its threads."""
+    some of its threads. A barrier of the CTA counts warps: those of them that a condition picks may meet there."""
     head = form.mnemonic.split(".")[0]
     masked = any(o.name == "membermask" for o in form.inputs)  # which lanes take part; the simulator checks it
     together = "aligned" in form.mnemonic.split(".") or head == "bar" and not masked
     threads = 128 if head == "wgmma" or head == "setmaxnreg" else 32
-    if together and (g.scope.partial is not None or g.scope.threads < threads):
-        if g.scope.partial is not None:
-            few = f"the condition {source_text(g.scope.partial)} differs between them"
-        else:
-            few = f"this scope has {g.scope.threads}"
+    partial = g.scope.partial
+    if partial is not None and head == "bar" and type_as(partial, Scalar).uniform >= Uniformity.WARP:
+        partial = None
+    if together and (partial is not None or g.scope.threads < threads):
+        few = f"this scope has {g.scope.threads}"
+        if partial is not None:
+            few = f"the condition {source_text(partial)} differs between those of this scope"
         raise g.error(f"{form.name} is executed by all {threads} threads of a "
                       f"{'warpgroup' if threads == 128 else 'warp'} together, and {few}")
 
