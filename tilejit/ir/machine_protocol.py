@@ -143,6 +143,8 @@ class Barriers(Protocol):
         """Arrive with each active thread, (B or 1, 1) times in all."""
     def expect_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
         """Announce bytes for the current phase."""
+    def announce(self, barrier: SimBarrier, nbytes: Any) -> None:
+        """Announce bytes for the scope (in a partial scope, `nbytes` for each active thread)."""
     def complete_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
         """Count bytes of the current phase as arrived."""
     def arrive_expect_tx(self, barrier: SimBarrier, nbytes: Any, n: Any = 1) -> None:

@@ -16,7 +16,7 @@ from ..types import Tile, domain_of, layout_of
 from .addressed_arrays import AddressSpace
 from .fiber import Fiber, Frame
 from .flight import NEVER, Flight
-from .global_races import GlobalClocks
+from .global_clocks import GlobalClocks
 from .memory import SharedMemory, TensorMemory
 from .program import Program
 from .report import Report
@@ -105,7 +105,10 @@ class Chunk(Flight, Verdicts):
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0               # how many times a world was split
+        # what threads of different clusters know of each other, if they may synchronise
         self.global_clocks: GlobalClocks | None = None
+        if self.contended and program.meets:
+            self.global_clocks = GlobalClocks(self.cluster_of, world.clocks.known.shape[-1])
         self.version = 0            # counts the changes that may end a wait
         self.tick = 0
         self.flying = 0
@@ -171,12 +174,6 @@ class Chunk(Flight, Verdicts):
         return result
 
     # -- things that rules ask for -------------------------------------------------------------------------------------
-
-    def clocks_of_grid(self) -> GlobalClocks:
-        """The clocks of CTAs that synchronise through global memory."""
-        if self.global_clocks is None:
-            self.global_clocks = GlobalClocks(int(np.prod(self.grid)))
-        return self.global_clocks
 
     def constant(self, c: Const) -> np.ndarray:
         key = (c.dtype, repr(c.value))  # 0.0 and -0.0 are equal, and so are 1 and True

@@ -67,7 +67,7 @@ class Flight(ChunkParts):
             op.heard.add(column)
             ctas = self.ctas[self._rows_of(op)] + 1
             for touch in op.touches:
-                touch.flight.end(touch, ctas, column, epoch, self.global_clocks)
+                touch.flight.end(touch, ctas, column, epoch)
 
     def _thread_tag(self, op: AsyncOp) -> tuple[int, int, int]:
         clocks = op.world.clocks

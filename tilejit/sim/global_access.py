@@ -342,7 +342,7 @@ class GlobalAccess(Component):
     def _check_twice(self, memory: GlobalMemory, index, values, owner, shape) -> None:
         """Report two threads of one CTA that have written different values to the same element in one store: the last
         one's are there."""
-        if owner is None and not (values.ndim == 2 and self.m.threads > 1 and shape[-1] > 1):
+        if owner is None and not (len(shape) == 2 and self.m.threads > 1 and shape[-1] > 1):
             return
         unsigned = f"u{values.itemsize}"
         kept = memory.elements(values.dtype).view(unsigned)[index]
@@ -388,20 +388,20 @@ class GlobalAccess(Component):
                    what if proxy else None)
         flight = shadow.flight
         assert flight is not None  # `issue` makes it
-        touch = flight.begin(Deed(what, self.m.loc, side), cells, ids, by, self._moments(where, clocks, atom))
+        touch = flight.begin(Deed(what, self.m.loc, side), cells, ids, by, self._moments(where, atom))
         last = flight.sides[side].cta[cells]
         if side == STORE and (last != ids).any():
             at = int(np.argmax(last != ids))
             self._clash(memory, "write", int(last[at]) - 1, int(ids[at]) - 1)
         return (touch,)
 
-    def _moments(self, positions: np.ndarray, clocks, atom: int | None) -> dict[int, Moment]:
+    def _moments(self, positions: np.ndarray, atom: int | None) -> dict[int, Moment]:
         """Now, in the CTAs at these positions, for the threads of an atom (by default the scope's first)."""
         atom, moments = int(self.m.atoms[0]) if atom is None else atom, {}
         for world, where in self.m.peek(positions):
             column, epoch = world.clocks.column(self.m.rank, atom), int(world.clocks.now[self.m.rank, atom])
             for cta in self.m.ctas[where].tolist():
-                moments[cta + 1] = Moment(column, epoch, 1 if clocks is None else int(clocks.now[cta]))
+                moments[cta + 1] = Moment(column, epoch)
         return moments
 
     # -- findings ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import Loc
-from .global_threads import NOBODY, Accessor, find_unknown
+from .global_threads import NOBODY, Accessor
 from .vector_clocks import GLOBAL, ORDER
 
 STORE, REDUCE, LOAD = range(3)
@@ -32,12 +32,10 @@ CONFLICTS = {"read": (STORE, REDUCE), "write": (STORE, REDUCE, LOAD), "atomic": 
 
 
 class Moment(NamedTuple):
-    """When a copy was issued or known to be over: the epoch of a column of the cluster's clocks,
-    and the epoch of the CTA."""
+    """When a copy was issued or known to be over: the epoch of a column of the cluster's clocks."""
 
     column: int
     epoch: int
-    round: int
 
 
 @dataclass(eq=False)
@@ -102,8 +100,6 @@ class GlobalFlight:
         self.cells = cells
         self.sides: dict[int, Side] = {}
         self.deeds: list[Deed] = []
-        # CTA + 1 -> deeds that were issued, or ended, in the current epoch of the CTA
-        self.recent: dict[int, list[Deed]] = {}
 
     def begin(self, deed: Deed, cells: np.ndarray, ids: np.ndarray, threads: np.ndarray | int,
               moments: dict[int, Moment]) -> Touch:
@@ -118,11 +114,9 @@ class GlobalFlight:
         side.number[cells], side.cta[cells], side.thread[cells] = number, ids, threads
         np.add.at(side.pending, cells, ONE)
         deed.issued = moments
-        for cta in moments:
-            self.recent.setdefault(cta, []).append(deed)
         return Touch(self, number, cells, ids)
 
-    def end(self, touch: Touch, ctas: np.ndarray, column: int, epoch: int, clocks) -> None:
+    def end(self, touch: Touch, ctas: np.ndarray, column: int, epoch: int) -> None:
         """The access is over in `ctas` (CTA + 1), which is known to those who know `epoch` of `column`."""
         deed = self.deeds[touch.number - 1]
         mine = np.isin(touch.ids, ctas)
@@ -130,9 +124,7 @@ class GlobalFlight:
         if any(cta not in deed.ended for cta in fresh):
             np.subtract.at(self.sides[deed.side].pending, touch.cells[mine], ONE)
         for cta in fresh:
-            moment = Moment(column, epoch, 1 if clocks is None else int(clocks.now[cta - 1]))
-            deed.ended.setdefault(cta, []).append(moment)
-            self.recent.setdefault(cta, []).append(deed)
+            deed.ended.setdefault(cta, []).append(Moment(column, epoch))
 
     def forget(self, view) -> None:
         """An ordinary access has written cells: it is what later accesses are compared with."""
@@ -147,28 +139,9 @@ class GlobalFlight:
             return None
         return self.deeds[store.number[cell] - 1].loc, int(store.cta[cell]) - 1
 
-    def hold_back(self, cta: int, cover: np.ndarray, clocks, own: tuple[int, int, int] | None) -> None:
-        """As `GlobalShadow.hold_back`, for copies: those that threads issued, or know to be over."""
-        since, now = int(clocks.opened[cta]), int(clocks.now[cta])
-        if own is not None:
-            cover = cover.copy()
-            _, column, epoch = own
-            cover[column] = max(cover[column], epoch)
-        def of_cta(d):
-            return (d.issued[cta + 1], *d.ended.get(cta + 1, ()))
-        recent = [d for d in self.recent.pop(cta + 1, ()) if any(m.round >= since for m in of_cta(d))]
-        def postpone(m):
-            return m._replace(round=now + 1) if m.round >= since and cover[m.column] < m.epoch else m
-        for deed in recent:
-            deed.issued[cta + 1] = postpone(deed.issued[cta + 1])
-            if cta + 1 in deed.ended:
-                deed.ended[cta + 1] = [postpone(m) for m in deed.ended[cta + 1]]
-        if recent:
-            self.recent[cta + 1] = recent
-
     # -- conflicts -----------------------------------------------------------------------------------------------------
 
-    def conflict(self, view, who: Accessor, clocks, kind: str | int) -> Late | Unfenced | None:
+    def conflict(self, view, who: Accessor, kind: str | int) -> Late | Unfenced | None:
         """The first conflict of an access of a kind (a key of CONFLICTS) by `who` with asynchronous accesses."""
         for name in CONFLICTS[kind]:
             side = self.sides.get(name)
@@ -176,8 +149,7 @@ class GlobalFlight:
                 continue
             number = view(side.number)
             if number.any():
-                found = _Earlier(self, side, view, number, who,
-                                 clocks).find_first(isinstance(kind, int) and name != LOAD)
+                found = _Earlier(self, side, view, number, who).find_first(isinstance(kind, int) and name != LOAD)
                 if found is not None:
                     view.assign(side.number, 0)  # so that it is reported once
                     return found
@@ -187,8 +159,8 @@ class GlobalFlight:
 class _Earlier:
     """The asynchronous accesses to some cells that `who` now accesses."""
 
-    def __init__(self, flight: GlobalFlight, side: Side, view, number: np.ndarray, who: Accessor, clocks):
-        self.view, self.who, self.clocks, self.shape = view, who, clocks, number.shape
+    def __init__(self, flight: GlobalFlight, side: Side, view, number: np.ndarray, who: Accessor):
+        self.view, self.who, self.shape = view, who, number.shape
         self.where = np.nonzero(number)
         def pick(array):
             return np.broadcast_to(array, self.shape)[self.where]
@@ -210,7 +182,7 @@ class _Earlier:
         late = self.pending.copy()
         over = ~self.pending
         if over.any():
-            late |= self._find_unknown(over & ~self.near, self.clocks and self.clocks.known_clocks)
+            late |= self._find_unknown(over & ~self.near)
             late |= self._unordered_cells(over & self.near & ~(self.own & self._ended_by_issuer()))
         if late.any():
             at = int(np.argmax(late))
@@ -219,7 +191,8 @@ class _Earlier:
         return self._find_unfenced(over & (self.cta != self.me)) if engines else None
 
     def _find_unfenced(self, some: np.ndarray) -> Unfenced | None:
-        bad = self._find_unknown(some & ~self.near, self.clocks and self.clocks.views)
+        clocks = self.who.m.sim.global_clocks
+        bad = self._find_unknown(some & ~self.near, notes=None if clocks is None else clocks.views)
         bad |= ~self._knows(some & self.near, GLOBAL, self._ends()) & some & self.near
         if not bad.any():
             return None
@@ -251,34 +224,29 @@ class _Earlier:
         return known
 
     def _unordered_cells(self, some: np.ndarray) -> np.ndarray:
-        """Of the cells `some`, those whose end `who` does not know of through a barrier. Atomics may order accesses
-        by different atoms."""
+        """Of the cells `some`, those whose end `who` does not know of."""
         if self.who.kind == NOBODY or not some.any():
             return np.zeros(len(some), bool)
-        bad = some & ~self._knows(some, ORDER, self._ends())
-        if self.clocks is not None:
-            mine = np.broadcast_to(-1 if self.who.kind else self.who.atoms(), self.shape)[self.where]
-            bad &= self._moments(self._ends(), 0, 0) == self.who.m.sim.worlds[0].clocks.column(self.who.m.rank, mine)
-        return bad
+        return self._find_unknown(some & ~self._knows(some, ORDER, self._ends()))
 
-    def _find_unknown(self, some: np.ndarray, known: Callable | None, moments: Callable | None = None) -> np.ndarray:
-        """Of the cells `some`, accessed from other clusters, those for which `who` knows, by `known`, none of the
-        moments (by default ends)."""
+    def _find_unknown(self, some: np.ndarray, moments: Callable | None = None,
+                      notes: Callable | None = None) -> np.ndarray:
+        """Of the cells `some`, those for which `who` knows, by `notes` of the grid's clocks (by default by all that its
+        threads know), none of the moments (by default ends)."""
         result = some.copy()
-        if some.any() and known is not None:
+        if some.any() and self.who.m.sim.global_clocks is not None:
             found = (moments or self._ends)()
             cells = tuple(w[some] for w in self.where)
             for j in range(max(map(len, found))):
-                rounds = self._moments(found, j, 2)[some]
-                result[some] &= find_unknown(known, self.me[some] - 1, self.cta[some] - 1, rounds, self.who, cells,
-                                             self.shape)
+                columns, epochs = (self._moments(found, j, n)[some] for n in (0, 1))
+                result[some] &= self.who.find_unheard(cells, self.shape, self.cta[some], columns, epochs, notes)
         return result
 
     def _follows_issue(self, at: int) -> bool:
         """Whether the access to a cell is ordered after the issue of the earlier one."""
         some = np.arange(len(self.cta)) == at
         if not self.near[at]:
-            return not self._find_unknown(some, self.clocks and self.clocks.known_clocks, self._issues)[at]
+            return not self._find_unknown(some, self._issues)[at]
         return self.who.kind == NOBODY or bool(self._knows(some, ORDER, self._issues())[at])
 
     def _deed_at(self, at: int) -> Deed:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ..errors import Loc
 from . import element_loops as loops
 from .compile_loops import as_loops_take_it, compiled
+from .global_clocks import CLUSTER, CTA, GRID, GlobalClocks
 from .global_flight import LOAD, STORE, GlobalFlight, Unfenced
-from .global_threads import EVERY, NOBODY, Accessor, Index, ThreadShadow, find_unknown
+from .global_threads import EVERY, Accessor, Index, Marks, ThreadShadow
 
 MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 
@@ -19,133 +20,6 @@ MANY = -1    # several CTAs (as readers), or atomics of any CTA (as writers)
 # seconds that NumPy takes to check and mark an access to a cell by index, to store there as well, and where threads
 # are tracked
 MARKED, STORED, TRACKED = 4e-8, 6e-8, 1e-7
-
-SOME = 16    # how many acquisitions by some threads of a CTA are kept apart
-
-
-class Some(NamedTuple):
-    """Part of the threads of a CTA, which synchronise without the others: its `atoms`. Threads of the cluster that
-    know `epoch` of `column` have synchronised with them since."""
-
-    atoms: frozenset[int]
-    column: int
-    epoch: int
-
-
-Acquired = list[tuple[Some | None, np.ndarray]]  # what some threads of a CTA (None: all) have acquired: clocks
-# of a synchronisation: each CTA of the cluster, and which of its threads take part (None: all)
-Near = dict[int, Some | None]
-
-
-class GlobalClocks:
-    """What each CTA knows about the others through atomics and ordered accesses:
-    the epoch up to which their accesses precede its own.
-
-    An access is tagged with the epoch of its CTA, which every release and every fence ends. The clocks are created at
-    the first synchronising access. A relaxed access releases what an earlier fence covered, and what it acquires
-    takes effect at the next fence (PTX ISA, "Release and Acquire Patterns").
-    """
-
-    def __init__(self, ctas: int):
-        self.ctas = ctas
-        self.now = np.ones(ctas, np.int32)
-        self.rows: dict[int, np.ndarray] = {}        # CTA -> what all its threads know: an epoch for every CTA
-        self.fenced: dict[int, np.ndarray] = {}      # CTA -> the clock of its last fence, released by relaxed writes
-        self.pending: dict[int, Acquired] = {}       # CTA -> what its relaxed reads acquire at the next fence
-        self.learnt: dict[int, Acquired] = {}        # CTA -> what only some of its threads have acquired
-        self.opened = np.ones(ctas, np.int32)        # the first epoch of each CTA that no write has released yet
-        # CTA -> what its copy engines see, by its proxy fences
-        self.viewed: dict[int, list[tuple[Some | None, np.ndarray]]] = {}
-        # (memory, element, cluster or None for the grid) -> the clock released there
-        self.released: dict[tuple, np.ndarray] = {}
-
-    def _raise(self, table: dict, key, clock: np.ndarray) -> None:
-        table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
-
-    @staticmethod
-    def _note(found: Acquired, some: Some | None, clock: np.ndarray) -> None:
-        """Record what some threads (None: all) have acquired. Beyond SOME acquisitions, the two oldest are merged into
-        one."""
-        def atoms(s):
-            return s and s.atoms
-        if not found or atoms(found[-1][0]) != atoms(some) or (clock > found[-1][1]).any():
-            found.append((some, clock.copy()))
-        if len(found) > SOME:
-            (first, known), (_, more) = found[:2]
-            found[:2] = [(first, np.maximum(known, more))]
-
-    def _clock_to_release(self, cta: int, near: Near) -> np.ndarray:
-        """The clock that a CTA releases: what it knows, and what all CTAs of `near` have done.
-        Their next epoch begins."""
-        clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
-        for _, learnt in self.learnt.get(cta, ()):
-            np.maximum(clock, learnt, out=clock)
-        return self._join_clocks(clock, near)
-
-    def _join_clocks(self, clock: np.ndarray, near: Near) -> np.ndarray:
-        """The clock with all that the CTAs of `near` have done. Their next epoch begins."""
-        for other in near:
-            clock[other] = self.now[other]
-            self.now[other] += 1
-        return clock
-
-    def _learn(self, clock: np.ndarray, near: Near) -> None:
-        """Let the CTAs of a cluster, or some of their threads, acquire `clock`."""
-        for cta, some in near.items():
-            if some is None:
-                self._raise(self.rows, cta, clock)
-            else:
-                self._note(self.learnt.setdefault(cta, []), some, clock)
-
-    def known_clocks(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
-        """What a CTA knows, and which of its threads know it (None: all)."""
-        rows = self.rows.get(cta)
-        return [*([] if rows is None else [(None, rows)]), *self.learnt.get(cta, ())]
-
-    def views(self, cta: int) -> list[tuple[Some | None, np.ndarray]]:
-        """What a CTA's copy engines see of others' accesses, for copies of threads that `known_clocks` names."""
-        return self.viewed.get(cta, [])
-
-    def proxy_fence(self, cta: int, some: Some | None) -> None:
-        """A proxy fence of global memory by threads of a CTA: copy engines now see what these know."""
-        known = [clock for _, clock in self.known_clocks(cta)]
-        if known:
-            views = self.viewed.setdefault(cta, [])
-            views.append((some, np.maximum.reduce(known)))
-            del views[:len(views) - 1 if some is None else len(views) - SOME]
-
-    def meet(self, cta: int, cluster: int, places: Iterable[tuple], order: str | None, reads: bool, writes: bool,
-             of_grid: bool, near: Near) -> None:
-        """Synchronise at the elements that threads of a CTA read, write or both in one access. `order` is 'acquire',
-        'release', 'acq_rel' or None (relaxed). Two accesses synchronise if the scope of each includes the other: the
-        grid (`of_grid`), or the CTA's own cluster."""
-        keys = [(*place, who) for place in places for who in ((cluster, None) if of_grid else (cluster,))]
-        for key in keys:
-            if reads and key in self.released and order in ("acquire", "acq_rel"):
-                self._learn(self.released[key], near)
-            elif reads and key in self.released:
-                self._note(self.pending.setdefault(cta, []), near[cta], self.released[key])
-        if not writes:
-            return
-        if order in ("release", "acq_rel") or cta in self.fenced:
-            if order is not None:
-                clock = self._clock_to_release(cta, near)
-            else:
-                clock = self._join_clocks(self.fenced[cta].copy(), near)
-            for key in keys:
-                self._raise(self.released, key, clock)
-            for other in near:
-                self.opened[other] = max(self.opened[other], clock[other] + 1)
-
-    def fence(self, cta: int, near: Near) -> None:
-        """``fence.acq_rel`` at GPU scope, by threads of a CTA. What a relaxed read has returned before, its threads and
-        those that have met them since acquire."""
-        for reader, clock in self.pending.pop(cta, ()):
-            fencing = near[cta]
-            within = reader is None or fencing is not None and fencing.atoms <= reader.atoms
-            self._learn(clock, {**near, cta: fencing if within else reader})
-        self.fenced[cta] = self._clock_to_release(cta, near)
-
 
 class GlobalShadow:
     """The shadow of one allocation of global memory, in cells of `granule` bytes. Arguments that overlap share one."""
@@ -156,36 +30,32 @@ class GlobalShadow:
         self.threads = ThreadShadow(self.cells) if contended else None  # if threads of one cluster may race
         self.flight: GlobalFlight | None = None  # once asynchronous copies access it, if threads are tracked
         self.writer: np.ndarray | None = None  # CTA + 1 of the last write
-        self.reader: np.ndarray | None = None  # CTA + 1 of the reader (see `_readers`), or MANY
-        self.epoch: np.ndarray | None = None   # the writer's epoch, once there are clocks
+        # CTA + 1 of the reader (see `_readers`), or MANY; where CTAs synchronise, the shadow of threads has the readers
+        self.reader: np.ndarray | None = None
 
     def of_threads(self) -> ThreadShadow:
         """The shadow of threads, where these are tracked."""
         assert self.threads is not None
         return self.threads
 
-    def _arrays(self, clocks: GlobalClocks | None) -> np.ndarray:
-        """Make the arrays of writers and, with clocks, of epochs, if there are none yet. Returns the writers."""
+    def _writers_array(self) -> np.ndarray:
         if self.writer is None:
             self.writer = np.zeros(self.cells, np.int32)
-        if clocks is not None and self.epoch is None:
-            self.epoch = np.ones(self.cells, np.int32)
         return self.writer
 
     def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects. Returns the first
         conflict, or None."""
-        found = None
         if who is None and clocks is None and self._mark_by_loop(loops.mark_reads, view, ids, MANY):
             return None
         if who is not None and clocks is None and self._mark_threads(loops.mark_thread_reads, view, who):
             return None
-        if self.writer is not None:
-            found = self._conflict(view, ids, clocks, view(self.writer), who)
+        found = self._written_before(view, ids, who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "read") or self.of_threads().read(view, who) or found
+            found = self._in_flight(view, who, "read") or self.of_threads().read(view, who) or found
             ids = _readers(who)
-        self._mark_readers(view, ids, overlapping)
+        if clocks is None:
+            self._mark_readers(view, ids, overlapping)
         return found
 
     def _mark_readers(self, view, ids: np.ndarray, overlapping: bool) -> None:
@@ -199,7 +69,6 @@ class GlobalShadow:
 
     def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """As `read`, for a write. Two CTAs of one batch that write the same cell conflict too."""
-        found = None
         if who is None and clocks is None:
             marked = self._mark_by_loop(loops.mark_writes, view, ids)
             if marked:
@@ -208,19 +77,12 @@ class GlobalShadow:
             marked = self._mark_threads(loops.mark_thread_writes, view, who)
             if marked:
                 return None if marked == 1 else self.written_together(view, ids)
-        if self.writer is not None:
-            found = self._conflict(view, ids, clocks, view(self.writer), who)
-        if self.reader is not None and found is None:
-            found = self._read_before(view, ids, clocks, who)
+        found = self._written_before(view, ids, who) or self._read_before(view, ids, clocks, who)
         if who is not None:
-            found = self._in_flight(view, who, clocks, "write") or self.of_threads().write(view, who) or found
+            found = self._in_flight(view, who, "write") or self.of_threads().write(view, who) or found
             if self.flight is not None:
                 self.flight.forget(view)
-        self._arrays(clocks)
-        view.assign(self.writer, ids)
-        if self.epoch is not None:
-            assert clocks is not None  # as at the access that made the epochs
-            view.assign(self.epoch, clocks.now[ids - 1])
+        view.assign(self._writers_array(), ids)
         return self.written_together(view, ids) if overlapping and found is None else found
 
     def written_together(self, view, ids: np.ndarray) -> tuple | None:
@@ -242,7 +104,7 @@ class GlobalShadow:
             return 0
         none = np.empty(0, np.int32)
         if loop is loops.mark_writes:
-            writer, reader = self._arrays(None), none if self.reader is None else self.reader
+            writer, reader = self._writers_array(), none if self.reader is None else self.reader
         else:
             writer, reader = none if self.writer is None else self.writer, self._readers_array()
         cells, ids = (as_loops_take_it(x.reshape(-1)) for x in (view.index, np.broadcast_to(ids, view.index.shape)))
@@ -263,7 +125,7 @@ class GlobalShadow:
         none = np.empty(0, np.int32)
         if writing:
             reader = none if self.reader is None else self.reader
-            return int(run((self._arrays(None), reader, writes, reads), access, now, known, np.int16(EVERY)))
+            return int(run((self._writers_array(), reader, writes, reads), access, now, known, np.int16(EVERY)))
         writer, first = none if self.writer is None else self.writer, first and self.writer is None
         by = access[2] if first else np.empty_like(access[2])
         return int(run((writer, self._readers_array(), writes, reads), access, now, known,
@@ -280,39 +142,52 @@ class GlobalShadow:
         reader = np.empty(0, np.int32) if reader is None else reader
         index, values, ids = (as_loops_take_it(np.broadcast_to(x, index.shape).reshape(-1))
                               for x in (index, values, ids))
-        return int(run(memory, index, values, base, self._arrays(None), reader, ids, first))
+        return int(run(memory, index, values, base, self._writers_array(), reader, ids, first))
 
     def _readers_array(self) -> np.ndarray:
         if self.reader is None:
             self.reader = np.zeros(self.cells, np.int32)
         return self.reader
 
-    def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
-        """As `read`, for atomics. They conflict with ordinary accesses by other CTAs, but not with each other."""
-        found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
-        if who is not None:
-            found = (self._in_flight(Index(cells), who, clocks, "atomic")
-                     or self.of_threads().write(Index(cells), who, atomic=True) or found)
-        self._arrays(clocks)[cells] = MANY
-        if self.epoch is not None:
-            assert clocks is not None  # as at the access that made the epochs
-            self.epoch[cells] = clocks.now[ids - 1]
-        return found
-
-    def atomic_read(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
-        """As `read`, for ordered loads. They conflict with earlier and later ordinary writes by other CTAs,
-        but not with atomics."""
+    def atomic(self, cells: np.ndarray, ids: np.ndarray, level: int, who: Accessor | None = None):
+        """As `read`, for atomics and ordered stores of the scope `level`. They conflict with ordinary accesses by other
+        CTAs, and with each other where a scope does not include the other CTA."""
         view = Index(cells)
-        found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
+        found = self._written_before(view, ids, who, level)
         if who is not None:
-            found = (self._in_flight(view, who, clocks, "atomic read") or self.of_threads().read(view, who, atomic=True)
-                     or found)
-            ids = _readers(who)
-        self._mark_readers(view, ids, overlapping=True)
+            found = found or self._read_by_others(view, who, self.of_threads().loads())
+            found = self._in_flight(view, who, "atomic") or self.of_threads().write(view, who, level) or found
+            found = found or self._narrow_together(view, who, level)
+        self._writers_array()[cells] = MANY
         return found
 
-    def _in_flight(self, view, who: Accessor, clocks: GlobalClocks | None, kind: str | int):
-        return None if self.flight is None else self.flight.conflict(view, who, clocks, kind)
+    def _narrow_together(self, view, who: Accessor, level: int):
+        """The first cell that several CTAs have just changed at once by an atomic whose scope does not include both."""
+        marks = self.of_threads().atomics
+        assert marks is not None  # the atomic has just been marked
+        clash = (view(marks.cta) != who.ids) & (level < GRID)
+        if level == CLUSTER and clash.any():
+            clash &= ~who.is_near(view(marks.cta))
+        if not clash.any():
+            return None
+        at = int(np.argmax(clash))
+        return "write", int(view(marks.cta)[at]) - 1, int(np.broadcast_to(who.ids, clash.shape)[at]) - 1, who.m.line
+
+    def atomic_read(self, cells: np.ndarray, ids: np.ndarray, level: int, clocks: GlobalClocks | None,
+                    who: Accessor | None = None):
+        """As `read`, for ordered loads of the scope `level`. They conflict with earlier and later ordinary writes by
+        other CTAs, but not with atomics whose scope and theirs include both."""
+        view = Index(cells)
+        found = self._written_before(view, ids, who, level)
+        if who is not None:
+            found = self._in_flight(view, who, "atomic read") or self.of_threads().read(view, who, atomic=True) or found
+            ids = _readers(who)
+        if clocks is None:
+            self._mark_readers(view, ids, overlapping=True)
+        return found
+
+    def _in_flight(self, view, who: Accessor, kind: str | int):
+        return None if self.flight is None else self.flight.conflict(view, who, kind)
 
     def issue(self, side: int, cells: np.ndarray, clocks: GlobalClocks | None, who: Accessor, proxy: bool):
         """Threads `who` issue an asynchronous access of the kind `side` to cells, one of each `who.ids`. Returns the
@@ -321,22 +196,20 @@ class GlobalShadow:
         view, ids = Index(cells), who.ids
         if self.flight is None:
             self.flight = GlobalFlight(self.cells)
-        found: Any = self.flight.conflict(view, who, clocks, side if proxy else "read")
-        if self.writer is not None:
-            found = found or self._conflict(view, ids, clocks, view(self.writer), who)
+        found: Any = self.flight.conflict(view, who, side if proxy else "read")
+        found = found or self._written_before(view, ids, who)
         found = found or self.of_threads().late_write(view, who)
-        if side == LOAD:
-            self._mark_readers(view, _readers(who), overlapping=True)
-        else:
-            if self.reader is not None:
-                found = found or self._read_before(view, ids, clocks, who)
+        if side != LOAD:
+            found = found or self._read_before(view, ids, clocks, who)
             found = found or self.of_threads().late_read(view, who)
+        elif clocks is None:
+            self._mark_readers(view, _readers(who), overlapping=True)
         if proxy:
             found = found or self._find_unfenced_write(view, who, clocks)
         if side != LOAD:
             found = found or self._find_unsettled_load(view, who)
         if side == STORE:
-            self._arrays(clocks)[cells] = 0
+            self._writers_array()[cells] = 0
             threads = self.of_threads()
             for marks in (threads.writes, threads.atomics):
                 if marks is not None:
@@ -357,20 +230,19 @@ class GlobalShadow:
                              pick(view(marks.line)))
             view.assign(marks.cta, 0, bad)
             return found
-        atomics = None if threads.atomics is None else threads.atomics.cta
-        for writers in (self.writer, atomics):
-            if writers is None or clocks is None:
-                continue
-            writer = view(writers)
+        if clocks is None:
+            return None
+        for marks in (m for m in (threads.writes, threads.atomics) if m is not None):
+            writer = view(marks.cta)
             bad = (writer > 0) & (writer != who.ids) & ~who.is_near(writer)
             if bad.any():
-                epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-                bad = self._unordered_marks(bad, writer, who.ids, clocks.views, epoch, who)
+                where = np.nonzero(bad)
+                bad[where] = who.find_unknown(where, bad.shape, marks, view, clocks.views)
             if bad.any():
                 at = tuple(w[0] for w in np.nonzero(bad))
                 ctas = int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(writer[at]) - 1
-                found = Unfenced(view.cell(at), ctas, *threads.mark(view, at))
-                view.assign(writers, 0, bad)
+                found = Unfenced(view.cell(at), ctas, int(view(marks.thread)[at]), int(view(marks.line)[at]))
+                view.assign(marks.cta, 0, bad)
                 return found
         return None
 
@@ -389,59 +261,72 @@ class GlobalShadow:
         view.assign(marks.cta, 0, bad)  # so that it is reported once
         return result
 
-    def hold_back(self, cta: int, cover: np.ndarray, clocks: GlobalClocks, fenced: np.ndarray | None,
-                  own: tuple[int, int, int] | None) -> None:
-        """Move writes of a CTA that a coming publication does not include to the next epoch: those since its last one
-        that do not lie within `cover` (epoch by column), nor, for `own` (thread, its column, epoch), are by that
-        thread up to that epoch. Copies are included unless they come after the fence with the clock `fenced`."""
-        if self.flight is not None:
-            self.flight.hold_back(cta, cover, clocks, own)
-        marks = self.of_threads().writes
-        if self.writer is None or marks is None:
-            return
-        self._arrays(clocks)
-        epoch = self.epoch
-        assert epoch is not None  # made with clocks
-        cells = np.flatnonzero(self.writer == cta + 1)
-        cells = cells[(epoch[cells] >= clocks.opened[cta]) & (marks.cta[cells] == cta + 1)]
-        late, threads = cover[marks.column[cells]] < marks.epoch[cells], marks.thread[cells]
-        if own is not None:
-            late &= ((threads != own[0]) & (threads != EVERY)) | (marks.epoch[cells] > own[2])
-        copied = False if fenced is None else epoch[cells] > fenced[cta]
-        epoch[cells[np.where(threads == NOBODY, copied, late)]] = clocks.now[cta] + 1
-
     def last_copy(self, cell: int) -> tuple[Loc | None, int] | None:
         """Where and by which CTA the asynchronous copy was issued that wrote a cell last; None if the last
         write was no such copy."""
         copied = None if self.flight is None else self.flight.last_store(cell)
         return copied if self.writer is not None and self.writer[cell] == 0 else None  # else an atomic came after it
 
-    def _conflict(self, view, ids, clocks, writer, who):
+    def _written_before(self, view, ids, who: Accessor | None, level: int | None = None):
+        """The first cell that another CTA wrote before, by an ordinary store or by an atomic, which nothing orders.
+        `level`: for an atomic or ordered access of that scope, which conflicts only with atomics that are not in each
+        other's scope."""
+        if self.writer is None:
+            return None
+        writer = view(self.writer)
         bad = (writer > 0) & (writer != ids)
+        if bad.any() and who is not None:
+            bad = self.of_threads().find_unordered(view, who, self.of_threads().writes, bad)
         if not bad.any():
-            return None
-        if clocks is not None:
-            epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered_marks(bad, writer, ids, clocks.known_clocks, epoch, who)
-        if who is not None and who.m.sim.ranks > 1 and bad.any():
-            bad = self.threads.unordered_write(view, who, bad)
-        if not bad.any():
-            return None
+            return None if who is None else self._atomics_before(view, who, level)
         at = int(np.argmax(bad))
         me, them = int(np.broadcast_to(ids, writer.shape).flat[at]), int(writer.flat[at])
         return "write", them - 1, me - 1, self._line(view, bad, at, them)
 
-    def _read_before(self, view, ids, clocks, who):
+    def _atomics_before(self, view, who: Accessor, level: int | None):
+        """`_written_before` of atomics."""
+        threads = self.of_threads()
+        if threads.atomics is None:
+            return None
+        for marks in (threads.atomics, *(threads.counted if level is None else ())):
+            bad = (view(marks.cta) > 0) & (view(marks.cta) != who.ids)
+            if level is not None:
+                narrow = np.minimum(view(threads.levels), level)
+                bad &= (narrow == CTA) | (narrow == CLUSTER) & ~who.is_near(view(marks.cta))
+            found = self._first_unordered(view, who, marks, bad, "write")
+            if found is not None:
+                return found
+        return None
+
+    def _first_unordered(self, view, who: Accessor, marks: Marks, bad: np.ndarray, earlier: str):
+        """The first of the cells `bad` whose access by another CTA nothing orders before that of `who`."""
+        if bad.any():
+            bad = self.of_threads().find_unordered(view, who, marks, bad)
+        if not bad.any():
+            return None
+        at = tuple(w[0] for w in np.nonzero(bad))
+        them, line = int(view(marks.cta)[at]), int(view(marks.line)[at])
+        return earlier, them - 1, int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, line
+
+    def _read_by_others(self, view, who: Accessor, loads: list[Marks]):
+        """The first cell that another cluster has read before, which nothing orders."""
+        for marks in loads:
+            cta = view(marks.cta)
+            found = self._first_unordered(view, who, marks, (cta > 0) & (cta != who.ids) & ~who.is_near(cta), "read")
+            if found is not None:
+                return found
+        return None
+
+    def _read_before(self, view, ids, clocks: GlobalClocks | None, who: Accessor | None):
+        if clocks is not None:
+            threads = self.of_threads()
+            return None if who is None else self._read_by_others(view, who, [*threads.loads(), *threads.polled])
+        if self.reader is None:
+            return None
         reader = view(self.reader)
         if who is not None:
             ids = _readers(who)
-            if clocks is not None and who.m.sim.ranks > 1:
-                return None  # only the readers' clusters are recorded here, not their CTAs
         bad = (reader != 0) & (reader != ids)
-        if clocks is not None:
-            bad &= reader > 0
-            if bad.any():  # the reader's epoch is not recorded: any release by it counts
-                bad = self._unordered_marks(bad, reader, ids, clocks.known_clocks, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
@@ -452,14 +337,6 @@ class GlobalShadow:
     def _line(self, view, bad: np.ndarray, at: int, cta: int, reads: bool = False) -> int:
         """The line of the last write, or read, by a CTA (+ 1) of a cell; -1 if that is not known."""
         return -1 if self.threads is None else self.threads.line(view, np.unravel_index(at, bad.shape), cta, reads)
-
-    @staticmethod
-    def _unordered_marks(bad, other, ids, known, epoch, who):
-        bad = bad.copy()
-        where = np.nonzero(bad)
-        me = np.broadcast_to(ids, bad.shape)[where] - 1
-        bad[where] = find_unknown(known, me, other[where] - 1, epoch[where], who, where, bad.shape)
-        return bad
 
 
 def _readers(who: Accessor) -> np.ndarray:

@@ -14,25 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from .global_clocks import Note
 from .vector_clocks import GLOBAL, ORDER, READ, SETTLED, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy: not checked against the threads of its CTA here
-
-
-def find_unknown(known: Callable[[int], list], me: np.ndarray, them: np.ndarray, epochs: np.ndarray,
-                 who: Accessor | None, where: tuple, shape: tuple) -> np.ndarray:
-    """Of accesses by CTAs `them` in `epochs` to the cells `where`, those that the CTAs `me`, which access the cells
-    now, do not know of. ``known(cta)`` returns what a CTA knows: clocks, and for each the part of its threads
-    (`Some`) that knows it, or None for all."""
-    late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
-    for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells that one CTA accesses
-        for some, clock in known(int(me[mine[0]])):
-            told = mine[late[mine] & (clock[them[mine]] >= epochs[mine])]
-            if len(told):
-                late[told] = (some is not None
-                              and (who is None or ~who.has_met(some, tuple(w[told] for w in where), shape)))
-    return late
 
 
 class Index:
@@ -73,6 +59,7 @@ class Marks:
 
 
 NO_MARKS = Marks(0)
+SLOTS = 3
 
 
 @dataclass
@@ -140,13 +127,30 @@ class Accessor:
             return known[world, mine, columns] >= epochs
         return (known[world, self.atoms()[:, None], columns] >= epochs).all(axis=0)
 
-    def has_met(self, some, where: tuple, shape: tuple) -> np.ndarray:
-        """Whether the threads that access the cells `where` are among `some`,
-        or have synchronised with them at a barrier since."""
-        atoms = self.atoms() if self.kind else np.broadcast_to(self.atoms(), shape)[where]
-        found = np.isin(atoms, list(some.atoms))
-        among = found.all() if self.kind else found
-        return among | self.is_ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
+    def find_unknown(self, where: tuple, shape: tuple, marks: Marks, view,
+                     notes: Callable[[int], list[Note]] | None = None) -> np.ndarray:
+        """Of the accesses `marks` to the cells `where`, those that the accessor does not know of by atomics and fences:
+        by `notes` of `GlobalClocks`, by default what its threads know."""
+        columns, epochs, theirs = (view(a)[where] for a in (marks.column, marks.epoch, marks.cta))
+        return self.find_unheard(where, shape, theirs, columns, epochs, notes)
+
+    def find_unheard(self, where: tuple, shape: tuple, theirs: np.ndarray, columns: np.ndarray, epochs: np.ndarray,
+                     notes: Callable[[int], list[Note]] | None = None) -> np.ndarray:
+        """`find_unknown` of accesses (column, epoch) by the CTAs `theirs` (+ 1)."""
+        clocks = self.m.sim.global_clocks
+        if clocks is None:
+            return np.ones(len(theirs), bool)
+        return clocks.find_unknown(notes or clocks.known_by, np.broadcast_to(self.ids, shape)[where], theirs, columns,
+                                   epochs, lambda note, some: self._has_met(note, tuple(w[some] for w in where), shape))
+
+    def _has_met(self, note: Note, where: tuple, shape: tuple) -> np.ndarray:
+        """Whether the threads that access the cells `where` know a note of their cluster."""
+        ids = np.broadcast_to(self.ids, shape)[where]
+        met, world = self.by_world(ids, lambda clocks: note.is_known(clocks, self.m.rank), False)
+        if self.kind == EVERY:
+            return np.broadcast_to(np.asarray(met[:, self.m.atoms].all(axis=1))[world], ids.shape)
+        atoms = self.m.atoms[0] if self.kind else np.broadcast_to(self.atoms(), shape)[where]
+        return np.broadcast_to(met[world, atoms], ids.shape)
 
     def by_world(self, ids: np.ndarray, of: Callable[[Clocks], Any],
                  nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
@@ -176,7 +180,13 @@ class ThreadShadow:
         self.writes: Marks | None = None
         # since the last ordinary write: they need a fence before a copy, and no order among each other
         self.atomics: Marks | None = None
+        self.levels = np.zeros(0, np.int8)  # the scopes of those
         self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
+        # Where clusters synchronise, up to SLOTS for each cell since the last ordinary write: reads that later ones by
+        # other clusters replaced in `reads`, and ordered loads.
+        self.more: list[Marks] = []
+        self.polled: list[Marks] = []
+        self.counted: list[Marks] = []  # the same of atomics
 
     def marks_for_loop(self, who: Accessor, writing: bool) -> tuple[tuple, ...] | None:
         """For an access by `who`, what `element_loops.mark_thread_writes` takes: the arrays of writes and of reads, and
@@ -194,22 +204,32 @@ class ThreadShadow:
         ordered, seen = (np.int32(clocks.known[0, 0, plane, column]) for plane in (ORDER, READ))
         return writes, reads, now, (ordered, seen, np.int16(NOBODY))
 
-    def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
-        """Of the cells `bad`, which other CTAs wrote, those whose write no barrier of the cluster orders."""
-        writes = self.writes
-        assert writes is not None  # that of `bad` at least
-        near = bad & who.is_near(view(writes.cta))
-        where = np.nonzero(near)
+    def loads(self) -> list[Marks]:
+        """The ordinary reads."""
+        return [*self.reads.values(), *self.more]
+
+    def find_unordered(self, view, who: Accessor, marks: Marks | None, bad: np.ndarray) -> np.ndarray:
+        """Of the cells `bad`, where other CTAs made the accesses `marks`, those that neither a barrier of the cluster
+        nor a release and an acquire orders before an access by `who`."""
+        assert marks is not None  # that of `bad` at least
+        where, shape = np.nonzero(bad), bad.shape
+        late = who.find_unknown(where, shape, marks, view)
+        near = np.asarray(np.broadcast_to(who.is_near(view(marks.cta)), shape)[where] & late)
+        if near.any() and who.m.sim.ranks > 1:
+            cells = tuple(w[near] for w in where)
+            late[near] = ~who.is_ordered(cells, shape, ORDER, view(marks.column)[cells], view(marks.epoch)[cells])
         bad = bad.copy()
-        bad[where] = ~who.is_ordered(where, bad.shape, ORDER, view(writes.column)[where], view(writes.epoch)[where])
+        bad[where] = late
         return bad
 
     def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
         """Returns the first cell that another thread of the CTA wrote without order. With `atomic`,
-        the read is not recorded."""
+        the read is recorded for other clusters only."""
         found = self.late_write(view, who)
-        if who.kind != NOBODY and not atomic:
+        if not atomic and who.kind != NOBODY:
             self._remember_read(view, who)
+        elif who.m.sim.global_clocks is not None:
+            self._remember_for_others(view, who, self.polled if atomic else self.more)
         return found
 
     def late_write(self, view, who: Accessor) -> Clash | None:
@@ -286,19 +306,22 @@ class ThreadShadow:
         marks = self.reads.values() if reads else written
         return next((int(view(m.line)[at]) for m in marks if view(m.cta)[at] == cta), -1)
 
-    def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
-        """As `read`, for a write, which also conflicts with reads by threads of the cluster. With `atomic`, it is
-        recorded as nobody's but for copies."""
+    def write(self, view, who: Accessor, level: int | None = None) -> Clash | None:
+        """As `read`, for a write, which also conflicts with reads by threads of the cluster. For an atomic of the scope
+        `level`, it is recorded for copies and other CTAs only."""
         found = self.late_write(view, who) or self.late_read(view, who)
         if self.writes is None:
             self.writes = Marks(self.cells)
-        if atomic:
+        if level is not None:
             view.assign(self.writes.cta, 0)
-            self.atomics = self.atomics or Marks(self.cells)
+            if self.atomics is None:
+                self.atomics, self.levels = Marks(self.cells), np.zeros(self.cells, np.int8)
+            self._keep_others(view, who, self.atomics, None, self.counted)
+            view.assign(self.levels, level)
             self._set(view, self.atomics, who, who.atoms()[:1] if who.kind else who.atoms(), None)
             return found
-        if self.atomics is not None:
-            view.assign(self.atomics.cta, 0)
+        for marks in (*([] if self.atomics is None else [self.atomics]), *self.more, *self.polled, *self.counted):
+            view.assign(marks.cta, 0)
         if who.planes > SETTLED and who.kind != NOBODY:
             for marks in self.reads.values():  # what comes after this write also comes after the loads before it
                 view.assign(marks.cta, 0)
@@ -319,9 +342,8 @@ class ThreadShadow:
         where = np.nonzero(bad)
         columns = view(marks.column)[where]
         late = ~who.is_ordered(where, bad.shape, plane, columns, view(marks.epoch)[where])
-        if who.m.sim.global_clocks is not None:  # atomics may order accesses by different atoms
-            mine = np.broadcast_to(-1 if who.kind else who.atoms(), bad.shape)[where]
-            late &= columns == who.m.sim.worlds[0].clocks.column(who.m.rank, mine)
+        if late.any():
+            late &= who.find_unknown(where, bad.shape, marks, view)
         if not late.any():
             return None
         at = tuple(w[int(np.argmax(late))] for w in where)
@@ -345,6 +367,9 @@ class ThreadShadow:
         clocks = who.m.sim.worlds[0].clocks
         cta = view(marks.cta)
         threads = who.threads
+        loads = who.m.sim.global_clocks is not None and any(marks is m for m in self.reads.values())
+        if loads:
+            self._keep_others(view, who, marks, mine, self.more)
         if marks not in (self.writes, self.atomics) and not who.kind:
             again = (cta == who.ids) & (view(marks.thread) != threads)
             if again.any():
@@ -356,9 +381,46 @@ class ThreadShadow:
                "epoch": who.epochs(atoms), "line": who.m.line}
         for name, value in new.items():
             view.assign(getattr(marks, name), value, mine)
+        if (loads or marks is self.atomics) and view.repeats:  # several CTAs access a cell at once
+            others = view(marks.cta) != who.ids
+            self._keep(self.more if loads else self.counted, view, new, others if mine is None else others & mine)
         if threads.ndim and view.repeats:
             others = (view(marks.cta) == who.ids) & (view(marks.thread) != threads)
             if mine is not None:
                 others &= mine
             if others.any():
                 view.assign(marks.thread, EVERY, others)
+
+    def _keep_others(self, view, who: Accessor, marks: Marks, mine: np.ndarray | None, slots: list[Marks]) -> None:
+        """Keep the accesses by other clusters that one by `who` is about to replace, where it is not ordered after
+        them."""
+        lost = (view(marks.cta) > 0) & (view(marks.cta) != who.ids) & ~who.is_near(view(marks.cta))
+        if mine is not None:
+            lost &= mine
+        if lost.any():
+            where = np.nonzero(lost)
+            lost[where] = who.find_unknown(where, lost.shape, marks, view)
+            names = ("cta", "thread", "column", "epoch", "line")
+            self._keep(slots, view, {name: np.array(view(getattr(marks, name))) for name in names}, lost)
+
+    def _remember_for_others(self, view, who: Accessor, slots: list[Marks]) -> None:
+        atoms = who.atoms()[:1] if who.kind else who.atoms()
+        new = {"cta": who.ids, "thread": who.threads, "column": who.m.sim.worlds[0].clocks.column(who.m.rank, atoms),
+               "epoch": who.epochs(atoms), "line": who.m.line}
+        if not slots:
+            slots.append(Marks(self.cells))
+        self._keep(slots, view, new, np.ones(view(slots[0].cta).shape, bool))
+
+    def _keep(self, slots: list[Marks], view, new: dict[str, Any], lost: np.ndarray) -> None:
+        """Put the accesses `new`, where `lost`, into slots that are free or have an earlier one by the same atom."""
+        for n in range(SLOTS):
+            if not lost.any():
+                return
+            if n == len(slots):
+                slots.append(Marks(self.cells))
+            slot = slots[n]
+            alike = (view(slot.cta) == new["cta"]) & (view(slot.column) == new["column"])
+            free = lost & ((view(slot.cta) == 0) | alike)
+            for name, value in new.items():
+                view.assign(getattr(slot, name), value, free)
+            lost = lost & ((view(slot.cta) != new["cta"]) | (view(slot.column) != new["column"]))

@@ -75,7 +75,9 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
     for first in range(0, clusters, size):
         chunk = make(program, launched, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
                       patient=seed == 0, checks=checks, steps=steps)
-        chunk.global_clocks = clocks
+        if clocks is not None:
+            clocks.forget_threads()
+            chunk.global_clocks = clocks
         with np.errstate(all="ignore"), one_blas_thread():  # as on a GPU, arithmetic raises no exceptions
             chunk.run()
         clocks = chunk.global_clocks
@@ -140,6 +142,7 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool,
     if program.by_address:
         know_addresses(program, memories, known())
     if checks:
+        all_threads = all_threads or program.meets or program.narrow
         share_shadows([m for m in memories if m is not None], all_threads, program.finest)
     return env, memories
 

@@ -127,16 +127,19 @@ class MBarriers(Component):
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
         """Arrive for the scope with `n` arrivals (in a partial scope, `n` for each active thread). `alone` says that
         one thread arrives without a barrier of the scope before it."""
-        n = np.asarray(n).reshape(-1, 1)
-        if self.m.active_mask is not None:
-            n = n * self.m.active_mask.sum(axis=1, keepdims=True)
-        for world, rank, number, (count,) in self.each_barrier(barrier, n):
+        for world, rank, number, (count,) in self.each_barrier(barrier, self._of_all_active(n)):
             if count:
                 clock = world.clocks.release(self.m.rank, self.m.active_atoms, alone and self.m.threads > 32)
                 self.follow(world, rank, number, clock)
                 self._arrive(world, rank, number, count, clock)
         if not alone and self.m.active_mask is None:
             self.m.sync.exchange()
+
+    def _of_all_active(self, n: Any) -> np.ndarray:
+        """The sum of `n` over the active threads of a partial scope; else `n`, of the one thread that acts for its
+        scope, (B or 1, 1)."""
+        n = np.atleast_2d(n)
+        return n[:, :1] if self.m.active_mask is None else (n * self.m.active_mask).sum(axis=1, keepdims=True)
 
     def arrive_each(self, barrier: SimBarrier, n: np.ndarray, relaxed: bool = False, drop: bool = False,
                     completes: bool = True) -> None:
@@ -238,8 +241,12 @@ class MBarriers(Component):
 
     def arrive_expect_tx(self, barrier: SimBarrier, nbytes: Any, n: Any = 1) -> None:
         """Announce bytes, then arrive."""
-        self.expect_tx(barrier, nbytes)
+        self.announce(barrier, nbytes)
         self.arrive(barrier, n)
+
+    def announce(self, barrier: SimBarrier, nbytes: Any) -> None:
+        """Announce bytes for the scope: in a partial scope, `nbytes` for each active thread."""
+        self.expect_tx(barrier, self._of_all_active(nbytes))
 
     def peek(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
         """A test that counts as the wait that it may replace."""

@@ -5,19 +5,17 @@ Atomics, and relaxed, acquiring and releasing loads and stores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .atomics import apply_atomic
 from .component import Component
 from .global_access import kept_threads
-from .global_races import Near, Some
+from .global_clocks import Group, level_of
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer
-from .vector_clocks import ORDER, Clocks
-from .world import World
-
-FENCES = 8  # how many fences of an atom are kept apart
 
 
 class OrderedAccess(Component):
@@ -51,7 +49,7 @@ class OrderedAccess(Component):
         if keep is not None:
             at, given, who = index[keep], values[keep], ids[keep]
             expected = None if compare is None else compare[keep]
-        if shape[1:] == (1,):
+        if shape[1:] == (1,) and (order is not None or need_old):
             self._share_result(order is not None)
         if at.size:
             before, changed = apply_atomic(flat, at.reshape(-1), kind, given.reshape(-1),
@@ -61,9 +59,9 @@ class OrderedAccess(Component):
             elif need_old and old is not None:
                 old[keep] = before
             if self.m.checks:
-                if order is not None or shape[1:] == (1,) or self.m.sim.program.fences_threads:
-                    self._meet(memory, at.reshape(-1), who.reshape(-1) - 1, order, scope)
-                self._check_ordered(memory, index, keep, shape, owner, "write")
+                threads = kept_threads(self.m.global_memory.threads_of(shape, owner, writing=True), keep, shape)
+                self._meet(memory, at.reshape(-1), who.reshape(-1), _one_each(threads, at), order, scope)
+                self._check_ordered(memory, index, keep, shape, owner, "write", scope)
             self.m.global_memory.count("atomics", at.size * memory.itemsize)
         self.m.sim.version += changed
         return old
@@ -96,14 +94,17 @@ class OrderedAccess(Component):
         index, keep, shape = self.m.global_memory.indices(buffer, coords, mask, True, values)
         shape = (self.m.batch, *shape[1:])
         index, keep = np.broadcast_to(index, shape), None if keep is None else np.broadcast_to(keep, shape)
-        ctas = np.broadcast_to(self.m.ctas.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        ids = np.broadcast_to(self.m.ctas.reshape(-1, *(1,) * (len(shape) - 1)) + 1, shape)
         if keep is not None and not keep.any():
             return
-        at, of = (index.reshape(-1), ctas.reshape(-1)) if keep is None else (index[keep], ctas[keep])
-        self._meet(memory, at, of, None if sem == "relaxed" else sem, scope, reads=not writes, writes=writes)
-        self._check_ordered(memory, index, keep, shape, owner, "write" if writes else "read")
+        at, of = (index, ids) if keep is None else (index[keep], ids[keep])
+        threads = kept_threads(self.m.global_memory.threads_of(shape, owner, writing=True), keep, shape)
+        self._meet(memory, at.reshape(-1), of.reshape(-1), _one_each(threads, at), None if sem == "relaxed" else sem,
+                   scope, reads=not writes, writes=writes)
+        self._check_ordered(memory, index, keep, shape, owner, "write" if writes else "read", scope)
 
-    def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:
+    def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str,
+                       scope: str) -> None:
         """Check the accesses to the elements `index` (where `keep`) for conflicts with ordinary accesses of others."""
         ids = np.broadcast_to((self.m.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
         if keep is None:
@@ -121,8 +122,11 @@ class OrderedAccess(Component):
         cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
         if threads is not None:
             who = Accessor(self.m, mine, threads.reshape(-1) if np.ndim(threads) else threads)
-        access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
-        self.m.global_memory.judge(memory, what, access(cells, mine, self.m.sim.global_clocks, who))
+        if what == "write":
+            found = memory.shadow.atomic(cells, mine, level_of(scope), who)
+        else:
+            found = memory.shadow.atomic_read(cells, mine, level_of(scope), self.m.sim.global_clocks, who)
+        self.m.global_memory.judge(memory, what, found)
 
     def _share_result(self, ordered: bool) -> None:
         """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier
@@ -132,107 +136,57 @@ class OrderedAccess(Component):
             for world, _ in self.m.worlds():
                 world.clocks.sync(self.m.rank, self.m.atoms)
 
-    def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, scope: str,
-              reads=True, writes=True) -> None:
-        """Let CTAs synchronise at elements, with those within `scope`."""
-        if scope == "cta":
+    def groups(self, atoms: np.ndarray) -> Iterator[Group]:
+        """These atoms, in each CTA where a thread is active."""
+        active, clusters = self.m.active_mask, self.m.sim.cluster_of
+        alive = None if active is None else np.broadcast_to(active.any(axis=1), (self.m.batch,))
+        for world, where in self.m.peek():
+            for position in range(self.m.batch) if where is None else where.tolist():
+                if alive is None or alive[position]:
+                    cta = int(self.m.ctas[position]) + 1
+                    yield Group(world.clocks, self.m.rank, int(clusters[cta]), cta, atoms)
+
+    def end_epoch(self, atoms: np.ndarray) -> None:
+        """What these atoms do next comes after what they have published."""
+        for world, _ in self.m.peek():
+            world.clocks.now[self.m.rank, atoms] += 1
+
+    def _meet(self, memory: GlobalMemory, index: np.ndarray, ids: np.ndarray, threads: np.ndarray | int,
+              order: str | None, scope: str, reads: bool = True, writes: bool = True) -> None:
+        """Let the CTAs `ids` (+ 1) synchronise at elements, with those within `scope`. `threads` access one each; a
+        number: the first thread of the scope does for all."""
+        clocks = self.m.sim.global_clocks
+        if clocks is None:
             return
-        clocks, of_grid, clusters = self.m.sim.clocks_of_grid(), scope != "cluster", self.m.sim.cluster_of
-        near = self.clusters_of(ctas)
-        if writes and (order in ("release", "acq_rel") or any(cta in clocks.fenced for cta in near)):
-            self._hold_back(near, order in ("release", "acq_rel"), self._only_thread(ctas))
         cells = self.m.global_memory.cells(memory, index)
-        for cta in dict.fromkeys(ctas.tolist()):
-            # cells of an address are alike for arrays that lie over each other
-            places = [(memory.shadow.address, at) for at in np.unique(cells[ctas == cta]).tolist()]
-            clocks.meet(cta, int(clusters[cta + 1]), places, order, reads, writes, of_grid, near[cta])
-
-    def clusters_of(self, ctas: np.ndarray) -> dict[int, Near]:
-        """For each of `ctas`, the CTAs of its cluster and which of their threads take part."""
-        sim, atoms = self.m.sim, self.m.active_atoms
-        found: dict[int, Near] = {}
-        whole, here = len(atoms) == len(sim.atom_start), frozenset(atoms.tolist())
-        if whole and sim.ranks == 1:
-            return {cta: {cta: None} for cta in ctas.tolist()}
-        wanted = set(ctas.tolist())
-        for world, where in self.m.peek():
-            met = world.clocks.column(self.m.rank, int(atoms[0])), int(world.clocks.now[self.m.rank, atoms[0]])
-            for row in self.m.rows if where is None else self.m.rows[where]:
-                cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
-                if cta in wanted:
-                    near: Near = {n: Some(frozenset(), *met) for n in cluster}
-                    near[cta] = None if whole else Some(here, *met)
-                    found[cta] = near
-        return found
-
-    def _only_thread(self, ctas: np.ndarray) -> int | None:
-        """The only thread that makes an access to one element in each of `ctas`; None if several do."""
-        if len(np.unique(ctas)) < len(ctas):
-            return None
-        if self.m.active_mask is None:
-            return self.m.low
-        acting = np.flatnonzero(self.m.active_mask.any(axis=0))
-        return self.m.low + int(acting[0]) if len(acting) == 1 else None
-
-    def _hold_back(self, near: dict[int, Near], releases: bool, thread: int | None) -> None:
-        """The active threads, or only `thread`, make a write that publishes what precedes it: exclude what does not. A
-        write that `releases` comes after all that they know of; a relaxed one after what fences came after."""
-        atoms, clocks = self.m.active_atoms, self.m.sim.clocks_of_grid()
-        if releases and len(atoms) == len(self.m.sim.atom_start) and self.m.sim.ranks == 1:
-            return
-        shadows = {id(memory.shadow): memory.shadow for memory in self.m.sim.arguments
-                   if memory is not None and memory.shadow.threads is not None}
-        for world, where in self.m.peek():
-            if releases:
-                cover, own = world.clocks.known[self.m.rank, atoms, ORDER].max(axis=0), None
-                cover[world.clocks.column(self.m.rank, atoms)] = np.iinfo(cover.dtype).max
-            else:
-                cover, own = self._covered_by_fences(world, atoms, thread)
-            for cta in self.m.ctas if where is None else self.m.ctas[where]:
-                for other in near.get(int(cta), ()):
-                    for shadow in shadows.values():
-                        shadow.hold_back(other, cover, clocks, None if releases else clocks.fenced.get(int(cta)), own)
-
-    def _covered_by_fences(self, world: World, atoms: np.ndarray,
-                           thread: int | None) -> tuple[np.ndarray, tuple[int, int, int] | None]:
-        """What the fences come after that the active threads, or only `thread`, have made themselves or met at a
-        barrier since: an epoch for each column, and (thread, its column,
-        epoch) for the accesses of the thread itself."""
-        clocks, own = world.clocks, 0
-        cover = np.zeros(clocks.ranks * clocks.width, np.int32)
-        acting = atoms if thread is None else self.m.sim.atom_of[[thread]]
-        known = clocks.known[self.m.rank, acting, ORDER].max(axis=0)
-        for rank in range(clocks.ranks):
-            for atom in range(clocks.atoms):
-                column, mine = clocks.column(rank, atom), rank == self.m.rank and atom in acting
-                for epoch, before in world.facts.get(("fences", rank, atom), ()):
-                    met = known[column] >= epoch
-                    if met or mine:
-                        np.maximum(cover, before, out=cover)
-                    if met or mine and thread is None:
-                        cover[column] = max(cover[column], epoch)
-                    elif mine:
-                        own = max(own, epoch)
-        return cover, None if thread is None else (thread, clocks.column(self.m.rank, int(acting[0])), own)
+        each = None if np.ndim(threads) == 0 else self.m.sim.atom_of[threads]
+        readers, level = self.m.active_atoms, level_of(scope)
+        writers = readers if each is not None or threads < 0 else self.m.sim.atom_of[[int(threads)]]
+        for group in self.groups(readers):
+            mine = np.flatnonzero(ids == group.cta)
+            for cell in np.unique(cells[mine]).tolist():
+                # cells of an address are alike for arrays that lie over each other
+                place = memory.shadow.address, cell
+                by = writers if each is None else np.unique(each[mine[cells[mine] == cell]])
+                if reads:
+                    reading = group if each is None else group._replace(atoms=by)
+                    clocks.read(place, reading, order in ("acquire", "acq_rel"), level)
+                if writes:
+                    writing = [group._replace(atoms=by[n:n + 1]) for n in range(len(by))]
+                    clocks.write(place, writing, order in ("release", "acq_rel"), level, modifies=reads)
+        if writes:
+            self.end_epoch(readers)
 
     def threadfence(self, scope: str = "gpu") -> None:
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
         self.m.barriers.note_fence()
-        if self.m.checks and scope in ("gpu", "sys") and self.m.sim.program.atomics:
-            near = self.clusters_of(self.m.ctas)
-            for world, _ in self.m.worlds():
-                for atom in self.m.active_atoms:
-                    self._note_global_fence(world.facts, ("fences", self.m.rank, int(atom)), world.clocks, int(atom))
-            for cta, cluster in near.items():
-                self.m.sim.clocks_of_grid().fence(cta, cluster)
+        clocks = self.m.sim.global_clocks
+        if clocks is not None:
+            for group in self.groups(self.m.active_atoms):
+                clocks.fence(group, level_of(scope))
+            self.end_epoch(self.m.active_atoms)
 
-    def _note_global_fence(self, facts: dict, key: tuple, clocks: Clocks, atom: int) -> None:
-        """Record the epoch at which an atom makes a fence, and what it knows there. Of more than FENCES, the two oldest
-        are merged."""
-        found = (*facts.get(key, ()),
-                 (int(clocks.now[self.m.rank, atom]), clocks.known[self.m.rank, atom, ORDER].copy()))
-        clocks.now[self.m.rank, atom] += 1
-        if len(found) > FENCES:
-            (first, _), (_, before), *rest = found
-            found = ((first, before), *rest)
-        facts[key] = found
+
+def _one_each(threads: np.ndarray | int, elements: np.ndarray) -> np.ndarray | int:
+    """The thread that accesses each of the elements, or one of them for all."""
+    return threads if np.ndim(threads) == 0 else np.broadcast_to(threads, elements.shape).reshape(-1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .barriers import MBarrier
     from .chunk import Chunk
     from .fiber import Fiber
-    from .global_races import GlobalClocks
+    from .global_clocks import GlobalClocks
     from .machine import Machine
     from .parting import Frame, Spawn
     from .report import Report

@@ -30,9 +30,9 @@ from ..ops.language.addressed import array_
 from ..ops.memory.access_ops import load_, store_
 from ..ops.moves.copy_async import copy_async_
 from ..ops.moves.copy_async.tma.map_edits import map_rebind
-from ..ops.sync.barriers import fence_proxy_async, threadfence
+from ..ops.sync.barriers import fence_proxy_async
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
-from .atoms import Atoms
+from .atoms import Atoms, fences_threads, orders
 from .dependences import Dependences
 from .places import Places
 from .spins import spins
@@ -100,8 +100,10 @@ class Program:
         self.atomics = any(isinstance(n, Call) and (
             n.op.traits.atomic or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st.")))
                            for n in self.nodes)
+        self.narrow = any(map(_is_narrow, self.nodes))
         self.fences_global = any(map(_fences_global, self.nodes))
-        self.fences_threads = any(map(_fences_threads, self.nodes))
+        # whether threads may synchronise through global memory
+        self.meets = any(map(orders, self.nodes)) or self.atomics and any(map(fences_threads, self.nodes))
         self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
         self.touched = _count_accesses(graph.body)
@@ -162,10 +164,11 @@ def _fences_global(node: Node) -> bool:
                                        or node.op is fence_proxy_async and node.attrs.get("space") in ("global", "all"))
 
 
-def _fences_threads(node: Node) -> bool:
-    """Whether a node is a fence by which relaxed accesses before or after it synchronise."""
-    return isinstance(node, Call) and (node.op is threadfence
-                                       or re.match(r"fence(?!\.proxy)|membar", node.attrs.get("form", "")) is not None)
+def _is_narrow(node: Node) -> bool:
+    """Whether a node is an atomic or ordered access that other CTAs, or clusters, are not within the scope of."""
+    return isinstance(node, Call) and node.op.traits.atomic and node.attrs.get("scope") in ("cta", "cluster") or (
+        isinstance(node, Call)
+        and re.match(r"(ld|st|atom|red)\.\w+\.(cta|cluster)\.global", node.attrs.get("form", "")) is not None)
 
 
 def _binds_map(node: Node) -> bool:

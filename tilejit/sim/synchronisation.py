@@ -153,13 +153,11 @@ class Synchronisation(Component):
         if space != "global":
             self._fence_shared(space != "shared")
         if space in ("global", "all") and self.m.sim.contended:
-            global_clocks = self.m.sim.global_clocks
-            near = self.m.ordered.clusters_of(self.m.ctas) if global_clocks is not None else {}
             for world, _ in self.m.worlds():
                 world.clocks.fence_global(self.m.rank, self.m.active_atoms)
-            if global_clocks is not None:
-                for cta, cluster in near.items():
-                    global_clocks.proxy_fence(cta, cluster[cta])
+            if self.m.sim.global_clocks is not None:
+                for group in self.m.ordered.groups(self.m.active_atoms):
+                    self.m.sim.global_clocks.proxy_fence(group)
 
     def _fence_shared(self, peers: bool) -> None:
         if self.m.active_mask is None or self.m.active_mask.all():

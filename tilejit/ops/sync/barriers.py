@@ -138,7 +138,7 @@ arrive_op = _act("arrive", "Arrive `number` times: one elected thread arrives fo
                            "of all its threads.",
                  lambda m: m.barriers.arrive, lambda e: e.barriers.arrive)
 expect_tx_op = _act("expect_tx", "Add `number` to the bytes that the current phase waits for.",
-                    lambda m: m.barriers.expect_tx, lambda e: e.barriers.expect_tx)
+                    lambda m: m.barriers.announce, lambda e: e.barriers.expect_tx)
 arrive_expect_tx_op = _act("arrive_expect_tx",
                            "Add `number` to the bytes that the current phase waits for, and arrive once.",
                            lambda m: m.barriers.arrive_expect_tx, lambda e: e.barriers.arrive_expect_tx)

@@ -1,0 +1,205 @@
+"""What threads know of each other through atomics, ordered accesses and fences of global memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from .vector_clocks import ORDER, Clocks
+
+NOTES = 256    # how many acquisitions by parts of a cluster are kept apart
+FENCES = 16    # how many fences of an atom
+CTA, CLUSTER, GRID = range(3)   # scopes
+
+
+def level_of(scope: str) -> int:
+    """The level of an access's or a fence's scope."""
+    return {"cta": CTA, "cluster": CLUSTER}.get(scope, GRID)
+
+
+class Group(NamedTuple):
+    """Atoms of a CTA that act together: the clocks of its cluster, its rank there, and the numbers of both + 1."""
+
+    clocks: Clocks
+    rank: int
+    cluster: int
+    cta: int
+    atoms: np.ndarray
+
+    @property
+    def columns(self) -> np.ndarray:
+        return self.clocks.column(self.rank, self.atoms)
+
+    @property
+    def now(self) -> np.ndarray:
+        return self.clocks.now[self.rank, self.atoms]
+
+
+class Note(NamedTuple):
+    """A clock that threads have acquired: those of the `columns` of their cluster's clocks, in these epochs. Those that
+    know one of the epochs have met them since. `by_all`: all threads know it."""
+
+    columns: np.ndarray
+    epochs: np.ndarray
+    clock: np.ndarray
+    by_all: bool = False
+
+    def is_known(self, clocks: Clocks, rank: int) -> np.ndarray:
+        """Whether each atom of a CTA of the cluster knows the clock."""
+        if self.by_all:
+            return np.ones(clocks.atoms, bool)
+        found = np.asarray((clocks.known[rank, :, ORDER][:, self.columns] >= self.epochs).any(axis=1))
+        own = self.columns - clocks.column(rank, 0)
+        found[own[(own >= 0) & (own < clocks.atoms)]] = True
+        return found
+
+
+class GlobalClocks:
+    """What each atom of each cluster knows of the others', beyond what barriers tell it. A clock is a table: for each
+    cluster + 1, what is known of each column of its own clocks (`vector_clocks`).
+
+    A relaxed write releases what a fence before it covered, and what a relaxed read acquires takes effect at the next
+    fence (PTX ISA, "Release and Acquire Patterns"). Two accesses synchronise if the scope of each includes the other.
+    """
+
+    def __init__(self, cluster_of: np.ndarray, columns: int):
+        self.cluster_of = cluster_of
+        self.shape = int(cluster_of.max(initial=0)) + 1, columns
+        # place -> (level, CTA or cluster or 0) -> the clock released there
+        self.released: dict[tuple, dict[tuple, np.ndarray]] = {}
+        self.forget_threads()
+
+    def forget_threads(self) -> None:
+        """Forget what threads know: those of the clusters so far have ended."""
+        self.learnt: dict[int, list[Note]] = {}                # cluster -> what its threads have acquired
+        self.viewed: dict[int, list[Note]] = {}                # CTA -> what its copy engines see, by proxy fences
+        self.pending: dict[int, list[tuple[int, Note]]] = {}   # cluster -> levels and what relaxed reads returned
+        # cluster -> column -> epochs, levels and clocks of the fences of an atom
+        self.fences: dict[int, dict[int, list[tuple[int, int, np.ndarray]]]] = {}
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def known_by(self, cta: int) -> list[Note]:
+        """What the threads of a CTA (+ 1) know."""
+        return self.learnt.get(int(self.cluster_of[cta]), [])
+
+    def views(self, cta: int) -> list[Note]:
+        """What the copy engines of a CTA (+ 1) see, for copies of threads that know the notes."""
+        return self.viewed.get(cta, [])
+
+    def find_unknown(self, notes: Callable[[int], list[Note]], mine: np.ndarray, theirs: np.ndarray,
+                     columns: np.ndarray, epochs: np.ndarray, has_met: Callable) -> np.ndarray:
+        """Of accesses by the CTAs `theirs` (+ 1), (column, epoch), those that the CTAs `mine` (+ 1), which access the
+        same cells now, do not know of by their `notes`. ``has_met(note, which)`` says of some of the accessors whether
+        they know a note."""
+        late, them = np.ones(len(mine), bool), self.cluster_of[theirs]
+        grouped = np.argsort(mine, kind="stable")
+        for cells in np.split(grouped, np.flatnonzero(np.diff(mine[grouped])) + 1):
+            for note in notes(int(mine[cells[0]])) if len(cells) else ():
+                told = cells[late[cells] & (note.clock[them[cells], columns[cells]] >= epochs[cells])]
+                if len(told):
+                    late[told] = ~has_met(note, told)
+        return late
+
+    def _knowledge(self, group: Group) -> np.ndarray:
+        """What at least one atom of a group knows of other clusters, and through global memory of its own."""
+        clock = np.zeros(self.shape, np.int32)
+        for note in self.learnt.get(group.cluster, ()):
+            if note.is_known(group.clocks, group.rank)[group.atoms].any():
+                np.maximum(clock, note.clock, out=clock)
+        return clock
+
+    def _clock_to_release(self, group: Group) -> np.ndarray:
+        """What a group knows, and what its threads have done."""
+        clock, row = self._knowledge(group), group.clocks.known[group.rank, group.atoms, ORDER].max(axis=0)
+        row[group.columns] = group.now
+        np.maximum(clock[group.cluster], row, out=clock[group.cluster])
+        return clock
+
+    def _fenced_clock(self, group: Group, level: int) -> np.ndarray | None:
+        """What fences of at least this level come after, that the group has made or met at a barrier since."""
+        found = [clock for column, fences in self.fences.get(group.cluster, {}).items()
+                 for epoch, wide, clock in fences if wide >= level and self._met(group, column, epoch)]
+        return np.maximum.reduce(found) if found else None
+
+    @staticmethod
+    def _met(group: Group, column: int, epoch: int) -> bool:
+        return column in group.columns or bool(
+            (group.clocks.known[group.rank, group.atoms, ORDER, column] >= epoch).any())
+
+    # -- what threads do -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _note(found: list[Note], group: Group, clock: np.ndarray, ranks: Iterable[int]) -> None:
+        """Record what a group has acquired. What all atoms of `ranks` know is kept once."""
+        columns, alike = group.columns, [n for n in found if not n.by_all]
+        if any(np.array_equal(n.columns, columns) and (n.clock is clock or not (clock > n.clock).any())
+               for n in alike[-4:]):
+            return
+        found.append(Note(columns, group.now.copy(), clock))
+        common = [n for n in found if all(n.is_known(group.clocks, rank).all() for rank in ranks)]
+        if common:
+            whole = common[0].clock if len(common) == 1 else np.maximum.reduce([n.clock for n in common])
+            taken = set(map(id, common))
+            found[:] = [Note(columns, columns, whole, by_all=True), *(n for n in found if id(n) not in taken)]
+        del found[1:len(found) - NOTES]
+
+    def _learn(self, group: Group, clock: np.ndarray) -> None:
+        self._note(self.learnt.setdefault(group.cluster, []), group, clock, range(group.clocks.ranks))
+
+    def proxy_fence(self, group: Group) -> None:
+        """A proxy fence of global memory: copy engines of the CTA now see what the group knows."""
+        clock = self._knowledge(group)
+        if clock.any():
+            self._note(self.viewed.setdefault(group.cta, []), group, clock, (group.rank,))
+
+    def read(self, place: tuple, group: Group, acquires: bool, level: int) -> None:
+        """A group reads an element by an ordered access or an atomic."""
+        for (wide, who), clock in self.released.get(place, {}).items():
+            if wide > level or who != (group.cta, group.cluster, 0)[wide]:
+                continue
+            if acquires:
+                self._learn(group, clock)
+                continue
+            pending = self.pending.setdefault(group.cluster, [])
+            if not any(n.clock is clock and np.array_equal(n.columns, group.columns) for _, n in pending):
+                pending.append((wide, Note(group.columns, group.now.copy(), clock)))
+                del pending[:len(pending) - NOTES]
+
+    def write(self, place: tuple, groups: list[Group], releases: bool, level: int, modifies: bool) -> None:
+        """Groups write one element in one instruction. An access that `modifies` what it has read continues the release
+        sequence of the writes before it (PTX ISA, "Observation"); any other begins a new one, and which group's value
+        stays is open."""
+        before = self.released.get(place, {})
+        after = dict(before) if modifies else {}
+        for wide in range(level + 1):
+            found = [self._clock_to_release(g) if releases else self._fenced_clock(g, wide) for g in groups]
+            clocks = [np.zeros(self.shape, np.int32) if c is None else c for c in found]
+            if all(c is None for c in found):
+                continue
+            key = wide, (groups[0].cta, groups[0].cluster, 0)[wide]
+            clock = np.maximum.reduce(clocks) if modifies else np.minimum.reduce(clocks)
+            after[key] = np.maximum(after[key], clock) if key in after else clock
+        if after or place in self.released:
+            self.released[place] = after
+
+    def fence(self, group: Group, level: int) -> None:
+        """``fence.acq_rel``, by each thread of a group: what a relaxed read has returned before, its threads and those
+        that have met them since acquire."""
+        left = []
+        for wide, note in self.pending.get(group.cluster, ()):
+            mine = group.atoms[note.is_known(group.clocks, group.rank)[group.atoms]]
+            if wide > level or not len(mine):
+                left.append((wide, note))
+                continue
+            self._learn(group._replace(atoms=mine), note.clock)
+            if not np.isin(note.columns, group.columns).all():
+                left.append((wide, note))
+        self.pending[group.cluster] = left
+        for atom in group.atoms:
+            one = group._replace(atoms=np.array([atom]))
+            fences = self.fences.setdefault(group.cluster, {}).setdefault(int(one.columns[0]), [])
+            fences.append((int(one.now[0]), level, self._clock_to_release(one)))
+            del fences[:len(fences) - FENCES]
