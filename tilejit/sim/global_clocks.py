@@ -56,6 +56,16 @@ class Note(NamedTuple):
         return found
 
 
+class Version(NamedTuple):
+    """What an element held before its last write, what had been released there, and that write."""
+
+    value: np.generic
+    released: dict[tuple, np.ndarray]
+    cta: int
+    column: int
+    epoch: int
+
+
 class GlobalClocks:
     """What each atom of each cluster knows of the others', beyond what barriers tell it. A clock is a table: for each
     cluster + 1, what is known of each column of its own clocks (`vector_clocks`).
@@ -69,6 +79,7 @@ class GlobalClocks:
         self.shape = int(cluster_of.max(initial=0)) + 1, columns
         # place -> (level, CTA or cluster or 0) -> the clock released there
         self.released: dict[tuple, dict[tuple, np.ndarray]] = {}
+        self.versions: dict[tuple, tuple[Version, set[tuple]]] = {}  # and who has read the place since
         self.forget_threads()
 
     def forget_threads(self) -> None:
@@ -76,6 +87,7 @@ class GlobalClocks:
         self.learnt: dict[int, list[Note]] = {}                # cluster -> what its threads have acquired
         self.viewed: dict[int, list[Note]] = {}                # CTA -> what its copy engines see, by proxy fences
         self.pending: dict[int, list[tuple[int, Note]]] = {}   # cluster -> levels and what relaxed reads returned
+        self.passing: dict[tuple, list[Note]] = {}             # what groups have acquired by older versions
         # cluster -> column -> epochs, levels and clocks of the fences of an atom
         self.fences: dict[int, dict[int, list[tuple[int, int, np.ndarray]]]] = {}
 
@@ -121,11 +133,11 @@ class GlobalClocks:
     def _fenced_clock(self, group: Group, level: int) -> np.ndarray | None:
         """What fences of at least this level come after, that the group has made or met at a barrier since."""
         found = [clock for column, fences in self.fences.get(group.cluster, {}).items()
-                 for epoch, wide, clock in fences if wide >= level and self._met(group, column, epoch)]
+                 for epoch, wide, clock in fences if wide >= level and self._has_met(group, column, epoch)]
         return np.maximum.reduce(found) if found else None
 
     @staticmethod
-    def _met(group: Group, column: int, epoch: int) -> bool:
+    def _has_met(group: Group, column: int, epoch: int) -> bool:
         return column in group.columns or bool(
             (group.clocks.known[group.rank, group.atoms, ORDER, column] >= epoch).any())
 
@@ -155,10 +167,36 @@ class GlobalClocks:
         if clock.any():
             self._note(self.viewed.setdefault(group.cta, []), group, clock, (group.rank,))
 
-    def read(self, place: tuple, group: Group, acquires: bool, level: int) -> None:
-        """A group reads an element by an ordered access or an atomic."""
-        for (wide, who), clock in self.released.get(place, {}).items():
+    def find_older(self, place: tuple, group: Group) -> Version | None:
+        """What was at an element before its last write, if a group may still read that: it does not know of the write,
+        and has not read the element since."""
+        version, seen = self.versions.get(place, (None, set()))
+        key = group.cluster, int(group.columns[0])
+        if version is None or key in seen:
+            return None
+        seen.add(key)
+        near = self.cluster_of[version.cta] == group.cluster
+        if near and self._has_met(group, version.column, version.epoch):
+            return None
+        cluster = self.cluster_of[version.cta]
+        heard = any(note.clock[cluster, version.column] >= version.epoch
+                    and note.is_known(group.clocks, group.rank)[group.atoms].any()
+                    for note in self.learnt.get(group.cluster, ()))
+        return None if heard else version
+
+    def read(self, place: tuple, group: Group, acquires: bool, level: int, older: Version | None = None) -> None:
+        """A group reads an element by an ordered access or an atomic: what was there last, or an older version. What it
+        acquires by that is forgotten if it polls the element again, since it need not have seen that version."""
+        learnt, key = self.learnt.get(group.cluster, []), (place, group.cta, int(group.columns[0]))
+        for note in self.passing.pop(key, ()):
+            learnt[:] = [n for n in learnt if n is not note]
+        for (wide, who), clock in (self.released.get(place, {}) if older is None else older.released).items():
             if wide > level or who != (group.cta, group.cluster, 0)[wide]:
+                continue
+            if acquires and older is not None:
+                note = Note(group.columns, group.now.copy(), clock)
+                self.learnt.setdefault(group.cluster, []).append(note)
+                self.passing.setdefault(key, []).append(note)
                 continue
             if acquires:
                 self._learn(group, clock)
@@ -168,11 +206,13 @@ class GlobalClocks:
                 pending.append((wide, Note(group.columns, group.now.copy(), clock)))
                 del pending[:len(pending) - NOTES]
 
-    def write(self, place: tuple, groups: list[Group], releases: bool, level: int, modifies: bool) -> None:
-        """Groups write one element in one instruction. An access that `modifies` what it has read continues the release
+    def write(self, place: tuple, groups: list[Group], releases: bool, level: int, modifies: bool,
+              value: np.generic) -> None:
+        """Groups write one element, which held `value`, in one instruction. An access that `modifies` what it has read continues the release
         sequence of the writes before it (PTX ISA, "Observation"); any other begins a new one, and which group's value
         stays is open."""
-        before = self.released.get(place, {})
+        before, last = self.released.get(place, {}), groups[-1]
+        self.versions[place] = Version(value, before, last.cta, int(last.columns[0]), int(last.now[0])), set()
         after = dict(before) if modifies else {}
         for wide in range(level + 1):
             found = [self._clock_to_release(g) if releases else self._fenced_clock(g, wide) for g in groups]

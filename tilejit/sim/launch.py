@@ -137,6 +137,7 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool,
             raise LaunchError(f"{param.name} holds {param.type.dtype}, not {arg.dtype}")
         memory = GlobalMemory(arg, param.name, number)
         memory.maybe_written, memory.touched = param in program.written, program.touched[param]
+        memory.polled, memory.ordered = (param in some or program.by_address for some in (program.polled, program.ordered))
         env[param] = SimBuffer(param.type, memory, 0, arg.shape, memory.strides)
         memories.append(memory)
     if program.by_address:
@@ -176,11 +177,11 @@ def share_shadows(memories: list[GlobalMemory], all_threads: bool, finest: int) 
     for group in groups:
         low = group[0].address
         high = max(m.address + m.bytes.size for m in group)
-        written = any(m.maybe_written for m in group)
+        written, polled, ordered = (any(getattr(m, name) for m in group) for name in ("maybe_written", "polled", "ordered"))
         contended = written and (all_threads or sum(m.touched for m in group) > 1)
         shadow = GlobalShadow(low, high - low, min(finest, *(m.itemsize for m in group)), contended)
         for m in group:
-            m.shadow, m.maybe_written = shadow, written
+            m.shadow, m.maybe_written, m.polled, m.ordered = shadow, written, polled, ordered
     for m in memories:
         if not hasattr(m, "shadow"):
             m.shadow = GlobalShadow(m.address, 0, m.itemsize)

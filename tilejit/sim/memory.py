@@ -51,6 +51,8 @@ class GlobalMemory:
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]
         self.maybe_written = False
+        self.polled = True    # whether threads read it by atomics and ordered loads
+        self.ordered = True   # whether they acquire or release there
         self.touched = 0    # how many accesses calls may make to it; a call that may repeat its access counts as 2
         self.shadow: GlobalShadow  # while checks are on
 

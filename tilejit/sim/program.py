@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 from ..concurrency import cached_property
 from ..ir.builder import type_as, type_of
@@ -28,6 +29,8 @@ from ..ir.graph import (
 )
 from ..ops.language.addressed import array_
 from ..ops.memory.access_ops import load_, store_
+from ..ops.memory.atomics import atomic_
+from ..ops.memory.ordered import ordered_load
 from ..ops.moves.copy_async import copy_async_
 from ..ops.moves.copy_async.tma.map_edits import map_rebind
 from ..ops.sync.barriers import fence_proxy_async
@@ -102,10 +105,12 @@ class Program:
                            for n in self.nodes)
         self.narrow = any(map(_is_narrow, self.nodes))
         self.fences_global = any(map(_fences_global, self.nodes))
+        self.fences_threads = any(map(fences_threads, self.nodes))
         # whether threads may synchronise through global memory
-        self.meets = any(map(orders, self.nodes)) or self.atomics and any(map(fences_threads, self.nodes))
+        self.meets = any(map(orders, self.nodes)) or self.atomics and self.fences_threads
         self.overwrites_global = any(map(_overwrites_global, self.nodes))
         self.written = _maybe_written(self.nodes)
+        self.polled, self.ordered = (_accessed_by(self.nodes, test) for test in (_polls, orders))
         self.touched = _count_accesses(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)
         values = [v for n in self.nodes for v in results(n)]
@@ -190,14 +195,35 @@ def _overwrites_global(node: Node) -> bool:
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
     """The buffers that some call may write: every memory operand of a call that does more than read, except the
     operands that the call declares as its sources."""
+    root = _roots(nodes)
+    return {root.get(place, place) for place in written_values([node for node in nodes if isinstance(node, Call)])}
+
+
+def _roots(nodes: tuple[Node, ...]) -> dict[Value, Value]:
+    """The buffer that each view of one belongs to."""
     root: dict[Value, Value] = {}
-    calls = [node for node in nodes if isinstance(node, Call)]
-    for call in calls:
-        sources = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
-        for result in call.results:
-            if sources and isinstance(result.type, MEMORY_TYPES):
-                root[result] = root.get(sources[0], sources[0])
-    return {root.get(place, place) for place in written_values(calls)}
+    for call in nodes:
+        if isinstance(call, Call):
+            sources = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
+            root.update((r, root.get(sources[0], sources[0])) for r in call.results
+                        if sources and isinstance(r.type, MEMORY_TYPES))
+    return root
+
+
+def _accessed_by(nodes: tuple[Node, ...], test: Callable[[Node], bool]) -> set[Value]:
+    """The buffers that the calls access for which `test` holds."""
+    root = _roots(nodes)
+    return {root.get(a, a) for node in nodes if isinstance(node, Call) and test(node)
+            for a in node.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)}
+
+
+def _polls(node: Node) -> bool:
+    """Whether a node reads what others may have written by atomics and ordered stores."""
+    if not isinstance(node, Call):
+        return False
+    if node.op is atomic_:
+        return node.choice is None or node.choice.plan.returns
+    return node.op is ordered_load or re.match(r"(ld|atom)\.", node.attrs.get("form", "")) is not None
 
 
 def _places_of_barriers(nodes: tuple[Node, ...]) -> int:
