@@ -351,6 +351,8 @@ class Machine(Protocol):
     @property
     def active(self) -> Array:
         """The threads that take part, (B or 1, T)."""
+    def only(self, mask: Array) -> AbstractContextManager[None]:
+        """A context in which only those of the active threads act for which `mask` (B or 1, T) is true."""
     @property
     def ctas(self) -> Array:
         """Linear ids of the CTAs in the grid, (B,)."""

@@ -90,6 +90,10 @@ class Atoms:
             if call.attrs.get("each_thread", True) or isinstance(type_of(call.args[0]), Region):
                 for thread in low + np.flatnonzero(reaching[low:high]):
                     yield from (int(thread), int(thread) + 1)
+        elif re.match(r"mbarrier\.(test|try)_wait", call.attrs.get("form", "")):  # phases may differ
+            unit = _UNITS.get(min((a.type.uniform for a in call.args if isinstance(a, Value)
+                                   and isinstance(a.type, Scalar)), default=Uniformity.GRID))
+            yield from range(low, high, unit) if unit else ()
         elif self.fences and call.attrs.get("each_thread") is False:
             yield from (low, low + 1)
 

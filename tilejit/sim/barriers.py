@@ -55,7 +55,7 @@ class MBarrier:
     the (CTA rank, line) of an arrival that is not ordered after the end of the previous phase. `coming` counts the
     arrivals of copies in flight. `announced` holds the announcements of the current phase after which none of its
     arrivals is known to come. `born` is the column and epoch of the initialisation, None if that was at the kernel's
-    entry.
+    entry, and `visible` says whether a ``fence.mbarrier_init`` followed it.
     """
 
     count: int
@@ -79,6 +79,7 @@ class MBarrier:
     early: tuple[int, int] | None = None
     coming: int = 0
     born: tuple[int, int] | None = None
+    visible: bool = False
     announced: tuple[Announcement, ...] = ()
 
     def copy(self) -> MBarrier:

@@ -119,6 +119,8 @@ class Engines(Component):
         self.m.sim.note_issue(op)
         if self.m.checks:
             self._check_issue(op, world, operation.proxy, ahead)
+            for rank, number, _ in op.targets if operation.proxy else ():
+                self.m.barriers.check_visible(world, rank, number)
         world.launch(op, self.m.sim.cells)
         self.m.sim.flying += 1
         for rank, number, _ in op.targets:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from .vector_clocks import ORDER, Clocks
 
-NOTES = 256    # how many acquisitions by parts of a cluster are kept apart
+NOTES = 1024   # how many acquisitions by parts of a cluster are kept apart
 FENCES = 16    # how many fences of an atom
 CTA, CLUSTER, GRID = range(3)   # scopes
 
@@ -56,6 +56,47 @@ class Note(NamedTuple):
         return found
 
 
+class Notes:
+    """What the threads of a cluster, or of a CTA, have acquired."""
+
+    def __init__(self) -> None:
+        self._notes: dict[tuple, Note] = {}  # by columns and epochs
+        self._last: dict[bytes, Note] = {}  # by columns
+        self.passing: dict[tuple, list[Note]] = {}  # by the places of polls that returned older versions
+        self._merged = 0  # how many notes there were after the last merge
+
+    def __iter__(self) -> Iterator[Note]:
+        yield from self._notes.values()
+        for notes in self.passing.values():
+            yield from notes
+
+    def add(self, group: Group, clock: np.ndarray, ranks: range) -> None:
+        """Add what a group of a cluster with these ranks has acquired."""
+        columns, epochs = group.columns, group.now
+        last = self._last.get(columns.tobytes())
+        if last is not None and (last.clock is clock or not (clock > last.clock).any()):
+            return
+        key = columns.tobytes(), epochs.tobytes()
+        before = self._notes.get(key)
+        if before is not None:
+            clock = np.maximum(before.clock, clock) if before.clock is not clock else clock
+        self._notes[key] = self._last[key[0]] = Note(columns, epochs.copy(), clock)
+        if len(self._notes) > 2 * self._merged + 4:
+            self.merge(group.clocks, ranks)
+
+    def merge(self, clocks: Clocks, ranks: range) -> None:
+        """Keep what all threads know once."""
+        common = [key for key, n in self._notes.items() if all(n.is_known(clocks, rank).all() for rank in ranks)]
+        if len(common) > 1 or common and common[0]:
+            found = [self._notes.pop(key) for key in common]
+            whole = found[0].clock if len(found) == 1 else np.maximum.reduce([n.clock for n in found])
+            self._notes = {(): Note(found[0].columns, found[0].epochs, whole, by_all=True), **self._notes}
+        for key in list(self._notes)[1:len(self._notes) - NOTES]:
+            del self._notes[key]
+            self._last.clear()
+        self._merged = len(self._notes)
+
+
 class Version(NamedTuple):
     """What an element held before its last write, what had been released there, and that write."""
 
@@ -84,24 +125,23 @@ class GlobalClocks:
 
     def forget_threads(self) -> None:
         """Forget what threads know: those of the clusters so far have ended."""
-        self.learnt: dict[int, list[Note]] = {}                # cluster -> what its threads have acquired
-        self.viewed: dict[int, list[Note]] = {}                # CTA -> what its copy engines see, by proxy fences
+        self.learnt: dict[int, Notes] = {}                     # cluster -> what its threads have acquired
+        self.viewed: dict[int, Notes] = {}                     # CTA -> what its copy engines see, by proxy fences
         self.pending: dict[int, list[tuple[int, Note]]] = {}   # cluster -> levels and what relaxed reads returned
-        self.passing: dict[tuple, list[Note]] = {}             # what groups have acquired by older versions
         # cluster -> column -> epochs, levels and clocks of the fences of an atom
         self.fences: dict[int, dict[int, list[tuple[int, int, np.ndarray]]]] = {}
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def known_by(self, cta: int) -> list[Note]:
+    def known_by(self, cta: int) -> Iterable[Note]:
         """What the threads of a CTA (+ 1) know."""
-        return self.learnt.get(int(self.cluster_of[cta]), [])
+        return self.learnt.get(int(self.cluster_of[cta]), Notes())
 
-    def views(self, cta: int) -> list[Note]:
+    def views(self, cta: int) -> Iterable[Note]:
         """What the copy engines of a CTA (+ 1) see, for copies of threads that know the notes."""
-        return self.viewed.get(cta, [])
+        return self.viewed.get(cta, Notes())
 
-    def find_unknown(self, notes: Callable[[int], list[Note]], mine: np.ndarray, theirs: np.ndarray,
+    def find_unknown(self, notes: Callable[[int], Iterable[Note]], mine: np.ndarray, theirs: np.ndarray,
                      columns: np.ndarray, epochs: np.ndarray, has_met: Callable) -> np.ndarray:
         """Of accesses by the CTAs `theirs` (+ 1), (column, epoch), those that the CTAs `mine` (+ 1), which access the
         same cells now, do not know of by their `notes`. ``has_met(note, which)`` says of some of the accessors whether
@@ -143,29 +183,19 @@ class GlobalClocks:
 
     # -- what threads do -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _note(found: list[Note], group: Group, clock: np.ndarray, ranks: Iterable[int]) -> None:
-        """Record what a group has acquired. What all atoms of `ranks` know is kept once."""
-        columns, alike = group.columns, [n for n in found if not n.by_all]
-        if any(np.array_equal(n.columns, columns) and (n.clock is clock or not (clock > n.clock).any())
-               for n in alike[-4:]):
-            return
-        found.append(Note(columns, group.now.copy(), clock))
-        common = [n for n in found if all(n.is_known(group.clocks, rank).all() for rank in ranks)]
-        if common:
-            whole = common[0].clock if len(common) == 1 else np.maximum.reduce([n.clock for n in common])
-            taken = set(map(id, common))
-            found[:] = [Note(columns, columns, whole, by_all=True), *(n for n in found if id(n) not in taken)]
-        del found[1:len(found) - NOTES]
-
     def _learn(self, group: Group, clock: np.ndarray) -> None:
-        self._note(self.learnt.setdefault(group.cluster, []), group, clock, range(group.clocks.ranks))
+        self.learnt.setdefault(group.cluster, Notes()).add(group, clock, range(group.clocks.ranks))
+
+    def merge(self, group: Group) -> None:
+        """Merge what all threads of a cluster know, behind a barrier."""
+        if group.cluster in self.learnt:
+            self.learnt[group.cluster].merge(group.clocks, range(group.clocks.ranks))
 
     def proxy_fence(self, group: Group) -> None:
         """A proxy fence of global memory: copy engines of the CTA now see what the group knows."""
         clock = self._knowledge(group)
         if clock.any():
-            self._note(self.viewed.setdefault(group.cta, []), group, clock, (group.rank,))
+            self.viewed.setdefault(group.cta, Notes()).add(group, clock, range(group.rank, group.rank + 1))
 
     def find_older(self, place: tuple, group: Group) -> Version | None:
         """What was at an element before its last write, if a group may still read that: it does not know of the write,
@@ -187,16 +217,13 @@ class GlobalClocks:
     def read(self, place: tuple, group: Group, acquires: bool, level: int, older: Version | None = None) -> None:
         """A group reads an element by an ordered access or an atomic: what was there last, or an older version. What it
         acquires by that is forgotten if it polls the element again, since it need not have seen that version."""
-        learnt, key = self.learnt.get(group.cluster, []), (place, group.cta, int(group.columns[0]))
-        for note in self.passing.pop(key, ()):
-            learnt[:] = [n for n in learnt if n is not note]
+        learnt, key = self.learnt.setdefault(group.cluster, Notes()), (place, group.cta, int(group.columns[0]))
+        learnt.passing.pop(key, None)
         for (wide, who), clock in (self.released.get(place, {}) if older is None else older.released).items():
             if wide > level or who != (group.cta, group.cluster, 0)[wide]:
                 continue
             if acquires and older is not None:
-                note = Note(group.columns, group.now.copy(), clock)
-                self.learnt.setdefault(group.cluster, []).append(note)
-                self.passing.setdefault(key, []).append(note)
+                learnt.passing.setdefault(key, []).append(Note(group.columns, group.now.copy(), clock))
                 continue
             if acquires:
                 self._learn(group, clock)
@@ -208,9 +235,9 @@ class GlobalClocks:
 
     def write(self, place: tuple, groups: list[Group], releases: bool, level: int, modifies: bool,
               value: np.generic) -> None:
-        """Groups write one element, which held `value`, in one instruction. An access that `modifies` what it has read continues the release
-        sequence of the writes before it (PTX ISA, "Observation"); any other begins a new one, and which group's value
-        stays is open."""
+        """Groups write one element, which held `value`, in one instruction. An access that `modifies` what it has read
+        continues the release sequence of the writes before it (PTX ISA, "Observation"); any other begins a new one, and
+        which group's value stays is open."""
         before, last = self.released.get(place, {}), groups[-1]
         self.versions[place] = Version(value, before, last.cta, int(last.columns[0]), int(last.now[0])), set()
         after = dict(before) if modifies else {}

@@ -8,7 +8,7 @@ see `global_races`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,14 +128,14 @@ class Accessor:
         return (known[world, self.atoms()[:, None], columns] >= epochs).all(axis=0)
 
     def find_unknown(self, where: tuple, shape: tuple, marks: Marks, view,
-                     notes: Callable[[int], list[Note]] | None = None) -> np.ndarray:
+                     notes: Callable[[int], Iterable[Note]] | None = None) -> np.ndarray:
         """Of the accesses `marks` to the cells `where`, those that the accessor does not know of by atomics and fences:
         by `notes` of `GlobalClocks`, by default what its threads know."""
         columns, epochs, theirs = (view(a)[where] for a in (marks.column, marks.epoch, marks.cta))
         return self.find_unheard(where, shape, theirs, columns, epochs, notes)
 
     def find_unheard(self, where: tuple, shape: tuple, theirs: np.ndarray, columns: np.ndarray, epochs: np.ndarray,
-                     notes: Callable[[int], list[Note]] | None = None) -> np.ndarray:
+                     notes: Callable[[int], Iterable[Note]] | None = None) -> np.ndarray:
         """`find_unknown` of accesses (column, epoch) by the CTAs `theirs` (+ 1)."""
         clocks = self.m.sim.global_clocks
         if clocks is None:

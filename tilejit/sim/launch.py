@@ -137,7 +137,8 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool,
             raise LaunchError(f"{param.name} holds {param.type.dtype}, not {arg.dtype}")
         memory = GlobalMemory(arg, param.name, number)
         memory.maybe_written, memory.touched = param in program.written, program.touched[param]
-        memory.polled, memory.ordered = (param in some or program.by_address for some in (program.polled, program.ordered))
+        memory.polled = program.by_address or param in program.polled
+        memory.ordered = program.by_address or param in program.ordered
         env[param] = SimBuffer(param.type, memory, 0, arg.shape, memory.strides)
         memories.append(memory)
     if program.by_address:
@@ -177,11 +178,13 @@ def share_shadows(memories: list[GlobalMemory], all_threads: bool, finest: int) 
     for group in groups:
         low = group[0].address
         high = max(m.address + m.bytes.size for m in group)
-        written, polled, ordered = (any(getattr(m, name) for m in group) for name in ("maybe_written", "polled", "ordered"))
+        written, polled = any(m.maybe_written for m in group), any(m.polled for m in group)
+        acquired = any(m.ordered for m in group)
         contended = written and (all_threads or sum(m.touched for m in group) > 1)
         shadow = GlobalShadow(low, high - low, min(finest, *(m.itemsize for m in group)), contended)
         for m in group:
-            m.shadow, m.maybe_written, m.polled, m.ordered = shadow, written, polled, ordered
+            m.shadow, m.maybe_written = shadow, written
+            m.polled, m.ordered = polled, acquired
     for m in memories:
         if not hasattr(m, "shadow"):
             m.shadow = GlobalShadow(m.address, 0, m.itemsize)

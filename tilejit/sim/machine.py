@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +96,16 @@ class Machine:
     def active(self) -> np.ndarray:
         """The active threads, (B or 1, T)."""
         return np.ones((1, self.threads), bool) if self.active_mask is None else self.active_mask
+
+    @contextmanager
+    def only(self, mask: np.ndarray) -> Iterator[None]:
+        """A context in which only those of the active threads act for which `mask` (B or 1, T) is true."""
+        frame, before = self.fiber.frames[-1], self.active_mask
+        frame.active = self.active & mask
+        try:
+            yield
+        finally:
+            frame.active = before
 
     @cached_property
     def ctas(self) -> np.ndarray:

@@ -113,8 +113,9 @@ class MBarriers(Component):
             return False
         if found.born is not None and self.m.checks:  # initialised in the kernel
             column, epoch = found.born
+            plane = PASSED if found.visible else ORDER  # the fence has published it to those that run after its thread
             late = [a for a in self.m.active_atoms if world.clocks.column(self.m.rank, int(a)) != column
-                    and world.clocks.known[self.m.rank, a, ORDER, column] < epoch]
+                    and world.clocks.known[self.m.rank, a, plane, column] < epoch]
             if late:
                 found.born = None
                 place = self.m.sim.locs[found.line]
@@ -123,6 +124,23 @@ class MBarriers(Component):
                                                     "Synchronise after the initialisation",
                                other=place)
         return True
+
+    def check_visible(self, world: World, rank: int, number: int) -> None:
+        """Report an mbarrier on which a copy through the async proxy completes although no fence made its
+        initialisation visible there."""
+        found = world.barriers[rank, number]
+        if found.born is None or found.visible:
+            return
+        (column, epoch), clocks = found.born, world.clocks
+        atom = int(self.m.active_atoms[0])
+        own = clocks.column(self.m.rank, atom) == column
+        if max(clocks.known[self.m.rank, atom, clocks.fence_plane(column, rank), column],
+               own * clocks.fences_of(self.m.rank, rank)[atom]) < epoch:
+            found.born = None
+            place = self.m.sim.locs[found.line]
+            self.m.finding("missing-proxy-fence",
+                           "the copy completes on an mbarrier through the async proxy, and no fence_mbarrier_init() "
+                           f"follows its initialisation at line {place.line if place else '?'}", other=place)
 
     def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
         """Arrive for the scope with `n` arrivals (in a partial scope, `n` for each active thread). `alone` says that
@@ -258,13 +276,15 @@ class MBarriers(Component):
         return self._test(barrier, parity, waited=self.m.fiber.node in self.m.sim.program.spins)
 
     def _test(self, barrier: SimBarrier, parity: Any, waited: bool) -> np.ndarray:
+        seen = self.m.sim.program.is_read(self.m.fiber.node)
         result = np.zeros((self.m.batch, 1), bool)
         for positions, (index, peer, phase) in self.m.cases(barrier.index, barrier.peer, parity):
             rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
             for world, where in self.m.worlds(positions):
                 if self.is_usable(world, rank, number) and world.barriers[rank, number].has_passed(phase):
                     result[slice(None) if where is None else where] = True
-                    self.learn(world, rank, number, waited)
+                    if seen:  # else nothing makes the thread wait for the phase
+                        self.learn(world, rank, number, waited)
         self.m.sim.asked |= not result.all()
         return result
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .component import Component
-from .global_access import kept_threads
 from .global_clocks import Group, level_of
 from .global_threads import Accessor
 from .memory import GlobalMemory
@@ -20,12 +19,16 @@ from .values import SimBuffer
 
 
 class Elements(NamedTuple):
-    """Elements of a memory, the CTA + 1 that accesses each, and its thread; a number: that of the first thread of the
-    scope, which accesses all."""
+    """Elements of a memory, the CTA + 1 that accesses each, and its thread; one for all: the first thread of the
+    scope."""
 
-    index: np.ndarray
+    at: np.ndarray
     ids: np.ndarray
-    threads: np.ndarray | int
+    threads: np.ndarray
+
+    def take(self, order: np.ndarray | slice) -> Elements:
+        """The elements in another order."""
+        return Elements(self.at[order], self.ids[order], self.threads[order] if self.threads.ndim else self.threads)
 
 
 class OrderedAccess(Component):
@@ -49,41 +52,36 @@ class OrderedAccess(Component):
         memory = buffer.memory
         index, keep, shape = self.m.global_memory.indices(buffer, coords, mask, True, values)
         shape = (self.m.batch, *shape[1:])
-        index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
-        compare = None if compare is None else np.broadcast_to(compare, shape)
-        keep = None if keep is None else np.broadcast_to(keep, shape)
-        ids = np.broadcast_to((self.m.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        flat, changed = memory.elements(dtype), False
-        old: np.ndarray | None = np.zeros(shape, dtype)
-        at, given, expected, who = index, values, compare, ids
-        if keep is not None:
-            at, given, who = index[keep], values[keep], ids[keep]
-            expected = None if compare is None else compare[keep]
+        elements = self._elements(index, keep, shape, owner)
+        old: np.ndarray | None = np.zeros(shape, dtype) if need_old else None
         if shape[1:] == (1,) and (order is not None or need_old):
             self._share_result(order is not None)
-        if at.size:
-            meets = self.m.checks and self._may_meet(memory, order)
-            turns = self._turns(who.reshape(-1))
-            at, given, who = (x.reshape(-1)[turns] for x in (at, given, who))
-            expected = None if expected is None else expected.reshape(-1)[turns]
-            before, changed = apply_atomic(flat, at, kind, given, expected, need_old or meets)
-            if before is not None and need_old and old is not None:
+        if elements.at.size:
+            meets, turns = self._may_meet(memory, order), self._turns(elements.ids)
+            mine = elements.take(turns)
+            given, expected = (None if x is None else _pick(x, keep, shape)[turns] for x in (values, compare))
+            assert given is not None  # only `compare` may be
+            before, changed = apply_atomic(memory.elements(dtype), mine.at, kind, given, expected, need_old or meets)
+            if old is not None and before is not None:
                 kept = np.empty_like(before)
                 kept[turns] = before
-                old[... if keep is None else keep] = kept.reshape(shape) if keep is None else kept
-            if self.m.checks:
-                if meets:
-                    threads = kept_threads(self.m.global_memory.threads_of(shape, owner, writing=True), keep, shape)
-                    one_each = _one_each(threads, index if keep is None else index[keep])
-                    wrote = None if kind != "cas" or before is None or expected is None else before == expected
-                    self._meet(memory, Elements(at, who, one_each if np.ndim(one_each) == 0 else one_each[turns]), order,
-                               scope, before=before, wrote=wrote)
-                self._check_ordered(memory, index, keep, shape, owner, "write", scope)
-                if meets:
-                    self.end_epoch(self.m.active_atoms)
-            self.m.global_memory.count("atomics", at.size * memory.itemsize)
-        self.m.sim.version += changed
-        return old if need_old else None
+                old[np.ones(shape, bool) if keep is None else np.broadcast_to(keep, shape)] = kept
+            if meets:
+                wrote = None if expected is None or before is None else before == expected
+                self._meet(memory, mine, order, scope, before=before, wrote=wrote)
+            self._check_ordered(memory, index, keep, shape, owner, "write", scope)
+            if meets:
+                self.end_epoch(self.m.active_atoms)
+            self.m.global_memory.count("atomics", elements.at.size * memory.itemsize)
+            self.m.sim.version += changed
+        return old
+
+    def _elements(self, index: np.ndarray, keep: np.ndarray | None, shape: tuple, owner) -> Elements:
+        """The elements of an access of this shape."""
+        ids = (self.m.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1))
+        threads = np.asarray(self.m.global_memory.threads_of(shape, owner, writing=True))
+        return Elements(_pick(index, keep, shape), _pick(ids, keep, shape),
+                        _pick(threads, keep, shape) if threads.ndim else threads)
 
     def _turns(self, ids: np.ndarray) -> np.ndarray | slice:
         """The order in which the elements of the CTAs `ids` are accessed: one CTA after the other, in any order."""
@@ -102,6 +100,10 @@ class OrderedAccess(Component):
         values = self._order(buffer, coords, mask, values, owner, sem, scope, writes=False)
         if sem == "acquire" and self.m.active_mask is None and not alone:
             self._share_result(True)
+            clocks = self.m.sim.global_clocks
+            if clocks is not None and len(self.m.atoms) == len(self.m.sim.atom_start):
+                for group in self.groups(self.m.atoms):
+                    clocks.merge(group)
         return values
 
     def write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str,
@@ -121,20 +123,16 @@ class OrderedAccess(Component):
         memory, order = buffer.memory, None if sem == "relaxed" else sem
         index, keep, shape = self.m.global_memory.indices(buffer, coords, mask, True, values if writes else None)
         shape = (self.m.batch, *shape[1:])
-        index, keep = np.broadcast_to(index, shape), None if keep is None else np.broadcast_to(keep, shape)
-        ids = np.broadcast_to(self.m.ctas.reshape(-1, *(1,) * (len(shape) - 1)) + 1, shape)
-        if keep is not None and not keep.any():
+        elements = self._elements(index, keep, shape, owner)
+        if not elements.at.size:
             return values
-        meets = self._may_meet(memory, order)
+        meets = self._may_meet(memory, order) and (writes or self.m.sim.program.is_read(self.m.fiber.node))
         if meets:
-            at, of = (index, ids) if keep is None else (index[keep], ids[keep])
-            threads = kept_threads(self.m.global_memory.threads_of(shape, owner, writing=True), keep, shape)
-            elements = Elements(at.reshape(-1), of.reshape(-1), _one_each(threads, at))
-            before = memory.elements(buffer.type.dtype.np)[elements.index] if writes else None
+            before = memory.elements(buffer.type.dtype.np)[elements.at] if writes else None
             older = self._meet(memory, elements, order, scope, before=before, reads=not writes)
             if older:
-                values = np.array(np.broadcast_to(values, shape))
-                places = np.arange(values.size) if keep is None else np.flatnonzero(keep)
+                values = np.broadcast_to(values, shape).copy()  # in C order
+                places = np.flatnonzero(np.ones(shape, bool) if keep is None else np.broadcast_to(keep, shape))
                 for position, value in older:
                     values.reshape(-1)[places[position]] = value
                 self.m.sim.version += 1  # the next read may see another value
@@ -145,37 +143,29 @@ class OrderedAccess(Component):
 
     def _may_meet(self, memory: GlobalMemory, order: str | None) -> bool:
         """Whether threads may synchronise by an access to a memory. One that nobody polls orders nothing."""
-        return (self.m.sim.global_clocks is not None and memory.polled
+        return (self.m.checks and self.m.sim.global_clocks is not None and memory.polled
                 and (order is not None or self.m.sim.program.fences_threads or memory.ordered))
 
     def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str,
                        scope: str) -> None:
-        """Check the accesses to the elements `index` (where `keep`) for conflicts with ordinary accesses of others."""
-        ids = np.broadcast_to((self.m.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        if keep is None:
-            cells, mine = self.m.global_memory.cells(memory, index), ids
-        else:
-            cells, mine = self.m.global_memory.cells(memory, index[keep]), ids[keep]
-        threads = None
-        if memory.shadow.threads is not None:
-            threads = self.m.global_memory.threads_of(shape, owner, writing=True)
-            if keep is None and np.ndim(threads):
-                threads = np.broadcast_to(threads, shape)
-            else:
-                threads = kept_threads(threads, keep, shape)
-        cells, mine, threads = self.m.global_memory.cover(memory, cells, mine, threads)
-        cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
-        if threads is not None:
-            who = Accessor(self.m, mine, threads.reshape(-1) if np.ndim(threads) else threads)
+        """Check the accesses to the elements `index` (where `keep`) for conflicts with accesses of others."""
+        if not self.m.checks:
+            return
+        at, ids, by = self._elements(self.m.global_memory.cells(memory, index), keep, shape, owner)
+        threads = None if memory.shadow.threads is None else by
+        cells, ids, threads = self.m.global_memory.cover(memory, at, ids, threads)
+        who = None if threads is None else Accessor(self.m, ids, threads)
         if what == "write":
-            found = memory.shadow.atomic(cells, mine, level_of(scope), who)
+            found = memory.shadow.atomic(cells, ids, level_of(scope), who)
         else:
-            found = memory.shadow.atomic_read(cells, mine, level_of(scope), self.m.sim.global_clocks, who)
+            found = memory.shadow.atomic_read(cells, ids, level_of(scope), self.m.sim.global_clocks, who)
         self.m.global_memory.judge(memory, what, found)
 
     def _share_result(self, ordered: bool) -> None:
         """The result of an access made once for the scope reaches all its threads. An `ordered` access has a barrier
         of the scope before or after it."""
+        if self.m.threads == 1:
+            return
         self.m.sync.exchange()
         if ordered and self.m.sim.contended:
             for world, _ in self.m.worlds():
@@ -199,12 +189,12 @@ class OrderedAccess(Component):
     def _meet(self, memory: GlobalMemory, elements: Elements, order: str | None, scope: str, before: np.ndarray | None,
               wrote: np.ndarray | None = None, reads: bool = True) -> list[tuple[np.ndarray, np.generic]]:
         """Let CTAs synchronise, with those within `scope`, at elements that they read, write (then `before` has the
-        values so far), or both; `wrote` says which ones have been written. Returns the older values that a load returns,
-        with the numbers of their elements: what a thread reads may be older than the last write as long as it does not
-        know of that (PTX ISA, "Causality Order"), and so each sees the value before the last one first."""
+        values so far), or both; `wrote` says which ones have been written. Returns the older values that a load
+        returns, with the numbers of their elements: what a thread reads may be older than the last write as long as it
+        does not know of that (PTX ISA, "Causality Order"), and so each sees the value before the last one first."""
         clocks = self.m.sim.global_clocks
         assert clocks is not None
-        cells, threads = self.m.global_memory.cells(memory, elements.index), elements.threads
+        cells, threads = self.m.global_memory.cells(memory, elements.at), elements.threads
         each = None if np.ndim(threads) == 0 else self.m.sim.atom_of[threads]
         everyone, level = self.m.active_atoms, level_of(scope)
         first = everyone[:1] if each is not None or threads < 0 else self.m.sim.atom_of[[int(threads)]]
@@ -242,6 +232,7 @@ class OrderedAccess(Component):
             self.end_epoch(self.m.active_atoms)
 
 
-def _one_each(threads: np.ndarray | int, elements: np.ndarray) -> np.ndarray | int:
-    """The thread that accesses each of the elements, or one of them for all."""
-    return threads if np.ndim(threads) == 0 else np.broadcast_to(threads, elements.shape).reshape(-1)
+def _pick(x: np.ndarray, keep: np.ndarray | None, shape: tuple) -> np.ndarray:
+    """The values of `x`, of a shape, where the mask `keep` is true, in one row."""
+    whole = np.broadcast_to(x, shape)
+    return whole.reshape(-1) if keep is None else whole[np.broadcast_to(keep, shape)]

@@ -138,6 +138,17 @@ class Program:
     def dependences(self) -> Dependences:
         return Dependences(self.graph)
 
+    @cached_property
+    def _read(self) -> set[Value]:
+        """The values that anything reads."""
+        found = {o for node in self.nodes for o in operands(node) if isinstance(o, Value)}
+        inner = [block for node in self.nodes for block in blocks(node)]
+        return found.union(y for block in (self.graph.body, *inner) for y in block.yields if isinstance(y, Value))
+
+    def is_read(self, node: Node) -> bool:
+        """Whether anything reads a result of a node."""
+        return not self._read.isdisjoint(results(node))
+
     def code(self, block: Block, node: Node | None = None) -> Code:
         """The code of a block of `node` (None for the kernel's body)."""
         key = id(block)

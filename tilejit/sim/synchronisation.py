@@ -107,14 +107,16 @@ class Synchronisation(Component):
                 total = self.m.sim.ranks * self.m.sim.program.threads
                 barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks),
                                                                  empty_clock(world.clocks))
-            arrived = [("cluster", self.m.rank, int(atom)) for atom in self.m.atoms]
+            atoms = self.m.active_atoms
+            arrived = [("cluster", self.m.rank, int(atom)) for atom in atoms]
             if any(key in world.facts for key in arrived):
                 self.m.fault(world, "barrier-phase",
                              "the threads arrive at the cluster's barrier for the second time without a wait in "
                              "between; a kernel with a cluster also ends with a barrier of all its threads")
             world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
             self.m.sim.note_arrival(world, ("cluster",), barrier.generation + 1)
-            barrier.arrive(self.m.threads, self.m.barriers.release_clock(world, self.m.atoms, relaxed)[0])
+            threads = sum(stop - start for start, stop in map(self.m.sim.atom_threads, atoms))
+            barrier.arrive(threads, self.m.barriers.release_clock(world, atoms, relaxed)[0])
 
     def cluster_wait(self) -> RowWait:
         """Wait until all threads of the cluster have arrived."""
@@ -171,8 +173,12 @@ class Synchronisation(Component):
                 world.clocks.fence(self.m.rank, atoms, peers=peers)
 
     def fence_mbarrier_init(self) -> None:
-        """Make initialised mbarriers visible to other CTAs and the async proxy. No effect:
-        the simulator's are visible at once."""
+        """``fence.mbarrier_init``: the mbarriers that the threads have initialised are visible to the async proxy, and
+        after a relaxed arrival at the cluster's barrier to other CTAs."""
+        for world, _ in self.m.worlds():
+            columns = set(world.clocks.column(self.m.rank, self.m.active_atoms).tolist())
+            for barrier in world.barriers.values():
+                barrier.visible |= barrier.born is not None and barrier.born[0] in columns
 
     def griddepcontrol_wait(self) -> None:
         """Wait for the preceding grids. No effect: launches are simulated one after the other."""
@@ -196,7 +202,7 @@ class ClusterWait(RowWait):
 
     def events(self):
         for world, _ in self.m.peek():
-            for atom in self.m.atoms:
+            for atom in self.m.active_atoms:
                 yield world, ("cluster", world.facts.get(("cluster", self.m.rank, int(atom)), 0))
 
 
@@ -253,7 +259,7 @@ def _named_pass(m, generations: np.ndarray, index: np.ndarray, number: Any) -> N
 def _cluster_ready(m) -> np.ndarray:
     ready = np.zeros(m.batch, bool)
     for world, where in m.peek():
-        wanted = [world.facts.get(("cluster", m.rank, int(atom))) for atom in m.atoms]
+        wanted = [world.facts.get(("cluster", m.rank, int(atom))) for atom in m.active_atoms]
         ready[slice(None) if where is None else where] = (None not in wanted
                                                           and world.named["cluster",].generation >= max(wanted))
     return ready
@@ -261,7 +267,7 @@ def _cluster_ready(m) -> np.ndarray:
 
 def _cluster_words(m) -> str:
     world = m.peek()[0][0]
-    if any(("cluster", m.rank, int(atom)) not in world.facts for atom in m.atoms):
+    if any(("cluster", m.rank, int(atom)) not in world.facts for atom in m.active_atoms):
         return "waits for the cluster's barrier, at which it has not arrived"
     barrier = world.named["cluster",]
     return f"waits for the cluster's barrier, where {barrier.arrived} of {barrier.threads} threads have arrived"
@@ -269,6 +275,6 @@ def _cluster_words(m) -> str:
 
 def _cluster_pass(m) -> None:
     for world, _ in m.worlds():
-        for atom in m.atoms:
+        for atom in m.active_atoms:
             del world.facts["cluster", m.rank, int(atom)]
-        world.clocks.acquire(m.rank, m.atoms, world.named["cluster",].done)
+        world.clocks.acquire(m.rank, m.active_atoms, world.named["cluster",].done)

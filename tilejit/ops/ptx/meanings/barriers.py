@@ -96,10 +96,16 @@ def count_bytes(m, form, x):
 def test_phase(m, form, x):
     """test_wait and try_wait. try_wait may return before the phase completes; the simulated one never blocks."""
     parity = x["parity"] if "parity" in x else x["state"] >> np.uint64(_PARITY)
-    shape = parity.shape[0], m.threads
-    first = np.broadcast_to(m.active, shape).argmax(axis=1)[:, None]
-    return m.barriers.test(barrier_of(m, form, x), np.take_along_axis(np.broadcast_to(parity, shape), first,
-                                                                      axis=1).astype(np.int64))
+    barrier, active = barrier_of(m, form, x), np.broadcast_to(m.active, (m.batch, m.threads))
+    parities = np.broadcast_to(parity, active.shape).astype(np.int64) & 1
+    first = np.take_along_axis(parities, active.argmax(axis=1)[:, None], axis=1)
+    if (parities == first)[active].all():
+        return m.barriers.test(barrier, first)
+    result = np.zeros(active.shape, bool)
+    for each in np.unique(parities[active]).tolist():  # threads that ask for different phases
+        with m.only(parities == each):
+            result |= m.barriers.test(barrier, np.full((1, 1), each)) & (parities == each)
+    return result
 
 
 # -- barriers of the CTA -----------------------------------------------------------------------------------------------
