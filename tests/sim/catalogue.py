@@ -19,6 +19,7 @@ import test_causes as causes
 import test_clusters as clusters
 import test_global_races as races
 import test_global_thread_races as threads
+import test_grid_order as order
 import test_odd_corners as corners
 import test_parted_threads as parted
 import test_refills as refills
@@ -194,6 +195,23 @@ FAULTS: list[Fault] = [
     fault(parted.counted_by_two, dict(FENCE=True), parted.A, parted.B, FENCE=False, COPY=False),
     fault(parted.counted_by_two, dict(FENCE=True), parted.A, parted.B, FENCE=False, COPY=True),
     fault(parted.another_s, dict(SYNC=True), parted.A, parted.B, SYNC=False),
+    # what threads release and acquire
+    fault(order.passed_on, dict(SYNC=True), order.A, order.B, order.B, order.FLAGS, grid=3, SYNC=False),
+    fault(order.fenced_by, dict(READER=True), order.A, order.B, order.B, order.FLAGS, grid=2, READER=False),
+    fault(order.loaded_behind, dict(AFTER=True), order.A, order.B, order.B, order.FLAGS, grid=2, AFTER=False),
+    fault(order.released_in_parts, dict(BOTH=True), order.B, order.B, order.FLAGS, grid=2, BOTH=False),
+    fault(order.polled_by_warps, dict(HOW="acquire"), order.A, order.B, order.B, order.FLAGS, grid=2, HOW="no barrier", ROUNDS=12),
+    *(fault(order.met_by_the_grid, dict(MISSING=0), order.A, order.B, order.B, order.FLAGS, grid=8, MISSING=missing, HOW=how)
+      for missing in (1, 3) for how in ("load", "fence")),
+    fault(order.read_by_the_last, dict(FENCE=True), np.ones((8, 128), np.int32), order.FLAGS, order.B, grid=8, FENCE=False),
+    fault(order.read_beside_the_release, dict(SYNC=True), order.A, order.B, order.FLAGS, grid=2, SYNC=False),
+    fault(order.beside_a_flag, dict(SYNC=True), order.A, order.B, order.FLAGS, COND=True, SYNC=False),
+    fault(order.swapped_behind_a_flag, dict(SYNC=True), order.A, order.FLAGS, SYNC=False),
+    fault(order.handed_over_by_a_flag, dict(HOW="release"), order.A, order.B, order.B, order.FLAGS, HOW="relaxed"),
+    fault(order.counted_in_between, dict(SYNC=True), order.A, order.FLAGS, SYNC=False),
+    fault(order.announced_by_two, dict(BYTES=64), order.A, order.B, BYTES=128),
+    fault(order.each_its_parity, dict(PARITY=0), order.A, order.B, PARITY=1),
+    fault(order.asked_once, dict(WAIT=True), order.A, order.B, WAIT=False),
     # made for the GPU
     *(fault(kernel, repaired, chip.A, chip.output_of(kernel), chip.BLOCKS, grid=len(chip.output_of(kernel)), ctas=528, stacked=1, **faulty)
       for kernel, faulty, repaired, kinds in chip.FAULTS),

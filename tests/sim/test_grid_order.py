@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tilejit as tile
 from faulty import SEEDS
-from test_parted_threads import found, kinds, silent
+from test_parted_threads import found, kinds, same_on_the_gpu, silent
+
+from tests.gpu import in_child, needs_gpu
 
 A = np.arange(16 * 256, dtype=np.int32).reshape(16, 256)
 B = np.zeros_like(A)
@@ -646,3 +648,41 @@ def test_a_copy_completes_on_an_mbarrier_whose_initialisation_a_fence_made_visib
     found(armed, "missing-proxy-fence", A, B, FENCE="")
     for fence in ("init", "proxy"):
         np.testing.assert_array_equal(silent(armed, A, B, FENCE=fence)[1][0, :64], A[0, :64])
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------------------
+
+TWINS = [
+    (passed_on, (A, B, B, FLAGS), dict(THREE, SYNC=True)),
+    (fenced_by, (A, B, B, FLAGS), dict(TWO, READER=True)),
+    (loaded_behind, (A, B, B, FLAGS), dict(TWO, AFTER=True)),
+    (released_in_parts, (B, B, FLAGS), dict(TWO, BOTH=True)),
+    *((flags_of_threads, (A, B, B, FLAGS), dict(grid=(5,), EACH=each, SHIFT=0)) for each in (False, True)),
+    (one_of_sixteen, (A, B, B, FLAGS), dict(TWO, SYNC=True)),
+    *((polled_by_warps, (A, B, B, FLAGS), dict(TWO, HOW=how, ROUNDS=12)) for how in ("acquire", "relaxed")),
+    (changed_on_the_way, (A, B, B, FLAGS), dict(THREE, MODIFY=True)),
+    *((fenced_for_the_cluster, (A, B, B, FLAGS), dict(TWO, SCOPE=scope)) for scope in ("cluster", "gpu")),
+    *((met_by_the_grid, (A, B, B, FLAGS), dict(grid=(8,), MISSING=0, HOW=how)) for how in ("load", "fence")),
+    (reset_and_read, (FLAGS, B), TWO),
+    (read_beside_the_release, (A, B, FLAGS), dict(TWO, SYNC=True)),
+    *((beside_a_flag, (A, B, FLAGS), dict(COND=cond, SYNC=True)) for cond in (False, True)),
+    (swapped_behind_a_flag, (A, FLAGS), dict(SYNC=True)),
+    (handed_over_by_a_flag, (A, B, B, FLAGS), dict(HOW="release")),
+    (counted_in_between, (A, FLAGS), dict(SYNC=True)),
+    (announced_by_two, (A, B), dict(BYTES=64)),
+    (each_its_parity, (A, B), dict(PARITY=0)),
+    (asked_once, (A, B), dict(WAIT=True)),
+    *((met_in_branches, (A, B), dict(TWO, WHERE=where, ALL=True)) for where in ("arrive", "wait")),
+    (initialised, (A,), dict(TWO, FENCE=True)),
+    *((armed, (A, B), dict(FENCE=fence)) for fence in ("init", "proxy")),
+]
+MISREAD = ("asked_once", "armed")  # racecheck does not follow what mbarriers hand over
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(name, marks=[pytest.mark.misread_by_racecheck] if name in MISREAD else [])
+                                    for name in dict.fromkeys(kernel.name for kernel, _, _ in TWINS)])
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_the_right_kernels_give_on_the_gpu_what_the_simulator_says(kernel):
+    for right, arguments, constants in (twin for twin in TWINS if twin[0].name == kernel):
+        same_on_the_gpu(right, *arguments, **constants)

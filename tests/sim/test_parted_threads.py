@@ -507,6 +507,14 @@ def test_threads_part_where_a_condition_of_their_ids_changes_and_else_wherever_i
 
 # -- on a GPU ---------------------------------------------------------------------------------------------------------------------
 
+def same_on_the_gpu(kernel, *args, grid=(1,), **meta):
+    """Without findings on the simulator, and with the same arrays on a GPU."""
+    wanted, there = silent(kernel, *args, grid=grid, **meta), [tile.to_device(a) for a in args]
+    kernel[grid](*there, **meta)
+    for got, want in zip(there, wanted, strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
+
+
 TWO = dict(grid=(2,))
 TWINS = [
     *((refilled, (A, B, ALL), dict(WHO=who, HOW=how)) for who in (all_of_them, as_memory_says) for how in ("load", "store", "atomic")),
@@ -531,10 +539,4 @@ TWINS = [
 @in_child(timeout=60)
 def test_the_right_kernels_give_on_the_gpu_what_the_simulator_says(kernel):
     for right, arguments, constants in (twin for twin in TWINS if twin[0].name == kernel):
-        constants = dict(constants)
-        grid = constants.pop("grid", (1,))
-        wanted = silent(right, *arguments, grid=grid, **constants)
-        there = [tile.to_device(a) for a in arguments]
-        right[grid](*there, **constants)
-        for got, want in zip(there, wanted, strict=True):
-            np.testing.assert_array_equal(got.numpy(), want)
+        same_on_the_gpu(right, *arguments, **constants)
