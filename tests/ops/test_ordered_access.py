@@ -11,7 +11,7 @@ import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 
 sys.path.append(str(Path(__file__).parent.parent / "sim"))
-from faulty import check  # noqa: E402
+from faulty import SEEDS, check  # noqa: E402
 
 
 @tile.jit
@@ -72,9 +72,9 @@ def plain_flag(x, part, flag, y, N: tile.constexpr):
     p = tile.program_id(0) // 2
     if tile.program_id(0) % 2 == 0:
         tile.store(part[p, 0:N], tile.load(x[p, 0:N]) * 2)
-        tile.store(flag[p], 1)  # may find: race
+        tile.store(flag[p], 1)  # races
     else:
-        while tile.load(flag[p], sem="acquire") == 0:  # may find: race
+        while tile.load(flag[p], sem="acquire") == 0:  # races
             pass
         tile.store(y[p, 0:N], 1)
 
@@ -96,7 +96,9 @@ def test_accesses_that_a_flag_does_not_order_are_a_race():
     x, part, flag, y = arrays()
     check(handed_over_relaxed, (10,), x, part, flag, y, N=300)
     check(handed_over_in_the_cta, (10,), x, part, flag, y, N=300)
-    check(plain_flag, (2,), x, part, flag, y, N=300)
+    for seed in SEEDS:  # with an earlier poll, a later one, or both
+        report = plain_flag.simulate((2,), x.copy(), part.copy(), flag.copy(), y.copy(), N=300, seed=seed)
+        assert report.findings and all(f.kind == "race" and f.loc.source_line.endswith("# races") for f in report.findings)
 
 
 @tile.jit(cluster=2)

@@ -136,9 +136,18 @@ class Chunk(Flight, Verdicts):
         # whether a thread has polled since the last change: tested a barrier, or read by an atomic or acquiring load
         self.asked = False
         for rank in range(self.ranks):
-            rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
-            body = Frame(program.code(self.graph.body))
-            self.add(self.FIBER(self, rank, rows, 0, program.threads, dict(env), [body]))
+            for clusters in self._parts():
+                body = Frame(program.code(self.graph.body))
+                self.add(self.FIBER(self, rank, rank * self.clusters + clusters, 0, program.threads, dict(env), [body]))
+
+    def _parts(self) -> list[np.ndarray]:
+        """The clusters that run together: all, or where they may synchronise, under other seeds than 0, two parts, of
+        which one may be ahead of the other."""
+        order = np.arange(self.clusters)
+        if self.patient or self.global_clocks is None or self.clusters < 2:
+            return [order]
+        mask = self.rng.random(self.clusters) < 0.5
+        return [part for part in (order[mask], order[~mask]) if len(part)]
 
     def _number(self, which: range) -> None:
         """Compute the linear and per-axis ids of each row's CTA."""

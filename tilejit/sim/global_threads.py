@@ -59,7 +59,7 @@ class Marks:
 
 
 NO_MARKS = Marks(0)
-SLOTS = 3
+SLOTS = 7
 
 
 @dataclass

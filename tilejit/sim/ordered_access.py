@@ -12,7 +12,7 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .component import Component
-from .global_clocks import Group, level_of
+from .global_clocks import Group, Version, level_of
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer
@@ -192,35 +192,53 @@ class OrderedAccess(Component):
         values so far), or both; `wrote` says which ones have been written. Returns the older values that a load
         returns, with the numbers of their elements: what a thread reads may be older than the last write as long as it
         does not know of that (PTX ISA, "Causality Order"), and so each sees the value before the last one first."""
+        clocks, level, older = self.m.sim.global_clocks, level_of(scope), []
+        assert clocks is not None
+        acquires, releases = order in ("acquire", "acq_rel"), order in ("release", "acq_rel")
+        for group, place, at, writers in self._places(memory, elements):
+            if before is None:
+                first = group if elements.threads.ndim else group._replace(atoms=writers)
+                past = self._older_version(memory, place, first._replace(atoms=first.atoms[:1]))
+                if past is not None:
+                    older.append((at, past.value))
+                clocks.read(place, group, acquires, level, past)
+                continue
+            if reads:
+                clocks.read(place, group, acquires, level)
+            written = at if wrote is None else at[wrote[at]]
+            if len(written):
+                writing = [group._replace(atoms=writers[n:n + 1]) for n in range(len(writers))]
+                for groups in [[g] for g in writing] if reads else [writing]:
+                    clocks.write(place, groups, releases, level, reads, before[written[-1]])
+        return older
+
+    def _places(self, memory: GlobalMemory,
+                elements: Elements) -> Iterator[tuple[Group, tuple[int, int], np.ndarray, np.ndarray]]:
+        """For each CTA and each element: the atoms that read it, its place, its numbers among the elements, and the
+        atoms that write it."""
+        cells, threads = self.m.global_memory.cells(memory, elements.at), elements.threads
+        each = self.m.sim.atom_of[threads] if threads.ndim else None
+        everyone = self.m.active_atoms
+        first = everyone if each is not None or threads < 0 else self.m.sim.atom_of[[int(threads)]]
+        groups = {group.cta: group for group in self.groups(everyone)}
+        for cta in dict.fromkeys(elements.ids.tolist()):
+            mine = np.flatnonzero(elements.ids == cta)
+            for cell in dict.fromkeys(cells[mine].tolist()):
+                at, place = mine[cells[mine] == cell], (memory.shadow.address, cell)  # alike in arrays over each other
+                if each is None:
+                    yield groups[cta], place, at, first
+                else:
+                    by = np.array(list(dict.fromkeys(each[at].tolist())))
+                    yield groups[cta]._replace(atoms=by), place, at, by
+
+    def _older_version(self, memory: GlobalMemory, place: tuple[int, int], group: Group) -> Version | None:
+        """The version before the last write that a load by a group returns, if it does."""
         clocks = self.m.sim.global_clocks
         assert clocks is not None
-        cells, threads = self.m.global_memory.cells(memory, elements.at), elements.threads
-        each = None if np.ndim(threads) == 0 else self.m.sim.atom_of[threads]
-        everyone, level = self.m.active_atoms, level_of(scope)
-        first = everyone[:1] if each is not None or threads < 0 else self.m.sim.atom_of[[int(threads)]]
-        groups, older = {group.cta: group for group in self.groups(everyone)}, []
-        acquires, releases = order in ("acquire", "acq_rel"), order in ("release", "acq_rel")
-        for cta in dict.fromkeys(elements.ids.tolist()):
-            group, mine = groups[cta], np.flatnonzero(elements.ids == cta)
-            for cell in dict.fromkeys(cells[mine].tolist()):
-                # cells of an address are alike for arrays that lie over each other
-                place, at = (memory.shadow.address, cell), mine[cells[mine] == cell]
-                by = everyone if each is None else np.array(list(dict.fromkeys(each[at].tolist())))
-                if reads:
-                    past = None
-                    if before is None:
-                        past = clocks.find_older(place, group._replace(atoms=first if each is None else by[:1]))
-                    if past is not None and past.value.dtype.itemsize == memory.itemsize:
-                        older.append((at, past.value))
-                    clocks.read(place, group._replace(atoms=by), acquires, level, past)
-                if before is None or wrote is not None and not wrote[at].any():
-                    continue
-                value = before[at if wrote is None else at[wrote[at]]][-1]
-                by = first if each is None and threads >= 0 else by
-                for parts in [[a] for a in by] if reads else [by]:
-                    writing = [group._replace(atoms=np.array([a])) for a in parts]
-                    clocks.write(place, writing, releases, level, reads, value)
-        return older
+        if not self.m.sim.patient and self.m.sim.rng.random() < 0.5:
+            return None
+        past = clocks.find_older(place, group)
+        return past if past is not None and past.value.dtype.itemsize == memory.itemsize else None
 
     def threadfence(self, scope: str = "gpu") -> None:
         """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
