@@ -243,7 +243,7 @@ def table_kinds() -> str:
 MEANING = {
     "race": "two threads, or two CTAs, touch the same bytes, one of them writes, and nothing orders them",
     "missing-wait": "bytes of an asynchronous copy, in any memory, or an operand of the tensor cores, are accessed before the wait for it; a "
-                    "kernel that ends without that wait",
+                    "kernel that ends without that wait, unless what is in flight is a `cp.async`",
     "missing-proxy-fence": "ordinary writes that the async proxy then reads or overwrites, or ordinary reads of memory that it then "
                            "overwrites, without a `fence_proxy_async()` in between; a tensor map that a copy reads without its fences",
     "uninitialized-read": "shared or tensor memory is read that nothing has written",

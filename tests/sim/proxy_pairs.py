@@ -164,7 +164,9 @@ RULES = (
          finding="`race`, `missing-wait`",
          tests=("sim/test_global_thread_races::test_a_thread_that_reads_another_thread_s_write_needs_a_barrier",
                 "sim/test_global_races::test_ctas_that_access_the_same_element_without_atomics_race",
-                "sim/test_load_sources::test_the_source_of_a_cp_async_is_not_overwritten_before_its_wait")),
+                "sim/test_load_sources::test_the_source_of_a_cp_async_is_not_overwritten_before_its_wait",
+                "sim/test_random_order::test_a_race_is_found_exactly_where_single_threads_have_one"),
+         chip=("sim/test_grid_order::test_the_right_kernels_give_on_the_gpu_what_the_simulator_says",)),
     Rule("generic write", "async", "global",
          'the barrier, or between CTAs the release and acquire, with `fence_proxy_async(space="global")` in the '
          "writing threads or in the thread that issues the copy; if another CTA wrote, in the CTA of the copy, "

@@ -293,13 +293,6 @@ class ThreadShadow:
                 return marks, bad
         return None
 
-    def mark(self, view, at: tuple) -> tuple[int, int]:
-        """The thread that last wrote the cell `at`, and its line; (NOBODY, -1) if that is not known."""
-        for marks in (self.writes, self.atomics):
-            if marks is not None and view(marks.cta)[at]:
-                return int(view(marks.thread)[at]), int(view(marks.line)[at])
-        return NOBODY, -1
-
     def line(self, view, at: tuple, cta: int, reads: bool) -> int:
         """The line of the last write, or of a read, of the cell `at` by a CTA (+ 1); -1 if that is not known."""
         written = [] if self.writes is None else [self.writes]
