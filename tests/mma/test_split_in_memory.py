@@ -153,6 +153,7 @@ def in_turn(partial, flags, turn, ranks, patience, out, times, ALONE: tile.const
 @example(ranks=[0, 1, 2], shares=2, alone=True, patience=0, seed=0)
 @example(ranks=[2, 1, 0], shares=1, alone=True, patience=1, seed=0)
 @example(ranks=[3, 0, 2, 1], shares=4, alone=True, patience=0, seed=0)
+@example(ranks=[0, 1], shares=2, alone=False, patience=5, seed=33)
 def test_each_share_is_finished_once_all_ctas_have_left_their_sums_in_any_order(ranks, shares, alone, patience, seed):
     """By its own CTA, or by the last one to come: all shares, if each CTA ends before the next one comes."""
     splits = len(ranks)

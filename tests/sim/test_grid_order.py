@@ -295,6 +295,152 @@ def test_a_poll_returns_nothing_older_than_what_its_thread_knows_of():
     assert silent(reset_and_read, FLAGS, B, **TWO)[1][0, 0] == 1
 
 
+@tile.jit(num_warps=2)
+def read_again(flags, C, HOW: tile.constexpr):
+    """A value that has been seen is seen again: by the same thread, by another behind a barrier, and by another CTA."""
+    i, p = tile.thread_id(), tile.program_id(0)
+    if p == 0:
+        if i == 0:
+            for k in tile.static_range(1, 5):
+                tile.store(flags[0], k, sem="relaxed")
+    elif HOW == "thread":
+        if i < 8:
+            seen = 0
+            for k in tile.static_range(6):
+                v = tile.load(flags[0], sem="relaxed")
+                tile.store(C[p, 8 * i + k], tile.cast(v < seen, tile.int32))
+                seen = tile.maximum(v, seen)
+    elif HOW == "barrier":
+        if i == 40:
+            while tile.load(flags[0], sem="relaxed") < 4:
+                pass
+        tile.sync()
+        tile.store(C[p, i], 4 - tile.load(flags[i * 0], sem="relaxed"))
+    elif HOW == "cas":
+        if i == 0:
+            v = tile.atomic_cas(flags[0], 77, 78)
+            tile.store(C[p, 0], tile.cast(tile.load(flags[0], sem="relaxed") < v, tile.int32))
+    elif p == 1:
+        if i == 0:
+            while tile.load(flags[0], sem="relaxed") < 4:
+                pass
+            tile.store(flags[1], 1, sem="release")
+    elif i == 0:
+        while tile.load(flags[1], sem="acquire") == 0:
+            pass
+        tile.store(C[p, 0], 4 - tile.load(flags[0], sem="relaxed"))
+
+
+@pytest.mark.parametrize("how", ["thread", "barrier", "cas", "cta"])
+def test_no_poll_returns_a_value_older_than_one_that_has_been_seen(how):
+    for seed in range(24):
+        what, (_, C) = kinds(read_again, FLAGS, B, grid=(4,), seed=seed, HOW=how)
+        assert not what and not C.any(), (seed, what, C)
+
+
+@tile.jit(num_warps=2)
+def acquired_on_the_way(A, B, C, flags):
+    """CTA 1 may see 1, which CTA 0 has released, or 2, by which CTA 0 has counted again without an order; its own atomic comes behind."""
+    i = tile.thread_id()
+    if tile.program_id(0) == 0:
+        tile.store(B[0, i], tile.load(A[0, i]))
+        tile.sync()
+        if i == 0:
+            tile.atomic_add(flags[0], 1, sem="release")
+            tile.atomic_add(flags[0], 1)
+    else:
+        if i == 0:
+            while tile.load(flags[0], sem="acquire") == 0:
+                pass
+            tile.atomic_add(flags[0], 5)
+        tile.sync()
+        tile.store(C[0, i], tile.load(B[0, 63 - i]))
+
+
+def test_what_a_poll_has_acquired_stays_with_a_thread_that_goes_on():
+    for seed in range(12):
+        what, (_, _, C, _) = kinds(acquired_on_the_way, A, B, B, FLAGS, **TWO, seed=seed)
+        assert not what and (C[0, :64] == A[0, 63::-1]).all(), (seed, what)
+
+
+@tile.jit(num_warps=1)
+def takes_a_ticket(flags, C):
+    if tile.thread_id() == 0:
+        mine = tile.atomic_add(flags[0], 1)
+        while tile.load(flags[1], sem="relaxed") != mine:
+            pass
+        tile.threadfence()
+        tile.store(C[0, 0], tile.load(C[0, 0]) + 1)
+        tile.threadfence()
+        tile.store(flags[1], tile.load(flags[1], sem="relaxed") + 1, sem="relaxed")
+
+
+def test_a_lock_by_tickets_goes_from_hand_to_hand():
+    for seed in range(12):
+        what, (_, C) = kinds(takes_a_ticket, FLAGS, B, grid=(8,), seed=seed)
+        assert not what and C[0, 0] == 8, (seed, what)
+
+
+@tile.jit(num_warps=1)
+def sleeps_or_wakes(flags, C, FENCE: tile.constexpr):
+    """Each CTA says something, and then looks at what the other one has said: at least one of them sees it."""
+    p = tile.program_id(0)
+    if tile.thread_id() == 0:
+        tile.store(flags[p], 1, sem="relaxed")
+        if FENCE == "sc":
+            tile.ptx.fence.sc.gpu()
+        else:
+            tile.ptx.membar.gl()
+        tile.store(C[p, 0], tile.load(flags[1 - p], sem="relaxed"))
+
+
+@pytest.mark.parametrize("fence", ["sc", "membar"])
+def test_of_two_threads_with_sequentially_consistent_fences_one_sees_the_other_s_store(fence):
+    for seed in range(12):
+        what, (_, C) = kinds(sleeps_or_wakes, FLAGS, B, **TWO, seed=seed, FENCE=fence)
+        assert not what and C[:2, 0].any(), (seed, what)
+
+
+@tile.jit(num_warps=2)
+def fences_often(A, B, C, flags):
+    i = tile.thread_id()
+    if tile.program_id(0) == 0:
+        tile.store(B[0, i], tile.load(A[0, i]))
+        tile.threadfence()
+        tile.sync()
+        if i == 0:
+            for _ in range(40):
+                tile.threadfence()
+        if i == 32:
+            tile.store(flags[0], 1, sem="relaxed")
+    else:
+        while tile.load(flags[0], sem="acquire") == 0:
+            pass
+        tile.store(C[0, i], tile.load(B[0, 63 - i]))
+
+
+def test_later_fences_do_not_hide_one_that_others_have_met():
+    silent(fences_often, A, B, B, FLAGS, **TWO)
+
+
+@tile.jit(num_warps=1)
+def polls_a_view(flags, floats, C):
+    """The same bytes as integers and as floats."""
+    if tile.thread_id() == 0:
+        if tile.program_id(0) == 0:
+            tile.store(flags[0], 5, sem="relaxed")
+            tile.store(flags[0], 0, sem="relaxed")
+        else:
+            tile.store(C[0, 0], tile.bitcast(tile.load(floats[0], sem="relaxed"), tile.int32))
+
+
+def test_an_older_value_has_the_bits_of_its_type():
+    for seed in range(8):
+        flags, C = FLAGS.copy(), B.copy()
+        report = polls_a_view.simulate((2,), flags, flags.view(np.float32), C, seed=seed)
+        assert not report.findings and C[0, 0] in (0, 5), (seed, C[0, 0])
+
+
 @tile.jit(num_warps=1)
 def tickets(flags, C):
     p = tile.program_id(0)
@@ -665,6 +811,10 @@ TWINS = [
     *((fenced_for_the_cluster, (A, B, B, FLAGS), dict(TWO, SCOPE=scope)) for scope in ("cluster", "gpu")),
     *((met_by_the_grid, (A, B, B, FLAGS), dict(grid=(8,), MISSING=0, HOW=how)) for how in ("load", "fence")),
     (reset_and_read, (FLAGS, B), TWO),
+    *((read_again, (FLAGS, B), dict(FOUR, HOW=how)) for how in ("thread", "barrier", "cas", "cta")),
+    (takes_a_ticket, (FLAGS, B), dict(grid=(8,))),
+    (fences_often, (A, B, B, FLAGS), TWO),
+    (acquired_on_the_way, (A, B, B, FLAGS), TWO),
     (read_beside_the_release, (A, B, FLAGS), dict(TWO, SYNC=True)),
     *((beside_a_flag, (A, B, FLAGS), dict(COND=cond, SYNC=True)) for cond in (False, True)),
     (swapped_behind_a_flag, (A, FLAGS), dict(SYNC=True)),

@@ -84,8 +84,9 @@ class OrderedAccess(Protocol):
     def write(self, buffer: SimBuffer, coords: tuple[Any, ...], values: Any, mask: Any, owner: Any, sem: str,
               scope: str, alone: bool = False) -> None:
         """Write elements of global memory by relaxed or releasing stores, with the arguments of `write`."""
-    def threadfence(self, scope: str = "gpu") -> None:
-        """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
+    def threadfence(self, scope: str = "gpu", in_order: bool = False) -> None:
+        """``fence.acq_rel`` at `scope`, or `in_order` ``fence.sc``: relaxed atomics before and after it then
+        synchronise CTAs."""
 
 
 class Synchronisation(Protocol):

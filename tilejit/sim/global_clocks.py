@@ -10,7 +10,7 @@ import numpy as np
 from .vector_clocks import ORDER, Clocks
 
 NOTES = 1024   # how many acquisitions by parts of a cluster are kept apart
-FENCES = 16    # how many fences of an atom
+FENCES = 16    # how many fences of an atom are kept, and more only if others know some of them
 CTA, CLUSTER, GRID = range(3)   # scopes
 
 
@@ -56,19 +56,34 @@ class Note(NamedTuple):
         return found
 
 
+Pending = dict[tuple, Note]  # by levels, columns and epochs
+
+
 class Notes:
     """What the threads of a cluster, or of a CTA, have acquired."""
 
     def __init__(self) -> None:
         self._notes: dict[tuple, Note] = {}  # by columns and epochs
         self._last: dict[bytes, Note] = {}  # by columns
-        self.passing: dict[tuple, list[Note]] = {}  # by the places of polls that returned older versions
+        # by the places and columns of polls that returned older versions: the number of the call, and what it acquires,
+        # or what a fence may make it acquire, with the level
+        self.passing: dict[tuple, tuple[int, list[tuple[int | None, Note]]]] = {}
         self._merged = 0  # how many notes there were after the last merge
 
     def __iter__(self) -> Iterator[Note]:
         yield from self._notes.values()
-        for notes in self.passing.values():
-            yield from notes
+        for _, notes in self.passing.values():
+            yield from (note for level, note in notes if level is None)
+
+    def pass_on(self, key: tuple, call: int, pending: Pending) -> None:
+        """A group accesses a place again, by its call number `call`. If it did nothing else since it read an older
+        version there, it polls: it need not have seen that version, and what it acquired by it is forgotten."""
+        before, notes = self.passing.pop(key, (call, []))
+        for level, note in notes if call - before != 1 else ():
+            if level is None:
+                self._keep(note)
+            else:
+                wait_for_fence(pending, level, note)
 
     def add(self, group: Group, clock: np.ndarray, ranks: range) -> None:
         """Add what a group of a cluster with these ranks has acquired."""
@@ -76,13 +91,16 @@ class Notes:
         last = self._last.get(columns.tobytes())
         if last is not None and (last.clock is clock or not (clock > last.clock).any()):
             return
-        key = columns.tobytes(), epochs.tobytes()
-        before = self._notes.get(key)
-        if before is not None:
-            clock = np.maximum(before.clock, clock) if before.clock is not clock else clock
-        self._notes[key] = self._last[key[0]] = Note(columns, epochs.copy(), clock)
+        self._keep(Note(columns, epochs.copy(), clock))
         if len(self._notes) > 2 * self._merged + 4:
             self.merge(group.clocks, ranks)
+
+    def _keep(self, note: Note) -> None:
+        key = note.columns.tobytes(), note.epochs.tobytes()
+        before = self._notes.get(key)
+        if before is not None and before.clock is not note.clock:
+            note = note._replace(clock=np.maximum(before.clock, note.clock))
+        self._notes[key] = self._last[key[0]] = note
 
     def merge(self, clocks: Clocks, ranks: range) -> None:
         """Keep what all threads know once."""
@@ -97,14 +115,35 @@ class Notes:
         self._merged = len(self._notes)
 
 
+def wait_for_fence(pending: Pending, level: int, note: Note) -> None:
+    """Record what a fence of a level, behind a relaxed read, makes threads acquire."""
+    key = level, note.columns.tobytes(), note.epochs.tobytes()
+    before = pending.get(key)
+    if before is None or before.clock is not note.clock:
+        pending[key] = note if before is None else note._replace(clock=np.maximum(before.clock, note.clock))
+
+
 class Version(NamedTuple):
-    """What an element held before its last write, what had been released there, and that write."""
+    """What an element held before its last write, and what had been released there."""
 
     value: np.generic
     released: dict[tuple, np.ndarray]
-    cta: int
-    column: int
-    epoch: int
+
+
+class LastWrite:
+    """The last write to an element: the version before it, who has been given that, and who knows better: (cluster,
+    column) and epoch of the writer, and of those that have read what it wrote."""
+
+    def __init__(self, version: Version, writer: Group):
+        self.version = version
+        self.given: set[tuple[int, int]] = set()
+        self.observers: dict[tuple[int, int], int] = {}
+        self.observe(writer)
+
+    def observe(self, group: Group) -> None:
+        """A group has written, or read, what is there now."""
+        for column, epoch in zip(group.columns.tolist(), group.now.tolist()):
+            self.observers.setdefault((group.cluster, column), epoch)
 
 
 class GlobalClocks:
@@ -120,14 +159,14 @@ class GlobalClocks:
         self.shape = int(cluster_of.max(initial=0)) + 1, columns
         # place -> (level, CTA or cluster or 0) -> the clock released there
         self.released: dict[tuple, dict[tuple, np.ndarray]] = {}
-        self.versions: dict[tuple, tuple[Version, set[tuple]]] = {}  # and who has read the place since
+        self.last_writes: dict[tuple, LastWrite] = {}
         self.forget_threads()
 
     def forget_threads(self) -> None:
         """Forget what threads know: those of the clusters so far have ended."""
         self.learnt: dict[int, Notes] = {}                     # cluster -> what its threads have acquired
         self.viewed: dict[int, Notes] = {}                     # CTA -> what its copy engines see, by proxy fences
-        self.pending: dict[int, list[tuple[int, Note]]] = {}   # cluster -> levels and what relaxed reads returned
+        self.pending: dict[int, Pending] = {}                  # cluster -> what relaxed reads have returned
         # cluster -> column -> epochs, levels and clocks of the fences of an atom
         self.fences: dict[int, dict[int, list[tuple[int, int, np.ndarray]]]] = {}
 
@@ -198,40 +237,45 @@ class GlobalClocks:
             self.viewed.setdefault(group.cta, Notes()).add(group, clock, range(group.rank, group.rank + 1))
 
     def find_older(self, place: tuple, group: Group) -> Version | None:
-        """What was at an element before its last write, if a group may still read that: it does not know of the write,
-        and has not read the element since."""
-        version, seen = self.versions.get(place, (None, set()))
-        key = group.cluster, int(group.columns[0])
-        if version is None or key in seen:
+        """What was at an element before its last write, if a group may still read that, and has not yet done so. It may
+        unless it knows of the write, or of a read that has seen it (PTX ISA, "Coherence")."""
+        last, key = self.last_writes.get(place), (group.cluster, int(group.columns[0]))
+        if last is None or key in last.given:
             return None
-        seen.add(key)
-        near = self.cluster_of[version.cta] == group.cluster
-        if near and self._has_met(group, version.column, version.epoch):
+        clusters, columns, epochs = np.array([(*who, epoch) for who, epoch in last.observers.items()]).T
+        near = clusters == group.cluster
+        known = group.clocks.known[group.rank, group.atoms, ORDER].max(axis=0)
+        if np.isin(columns[near], group.columns).any() or (known[columns[near]] >= epochs[near]).any():
             return None
-        cluster = self.cluster_of[version.cta]
-        heard = any(note.clock[cluster, version.column] >= version.epoch
-                    and note.is_known(group.clocks, group.rank)[group.atoms].any()
-                    for note in self.learnt.get(group.cluster, ()))
-        return None if heard else version
+        if any((note.clock[clusters, columns] >= epochs).any()
+               and note.is_known(group.clocks, group.rank)[group.atoms].any()
+               for note in self.learnt.get(group.cluster, ())):
+            return None
+        last.given.add(key)
+        return last.version
 
-    def read(self, place: tuple, group: Group, acquires: bool, level: int, older: Version | None = None) -> None:
-        """A group reads an element by an ordered access or an atomic: what was there last, or an older version. What it
-        acquires by that is forgotten if it polls the element again, since it need not have seen that version."""
-        learnt, key = self.learnt.setdefault(group.cluster, Notes()), (place, group.cta, int(group.columns[0]))
-        learnt.passing.pop(key, None)
+    def observe(self, place: tuple, group: Group) -> None:
+        """A group has read what is at an element now."""
+        if place in self.last_writes:
+            self.last_writes[place].observe(group)
+
+    def read(self, place: tuple, group: Group, acquires: bool, level: int, call: int,
+             older: Version | None = None) -> None:
+        """A group reads an element by an ordered load or an atomic, its call number `call`: what was there last, or an
+        older version."""
+        learnt, pending = self.learnt.setdefault(group.cluster, Notes()), self.pending.setdefault(group.cluster, {})
+        key = place, group.cta, int(group.columns[0])
+        learnt.pass_on(key, call, pending)
         for (wide, who), clock in (self.released.get(place, {}) if older is None else older.released).items():
             if wide > level or who != (group.cta, group.cluster, 0)[wide]:
                 continue
-            if acquires and older is not None:
-                learnt.passing.setdefault(key, []).append(Note(group.columns, group.now.copy(), clock))
-                continue
-            if acquires:
+            note = Note(group.columns, group.now.copy(), clock)
+            if older is not None:
+                learnt.passing.setdefault(key, (call, []))[1].append((None if acquires else wide, note))
+            elif acquires:
                 self._learn(group, clock)
-                continue
-            pending = self.pending.setdefault(group.cluster, [])
-            if not any(n.clock is clock and np.array_equal(n.columns, group.columns) for _, n in pending):
-                pending.append((wide, Note(group.columns, group.now.copy(), clock)))
-                del pending[:len(pending) - NOTES]
+            else:
+                wait_for_fence(pending, wide, note)
 
     def write(self, place: tuple, groups: list[Group], releases: bool, level: int, modifies: bool,
               value: np.generic) -> None:
@@ -239,7 +283,7 @@ class GlobalClocks:
         continues the release sequence of the writes before it (PTX ISA, "Observation"); any other begins a new one, and
         which group's value stays is open."""
         before, last = self.released.get(place, {}), groups[-1]
-        self.versions[place] = Version(value, before, last.cta, int(last.columns[0]), int(last.now[0])), set()
+        self.last_writes[place] = LastWrite(Version(value, before), last)
         after = dict(before) if modifies else {}
         for wide in range(level + 1):
             found = [self._clock_to_release(g) if releases else self._fenced_clock(g, wide) for g in groups]
@@ -252,21 +296,40 @@ class GlobalClocks:
         if after or place in self.released:
             self.released[place] = after
 
+    def fence_in_order(self, group: Group, level: int) -> None:
+        """``fence.sc``, by each thread of a group: each comes behind all before it of its scope (PTX ISA, "Fence-SC
+        order"), as atomics of one element would."""
+        place = ("fence.sc",)
+        self.read(place, group, True, level, call=-1)
+        for atom in group.atoms:
+            self.write(place, [group._replace(atoms=np.array([atom]))], True, level, True, np.int32(0))
+
     def fence(self, group: Group, level: int) -> None:
         """``fence.acq_rel``, by each thread of a group: what a relaxed read has returned before, its threads and those
         that have met them since acquire."""
-        left = []
-        for wide, note in self.pending.get(group.cluster, ()):
+        learnt, pending = self.learnt.setdefault(group.cluster, Notes()), self.pending.setdefault(group.cluster, {})
+        for key in [key for key in learnt.passing if key[1] == group.cta]:
+            learnt.pass_on(key, -1, pending)
+        for key, note in list(pending.items()):
             mine = group.atoms[note.is_known(group.clocks, group.rank)[group.atoms]]
-            if wide > level or not len(mine):
-                left.append((wide, note))
-                continue
-            self._learn(group._replace(atoms=mine), note.clock)
-            if not np.isin(note.columns, group.columns).all():
-                left.append((wide, note))
-        self.pending[group.cluster] = left
+            if key[0] <= level and len(mine):
+                self._learn(group._replace(atoms=mine), note.clock)
+                if np.isin(note.columns, group.columns).all():
+                    del pending[key]
         for atom in group.atoms:
             one = group._replace(atoms=np.array([atom]))
             fences = self.fences.setdefault(group.cluster, {}).setdefault(int(one.columns[0]), [])
             fences.append((int(one.now[0]), level, self._clock_to_release(one)))
-            del fences[:len(fences) - FENCES]
+            if len(fences) > FENCES:
+                self._drop_fence(one, fences)
+
+    @staticmethod
+    def _drop_fence(group: Group, fences: list[tuple[int, int, np.ndarray]]) -> None:
+        """Drop a fence of an atom such that all other atoms of the cluster that know of it know of the next one."""
+        own = group.rank * group.clocks.atoms + group.atoms
+        known = np.delete(group.clocks.known[:, :, ORDER, int(group.columns[0])].reshape(-1), own)
+        for n in range(len(fences) - 1):
+            (epoch, wide, _), (later, wider, _) = fences[n:n + 2]
+            if wider >= wide and not ((known >= epoch) & (known < later)).any():
+                del fences[n]
+                return

@@ -134,7 +134,7 @@ class OrderedAccess(Component):
                 values = np.broadcast_to(values, shape).copy()  # in C order
                 places = np.flatnonzero(np.ones(shape, bool) if keep is None else np.broadcast_to(keep, shape))
                 for position, value in older:
-                    values.reshape(-1)[places[position]] = value
+                    values.reshape(-1)[places[position]] = np.asarray(value).view(values.dtype)
                 self.m.sim.version += 1  # the next read may see another value
         self._check_ordered(memory, index, keep, shape, owner, "write" if writes else "read", scope)
         if meets and writes:
@@ -199,14 +199,18 @@ class OrderedAccess(Component):
             if before is None:
                 first = group if elements.threads.ndim else group._replace(atoms=writers)
                 past = self._older_version(memory, place, first._replace(atoms=first.atoms[:1]))
-                if past is not None:
+                if past is None:
+                    clocks.observe(place, group)
+                else:
                     older.append((at, past.value))
-                clocks.read(place, group, acquires, level, past)
+                clocks.read(place, group, acquires, level, self.m.deeds, past)
                 continue
             if reads:
-                clocks.read(place, group, acquires, level)
+                clocks.read(place, group, acquires, level, call=-1)  # no poll
             written = at if wrote is None else at[wrote[at]]
-            if len(written):
+            if not len(written):
+                clocks.observe(place, group)
+            else:
                 writing = [group._replace(atoms=writers[n:n + 1]) for n in range(len(writers))]
                 for groups in [[g] for g in writing] if reads else [writing]:
                     clocks.write(place, groups, releases, level, reads, before[written[-1]])
@@ -240,13 +244,16 @@ class OrderedAccess(Component):
         past = clocks.find_older(place, group)
         return past if past is not None and past.value.dtype.itemsize == memory.itemsize else None
 
-    def threadfence(self, scope: str = "gpu") -> None:
-        """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs."""
+    def threadfence(self, scope: str = "gpu", in_order: bool = False) -> None:
+        """``fence.acq_rel`` at `scope`: relaxed atomics before and after it then synchronise CTAs. `in_order`:
+        ``fence.sc``."""
         self.m.barriers.note_fence()
         clocks = self.m.sim.global_clocks
         if clocks is not None:
             for group in self.groups(self.m.active_atoms):
                 clocks.fence(group, level_of(scope))
+                if in_order:
+                    clocks.fence_in_order(group, level_of(scope))
             self.end_epoch(self.m.active_atoms)
 
 

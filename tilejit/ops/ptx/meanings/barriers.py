@@ -177,7 +177,8 @@ def barrier_of_the_cluster(m, form, x):
 @means(r"fence(\.(acq_rel|sc|acquire|release))?\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
 def fence(m, form, x):
     """Fences that only acquire or only release count as doing both."""
-    m.ordered.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
+    scope = form.name.split(".")[-1]
+    m.ordered.threadfence({"gl": "gpu"}.get(scope, scope), in_order=form.name.startswith(("fence.sc", "membar")))
 
 
 @means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
