@@ -186,7 +186,7 @@ FAULTS: list[Fault] = [
     fault(refills.by_named_barriers, dict(FENCE=True), refills.A, np.zeros_like(refills.A), 4, ctas=264, FENCE=False),
     # what some threads do, which does not count for others
     fault(parted.handed_over, dict(ONE=False), ROWS, OUT, SYNC=True, ONE=True),
-    fault(parted.handed_over, dict(SYNC=True), ROWS, OUT, SYNC=False, ONE=False),
+    # not SYNC=False, ONE=False: a warp's stores are in order before the arrival of its lane 0
     fault(parted.sent, dict(MINE=True), parted.A, parted.B, parted.B, MINE=False),
     *(fault(parted.published, dict(SYNC=True), parted.A, parted.B, parted.B, parted.FLAG, grid=2, WHO=who, NEED=need, HOW=how, SYNC=False)
       for who, need, how in ((parted.one_thread, 1, "release"), (parted.one_thread, 1, "store"), (parted.first_lanes, 4, "relaxed"))),
@@ -208,7 +208,7 @@ FAULTS: list[Fault] = [
     fault(order.beside_a_flag, dict(SYNC=True), order.A, order.B, order.FLAGS, COND=True, SYNC=False),
     fault(order.swapped_behind_a_flag, dict(SYNC=True), order.A, order.FLAGS, SYNC=False),
     fault(order.handed_over_by_a_flag, dict(HOW="release"), order.A, order.B, order.B, order.FLAGS, HOW="relaxed"),
-    fault(order.counted_in_between, dict(SYNC=True), order.A, order.FLAGS, SYNC=False),
+    # not counted_in_between: each warp has its values before it can store others
     fault(order.announced_by_two, dict(BYTES=64), order.A, order.B, BYTES=128),
     fault(order.each_its_parity, dict(PARITY=0), order.A, order.B, PARITY=1),
     fault(order.asked_once, dict(WAIT=True), order.A, order.B, WAIT=False),
